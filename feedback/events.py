@@ -123,6 +123,8 @@ class Decision:
         masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
             forced or a label, and in rows from before this was recorded.
         trace: The span that it was made in, as the header `traceparent` has it; empty without a trace.
+        user_digest: Keyed hash of the caller's end user, by which texts are erased; not read back.
+        erased: Whether its texts were erased; what a policy saw of them as numbers was not.
     """
 
     id: str
@@ -148,6 +150,8 @@ class Decision:
     candidate_scores: Mapping[str, float] | None = None
     masked: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
+    user_digest: str | None = field(default=None, compare=False, repr=False)
+    erased: bool = False
 
     @property
     def candidate_context(self) -> Context:

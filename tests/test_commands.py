@@ -40,6 +40,7 @@ PAGES = (
     "docs/guide/demo.md",
     "docs/guide/decision-points.md",
     "docs/guide/personalizer.md",
+    "docs/guide/data.md",
     "docs/guide/keys.md",  # last: it closes the service
 )
 

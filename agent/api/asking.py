@@ -14,11 +14,11 @@ from agent.api import admission
 from agent.api.errors import ApiError
 from agent.api.middleware import at_point, caller_at
 from agent.api.schemas import AgentOptions
-from agent.config import Limits
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, choices, messages
 from arms import tracing
 from arms.llm import Chunk
+from feedback.log import erasures
 
 POINT = "point/"
 """What a model begins with that names a decision point; the model there may follow, after a slash."""
@@ -65,14 +65,16 @@ def ask_of(
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
         raise ApiError("invalid_value", message, param)
+    user = options.user or getattr(body, "user", None)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
-        question=question,
+        question=replica.redact(question),
+        user_digest=user_digest(replica, caller, user),
         forced=_forced_arm(replica, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
-        context=_context(options.context, replica.config.limits),
+        context=_context(options.context, replica),
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
@@ -81,8 +83,14 @@ def ask_of(
     )
 
 
-def _context(context: Mapping[str, float | str | bool], limits: Limits) -> Mapping[str, float | str | bool]:
-    """Return a context within the limits. Raises ApiError."""
+def user_digest(replica: Replica, caller: Caller, user: str | None) -> str | None:
+    """Return what the log keeps of the end user that a request names; None where it names none."""
+    return erasures.user_digest(replica.store, caller.project, user) if user else None
+
+
+def _context(context: Mapping[str, float | str | bool], replica: Replica) -> Mapping[str, float | str | bool]:
+    """Return a context within the limits, its texts redacted. Raises ApiError."""
+    limits = replica.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
         raise ApiError("invalid_value", message, "agent.context")
@@ -104,7 +112,12 @@ def _context(context: Mapping[str, float | str | bool], limits: Limits) -> Mappi
     if size > limits.context_bytes:
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
         raise ApiError("invalid_value", message, "agent.context")
-    return context
+    return redacted(context, replica)
+
+
+def redacted(context: Mapping[str, float | str | bool], replica: Replica) -> Mapping[str, float | str | bool]:
+    """Return a context with its texts redacted; numbers and names stay."""
+    return {key: replica.redact(one) if isinstance(one, str) else one for key, one in context.items()}
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:

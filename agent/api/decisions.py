@@ -199,6 +199,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         reward = config.reward.reward_of(Example(0, logged, execution.cost, metrics, failed))
     return responses.agent(logged, served, execution.cost if execution else None, config) | {
         "question": logged.context.question,
+        "erased": logged.erased,
         "features": dict(logged.context.features),
         "embedding": list(logged.context.embedding),
         "arm_features": {name: dict(features) for name, features in logged.context.arms.items()},

@@ -27,7 +27,7 @@ TAGS = {
     "policies": "What decides now, its versions, promotion, rollback and canary.",
     "evaluations": "What other policies would have earned, from the log.",
     "warm starts": "Runs that turn labels into a candidate.",
-    "log": "The training log in the formats of other systems.",
+    "log": "The training log in the formats of other systems, and the erasure of texts.",
     "keys": "Keys of callers, their limits and what they have used.",
     "service": "Health, metrics and the names of models.",
 }

@@ -109,7 +109,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
     if unknown := [name for name in body.excluded if name not in names]:
         raise _refused(f"{unknown[0]!r} is none of the actions", "excluded")
     reader = _Reader(limits)
-    context = reader.read(body.context, "context")
+    context = asking.redacted(reader.read(body.context, "context"), replica)
     described = {
         names[action.id]: features.describe_action(
             action.id, reader.read_action(action, f"actions.{n}.features")
@@ -127,6 +127,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
         episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
         deferred=body.defer_activation,
         request_digest=asking.digest_of(body) if key else "",
+        user_digest=asking.user_digest(replica, caller, body.user),
         actions=described,
         ids={slot: name for name, slot in names.items()},
     )
@@ -195,7 +196,9 @@ def question_of(ids: Sequence[str], context: Mapping[str, float | str | bool]) -
 
 
 def by_ids(decision: Decision) -> Decision:
-    """Return a decision with the ids of the actions in the place of their positions."""
+    """Return a decision with the ids of the actions in the place of their positions, unless it was erased."""
+    if decision.erased:
+        return decision
     ids = dict(enumerate(json.loads(decision.context.question)["actions"], 1))
 
     def name(arm: str) -> str:

@@ -12,7 +12,7 @@ from agent.api.console import routes as console
 from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
 from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
-from agent.api.operations import arms, evaluations, export, keys, policies, warm_starts
+from agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
 from agent.api.personalizer import evaluations as personalizer_evaluations
 from agent.api.personalizer import events, service
 from agent.serving import Replica
@@ -21,7 +21,7 @@ from agent.telemetry import ServerSpans
 _OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
 _PERSONALIZER = (events, service, personalizer_evaluations)
-_OPERATIONS = (arms, policies, evaluations, warm_starts, export, keys)
+_OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
 
 _RESOURCES = (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
 

@@ -144,6 +144,9 @@ class AgentOptions(Request):
     """The fields that OpenAI's API does not have, in one object, so that its clients work unchanged."""
 
     episode_id: Identifier | None = None
+    user: Text | None = Field(
+        default=None, description="The end user, by whom texts can be erased; the log has a keyed hash of it."
+    )
     context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
     allowed_arms: Annotated[list[Name], Field(max_length=1000)] | None = None
     excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
@@ -184,6 +187,7 @@ class RankRequest(Request):
         default_factory=list, max_length=200, description="Ids of actions that are not chosen."
     )
     episode_id: Identifier | None = None
+    user: Text | None = Field(default=None, description="As in `agent.user` of a chat.")
     explore: StrictBool = True
     defer_activation: StrictBool = False
 

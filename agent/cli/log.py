@@ -21,7 +21,7 @@ from agent.reporting import moment
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
-from feedback.log import Store, schema
+from feedback.log import Store, erasures, schema
 from feedback.registry import keys, usage
 
 REPORT_EVERY = 1000
@@ -178,6 +178,39 @@ def rebuild(
         if not report.sound:
             errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1)
+
+
+def erase(
+    user: Annotated[
+        str | None, typer.Option("--user", help="As `user` of the requests, at every decision point.")
+    ] = None,
+    project: Annotated[
+        str, typer.Option("--project", help="Whose keys sent the requests of the user.")
+    ] = keys.DEFAULT,
+    episode: Annotated[
+        str | None, typer.Option("--episode", help="An episode, by its id in the log of --point.")
+    ] = None,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Overwrite questions, answers, passages and comments; features, probabilities and values stay."""
+    with explained():
+        if (user is None) == (episode is None):
+            raise ValueError("either --user or --episode was expected")
+        settings, now = load(config, without=["router"]), time.time()
+        logs = settings.by_point if user is not None else {point: settings.of(point)}
+        for name, own in logs.items():
+            with closing(Store(own.database_url)) as store:
+                if user is not None:
+                    done = erasures.erase_user(store, project, user, "cli", now)
+                else:
+                    done = erasures.erase_episode(store, episode or "", "cli", now)
+            at = "" if name == points.DEFAULT else f" at point {name}"
+            console.print(
+                f"erasure {done.number}{at}: the texts of {done.decisions:,} decisions and of "
+                f"{done.feedback:,} items of feedback are gone",
+                markup=False,
+            )
 
 
 key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)

@@ -15,6 +15,7 @@ def prepare(config: AppConfig, progress: Progress) -> None:
     """Open the log; ingest the corpus and build the indexes, where they are not there yet."""
     config = config.settled()
     points = config.by_point.values()
+    config.privacy.redactor()
     for point in points:
         open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
     corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from agent.config.environment import EnvironmentSettingError, overridden, variables_of
 from agent.config.points import DEFAULT, PointSpec
+from agent.config.privacy import Privacy
 from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits, Observations
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
@@ -63,6 +64,7 @@ class AppConfig(BaseModel):
         default=False,
         description="Whether a service without keys may listen on other addresses than loopback ones.",
     )
+    privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
         description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` or "

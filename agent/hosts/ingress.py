@@ -125,8 +125,9 @@ def open_replica(
         Path(folder).mkdir(parents=True, exist_ok=True)
     clock, telemetry = SteadyClock(), Telemetry(folder)
     service: Replica | None = None
+    redact = config.privacy.redactor()
     for point, own in config.by_point.items():
-        store = open_log(own.database_url, own.reward, clock, own.limits.feedback_items)
+        store = open_log(own.database_url, own.reward, clock, own.limits.feedback_items, redact)
         replica = Replica(
             own,
             store,
@@ -140,6 +141,7 @@ def open_replica(
             service=service,
             point=point,
             deployments=deployments,
+            redact=redact,
         )
         service = service or replica
     assert service is not None  # the default point is always there

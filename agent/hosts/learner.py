@@ -74,6 +74,7 @@ class LearnerOfPoint:
             drift=config.drift,
             budget=config.budget,
             backbones=config.backbones,
+            keep_texts_days=config.privacy.keep_texts_days,
         )
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ from arms.models import Backbone
 from feedback.budget import Budget
 from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
-from feedback.log import Store
+from feedback.log import Store, erasures
 from feedback.registry import Version, versions
 from feedback.training_log import Joiner, Position, lag, learned_examples, rollups, router_contexts
 
@@ -52,6 +52,7 @@ class Learner:
         drift: How drift is detected; None to detect none.
         budget: The ceiling on costs whose price it keeps; None for none.
         backbones: Encoders by name, for the router of the recipe.
+        keep_texts_days: Age at which texts are erased, some in each step; None for never.
 
     Attributes:
         recipe: What it learns.
@@ -72,7 +73,9 @@ class Learner:
         drift: DriftSpec | None = None,
         budget: Budget | None = None,
         backbones: Mapping[str, Backbone] | None = None,
+        keep_texts_days: float | None = None,
     ) -> None:
+        self._keep_texts_days = keep_texts_days
         self.recipe = recipe
         self._backbones = backbones or {}
         self._store = store
@@ -131,6 +134,8 @@ class Learner:
         """
         if self._prices:
             self._prices.step()
+        if self._keep_texts_days is not None:
+            erasures.erase_older(self._store, self._keep_texts_days, self._clock())
         position = self._joiner.advance(self._clock())
         uncounted = rollups.advance(self._store, self._rule).left
         known = max(self.learned, self._published)

@@ -18,7 +18,7 @@ from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arm
 from agent.learning.restore import train_on
 from agent.policies import PolicyError
 from feedback.events import Example
-from feedback.log import Store
+from feedback.log import Store, erasures
 from feedback.registry import Version
 from feedback.registry import versions as registry_versions
 from feedback.training_log import (
@@ -160,7 +160,7 @@ def rebuild(
         if newest is not None and newest != known:
             replay.expect([newest])
         _replay(refold, on_progress, replays)
-    notes = [note for note in (refold.first, others) if note]
+    notes = [note for note in (refold.first, others, _erased(store, replay)) if note]
     if epoch:
         refold.repair(epoch)
     if not refold.sound:
@@ -237,6 +237,11 @@ class _Replay:
     def observes(self) -> bool:
         """Whether it learns observations, which are placed and weighed by the rows of the training log."""
         return self._beside is not None
+
+    @property
+    def reads_questions(self) -> bool:
+        """Whether the policy reads texts, and not only features."""
+        return getattr(self._policy, "reads_question", False)
 
     @property
     def state(self) -> bytes:
@@ -338,6 +343,15 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
     except PolicyError as error:
         raise RebuildError(f"{error}: give the configuration that it was learned under") from None
     return named
+
+
+def _erased(store: Store, replay: _Replay) -> str | None:
+    """Return a note on decisions whose texts were erased; None for none."""
+    if not (n := sum(one.decisions for one in erasures.erasures(store))):
+        return None
+    if replay.reads_questions:
+        return f"{n:,} decisions have no texts any more, which this policy reads: that part differs"
+    return f"{n:,} decisions have no texts any more: they were erased, and are learned from their features"
 
 
 def _others(store: Store, compared: Collection[str]) -> str | None:

@@ -2,7 +2,8 @@
 
 The policy of a version never changes, and a decision keeps everything that the policy saw. So both
 can be recomputed at any time; where they differ, the row or the policy was changed. Columns that neither
-depends on are not checked, such as the text of the question or which arm a caller named.
+depends on are not checked, such as the text of the question or which arm a caller named. A decision whose
+texts were erased is recomputed from its features.
 """
 
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Verification:
             "share": self.decision.share,
             "mode": self.decision.mode.value,
             "verified": self.verified,
+            "erased": self.decision.erased,
             "tolerance": TOLERANCE,
             **_compared(arms, self.distribution),
             "draw": {"u": self.u, "arm": self.arm, "agrees": self.arm == self.decision.drawn},
@@ -144,6 +146,8 @@ def _distributions(
         return np.ones(1), np.zeros(0)
     if decision.floor is None:
         raise ValueError("its floor is not on record")
+    if decision.erased and any(getattr(one, "reads_question", False) for one in (policy, candidate)):
+        raise ValueError("it reads the text of the question, which was erased")
     seen = decision.context, decision.arms, decision.floor
     p = served_distribution(policy, *seen, decision.penalty)
     if decision.share:

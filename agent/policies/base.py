@@ -25,6 +25,9 @@ class Policy(Protocol):
         resumes_exactly: Whether `load(save())` followed by `learn` gives the same
             state as never having been saved. Where it is False, state is
             recovered by replaying the log.
+
+    A policy that reads the text of a question, and not only its features, has a third, `reads_question`, that
+    is True: once the text is erased, what it would do cannot be computed again.
     """
 
     kind: str

@@ -111,6 +111,7 @@ class NeuralGreedy:
         if learning_rate is not None and not 0.0 < learning_rate < np.inf:
             raise PolicyError(f"learning_rate {learning_rate} is not a positive number")
         self._exploration = Exploration(epsilon, decay, min_epsilon)
+        self.reads_question = encoder is not None
         self._rewards = 0
         self._lock = Lock()
         self._net = self._build()

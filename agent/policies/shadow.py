@@ -37,6 +37,7 @@ class ShadowPolicy:
             raise PolicyError("policy 'apprentice' cannot be the policy of an apprentice")
         self._baseline, self._policy = baseline, policy
         self.resumes_exactly = policy.resumes_exactly
+        self.reads_question = getattr(policy, "reads_question", False)
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the baseline's distribution."""

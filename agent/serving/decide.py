@@ -271,6 +271,7 @@ class Decider:
             deadline=now + self.wait_s,
             episode_id=ask.episode_id,
             request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
             floor=floor,
             deferred=ask.deferred,
             shadow=tuple(shadow.tolist()),

@@ -106,6 +106,7 @@ class Ask:
         actions: Features of the actions that came with the request, by their names in the log; empty to
             choose among arms.
         ids: Their ids, by the same names.
+        user_digest: What the log keeps of the end user; None for nobody.
     """
 
     decision_id: str
@@ -130,6 +131,7 @@ class Ask:
     continues: str | None = None
     actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
+    user_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

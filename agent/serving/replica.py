@@ -100,6 +100,7 @@ class Replica:
         point: Name of the decision point.
         deployments: Returns of each deployment of the service whether it is healthy, and how its replicas
             are; it blocks. None are known without it.
+        redact: What a question passes through before anything is made of it; the log redacts other texts.
 
     Attributes:
         point: Name of the decision point.
@@ -118,6 +119,7 @@ class Replica:
         observer: Observes finished turns in the background.
         keyring: The keys that hold, as of the last refresh.
         quota: What they have used, and their limits.
+        redact: Redacts a text.
     """
 
     def __init__(
@@ -135,7 +137,9 @@ class Replica:
         service: "Replica | None" = None,
         point: str = points.DEFAULT,
         deployments: Callable[[], Mapping[str, tuple[bool, str]]] = dict,
+        redact: Callable[[str], str] | None = None,
     ) -> None:
+        self.redact = redact or str
         self.clock = clock
         self.deployments = deployments
         self.store = store

@@ -113,7 +113,7 @@ def run(settings: InsertSettings, console: Console, on_progress: Progress) -> in
         ModelNotFoundError: The model of a backbone is not where its name says.
         StoreError: The log cannot be read or written.
     """
-    store = Store(settings.config.database_url)
+    store = Store(settings.config.database_url, redact=settings.config.privacy.redactor())
     try:
         # the live arms, which may differ from those of the configuration
         config = settings.config.with_arms(arm_sets.at_start(store, settings.config.arm_documents))

@@ -79,7 +79,8 @@ def warm_start(
         StoreError: It could not be started.
     """
     warm_start_spec(config)
-    with closing(Store(config.database_url, config.reward.join, clock)) as store:
+    redact = config.privacy.redactor()
+    with closing(Store(config.database_url, config.reward.join, clock, redact=redact)) as store:
         worker = this_process()
         mine = registry_runs.claim(store, Recipe.configured(config).digest, trigger, worker, clock())
         return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)

@@ -111,7 +111,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                     for x, d in zip(chunk, decisions, strict=True)
                 ]
             ),
-            question=np.array([hash(d.context.question) for d in decisions]),
+            question=np.array([hash(d.id if d.erased else d.context.question) for d in decisions]),
             propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
             p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
             n_p=np.array([len(d.probabilities) for d in decisions]),

@@ -121,7 +121,9 @@ def _read(
         raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
     # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
     few = reduce(lambda one, other: one + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
-    known = [few.label("few"), _text(d.probabilities).label("probabilities"), d.question]
+    known: list[sa.ColumnElement[Any]] = [few.label("few"), _text(d.probabilities).label("probabilities")]
+    # rows that were erased are taken for different questions
+    known.append(sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"))
     if selection.features:
         known.append(_text(d.features).label("features"))
     known += [d.decided_at, d.version, d.propensity, d.cost_weight]

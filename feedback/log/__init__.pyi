@@ -1,4 +1,4 @@
-from . import database, listing, rollup_tables, rows, schema, tables
+from . import database, erasures, key_tables, listing, rollup_tables, rows, schema, tables
 from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
 from .open import open_log
@@ -12,6 +12,8 @@ __all__ = [
     "Record",
     "Store",
     "database",
+    "erasures",
+    "key_tables",
     "listing",
     "open_log",
     "rollup_tables",

@@ -7,7 +7,7 @@ The statements are compiled once. Between the two, `Batch` numbers the facts tha
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,10 +34,17 @@ class Appender:
         database: The database of the log.
         join: Digest of the training log in which decisions are looked up.
         most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
+        redact: What every text passes through before it is written; None for nothing.
     """
 
-    def __init__(self, database: Database, join: str, most: int | None = None) -> None:
-        self._most = most
+    def __init__(
+        self,
+        database: Database,
+        join: str,
+        most: int | None = None,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        self._most, self._redact = most, redact
         self._database = database
         self._join = join
         e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
@@ -57,6 +64,7 @@ class Appender:
             ),
             "feedback": self._compiled(items.where(among(f.id))),
             "decisions": self._compiled(about.where(among(d.id))),
+            "erased": self._compiled(sa.select(d.id).where(among(d.id), d.erased.is_not(None))),
             "on_decisions": self._compiled(_amounts(f.decision_id).where(among(f.decision_id))),
             "on_episodes": self._compiled(
                 _amounts(f.episode_id).where(among(f.episode_id), f.decision_id.is_(None))
@@ -78,7 +86,7 @@ class Appender:
         (seq, at), *rows = self._locked(driver, [*wanted.values()], now)
         found = dict(zip(wanted, rows, strict=True))
         self.episodes.remember(found.get("episodes", ()))
-        return Batch(seq, at, now, Known.of(**found), self._most)
+        return Batch(seq, at, now, Known.of(**found), self._most, redact=self._redact)
 
     def _lookup(self, name: str, ids: set[str]) -> Statement:
         if name == "episodes":
@@ -139,6 +147,7 @@ def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[s
         "feedback": items,
         "decisions": decided,
         "episodes": episodes,
+        "erased": executed | observed | judged,
         "on_decisions": judged if limited else set(),
         "on_episodes": episodes if limited else set(),
     }

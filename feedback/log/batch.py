@@ -6,7 +6,7 @@ so a fact that is new stays new until then.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from reprlib import repr as _shortened
@@ -21,6 +21,7 @@ from feedback.fold import GRACE_S
 from feedback.log import tables as t
 from feedback.log.database import Found
 from feedback.log.rows import decision_row, execution_row, feedback_row, observation_row
+from feedback.texts import with_texts, without_texts
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 
@@ -119,6 +120,7 @@ class Known:
         decisions: Decisions that feedback refers to, and those that are not new.
         episodes: Episodes that feedback refers to.
         amounts: How much feedback there is, where that is limited.
+        erased: Decisions whose texts were erased, of those that the facts are about.
     """
 
     executions: set[str]
@@ -127,6 +129,7 @@ class Known:
     decisions: dict[str, _Target]
     episodes: defaultdict[str, _Episode]
     amounts: Counter[Subject] = field(default_factory=Counter)
+    erased: set[str] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -138,6 +141,7 @@ class Known:
         episodes: Found = (),
         on_decisions: Found = (),
         on_episodes: Found = (),
+        erased: Found = (),
     ) -> "Known":
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
@@ -151,6 +155,7 @@ class Known:
         for name, _, exists, oldest, *open_one in episodes:
             targets = [] if oldest is None else [_target(*open_one)]
             known.episodes[name] = _Episode(exists is not None, oldest, targets)
+        known.erased.update(name for (name,) in erased)
         known.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
         known.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
         return known
@@ -169,6 +174,7 @@ class Batch:
         rows: Rows to insert, by table.
         receipts: Of the facts so far.
         unclear: Feedback whose status is not known yet, by its place among the receipts.
+        redact: What every text passes through before it is written; None for nothing.
     """
 
     seq: int
@@ -179,6 +185,7 @@ class Batch:
     rows: Mapping[sa.Table, list[dict[str, object]]] = field(default_factory=lambda: defaultdict(list))
     receipts: list[Receipt] = field(default_factory=list)
     unclear: dict[int, Unclear] = field(default_factory=dict)
+    redact: Callable[[str], str] | None = None
 
     def add(self, fact: Fact) -> None:
         """Assign the next position to a fact, unless the log has it.
@@ -189,7 +196,17 @@ class Batch:
             ClockError: Its stamp is in the future.
             StoreError: A value is not finite.
         """
-        self.receipts.append(self._add(fact))
+        try:
+            self.receipts.append(self._add(self._written(fact)))
+        except (ConflictError, TooMuchFeedbackError) as error:
+            error.fact = fact  # which its sender knows, and not what is written of it
+            raise
+
+    def _written(self, fact: Fact) -> Fact:
+        """Return a fact as it is written: redacted, and without texts where its decision was erased."""
+        if not isinstance(fact, Decision | Tick) and fact.decision_id in self.known.erased:
+            return without_texts(fact)
+        return fact if self.redact is None else with_texts(fact, self.redact)
 
     def settled(self, awaited: Sequence[bool]) -> list[Receipt]:
         """Return the receipts of all facts.

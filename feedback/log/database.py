@@ -93,6 +93,10 @@ class Database(Protocol):
         """Return whether a driver error means that the tables are missing or changed."""
         ...
 
+    def forget(self) -> None:
+        """Remove what its files still hold of overwritten rows, if it is not the server that does."""
+        ...
+
     def time(self) -> float | None:
         """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
         ...

@@ -123,6 +123,7 @@ def open_log(
     rule: RewardRule,
     clock: Callable[[], float] = time.time,
     most_feedback: int | None = None,
+    redact: Callable[[str], str] | None = None,
 ) -> Store:
     """Open the log of a service.
 
@@ -131,6 +132,7 @@ def open_log(
         rule: Declares the metrics, and how a training log is joined.
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions.
+        redact: What every text of a fact passes through before it is written; None for nothing.
 
     Raises:
         SchemaError: The tables are those of an older or a newer Armwise.
@@ -139,7 +141,7 @@ def open_log(
         LogUnavailableError: The database is unreachable, locked or full.
         StoreError: The URL is malformed, or the database is not supported.
     """
-    store = Store(url, rule.join, clock, most_feedback)
+    store = Store(url, rule.join, clock, most_feedback, redact)
     try:
         store.check_clock()
         declare(store, rule, clock())

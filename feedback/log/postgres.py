@@ -123,6 +123,9 @@ class PostgreSQL:
         """Decide by the SQLSTATE: our statements are valid for the tables that we created."""
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
+    def forget(self) -> None:
+        """Do nothing: VACUUM, which the server runs by itself, removes overwritten rows."""
+
     def time(self) -> float | None:
         """Ask the server."""
         with self.engine.connect() as connection:

@@ -56,6 +56,8 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
         "costs": d.costs,
         "cost_weight": d.cost_weight,
         "candidate_scores": d.candidate_scores,
+        "user_digest": d.user_digest,
+        "erased": None,
     }
 
 
@@ -196,6 +198,7 @@ DECISION = (
     _text(t.decisions.c.costs),
     t.decisions.c.cost_weight,
     _text(t.decisions.c.candidate_scores),
+    t.decisions.c.erased,
 )
 """The columns that `decision_of` reads, in its order."""
 
@@ -204,7 +207,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
-    candidate, share, price, costs, cost_weight, candidate_scores = rest
+    candidate, share, price, costs, cost_weight, candidate_scores, erased = rest
     seen = orjson.loads(features)
     return Decision(
         name,
@@ -230,6 +233,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         orjson.loads(candidate_scores or "null"),
         seen.get("masked", {}),
         seen.get("trace", ""),
+        erased=erased is not None,
     )
 
 

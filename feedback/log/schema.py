@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from feedback.errors import LogGapError, SchemaError
-from feedback.log import rollup_tables as rollup_tables  # of the same metadata
+from feedback.log import key_tables as key_tables  # of the same metadata
+from feedback.log import rollup_tables as rollup_tables
 from feedback.log import tables as t
 from feedback.log.database import open_database, translated
 

@@ -7,6 +7,7 @@ instead of failing half-way.
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,11 @@ class SQLite:
         """Decide by the primary result code: our statements are valid for the tables that we created."""
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGED
 
+    def forget(self) -> None:
+        """Empty the write-ahead log, unless somebody reads from it; other bytes are overwritten at once."""
+        with closing(self.engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def time(self) -> float | None:
         """Return None: the database has no other clock than this machine's."""
         return None
@@ -112,7 +118,7 @@ def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
 
 def _set_up(driver: sqlite3.Connection, _record: object) -> None:
     driver.isolation_level = None  # `_begin` and `exchange` begin transactions
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         driver.execute(f"PRAGMA {pragma}")
 
 

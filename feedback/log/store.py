@@ -87,6 +87,7 @@ class Store:
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions; None for
             any number.
+        redact: What every text of a fact passes through before it is written; None for nothing.
 
     Raises:
         StoreError: The URL is malformed, or the database is not supported.
@@ -100,12 +101,13 @@ class Store:
         join: str = "",
         clock: Callable[[], float] = time.time,
         most_feedback: int | None = None,
+        redact: Callable[[str], str] | None = None,
     ) -> None:
         self._database = open_database(url)
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
-        self._appender = Appender(self._database, join, most_feedback)
+        self._appender = Appender(self._database, join, most_feedback, redact)
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translated(self._database):
@@ -176,6 +178,11 @@ class Store:
         with self._shared(), translated(self._database), self.engine.begin() as connection:
             self._database.take_control(connection)
             yield connection
+
+    def forget(self) -> None:
+        """Remove what the files of the database still hold of overwritten rows, as far as possible."""
+        with translated(self._database):
+            self._database.forget()
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ observations what was found out beside the reward: second answers, grades of a j
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
 log_head     last position and latest time of the facts: locked by every transaction that appends
 draw_secret  what makes draws unpredictable: one row, made with the log and never shown
+erasures     that texts of facts were removed, by `feedback.log.erasures`; their numbers stay
 
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order
@@ -23,8 +24,7 @@ routers, router_scores          of recipes; their scores of decisions that were 
 metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
 alarms, warm_starts             drift alarms; insertions of labels
 evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
-keys, disabled_keys             keys of callers, of the secret a hash; those that were disabled
-usage, leases                   what each key used; what replicas have reserved of its limits
+keys, disabled_keys, usage, leases  of callers, in `feedback.log.key_tables`
 """
 
 from sqlalchemy import (
@@ -46,7 +46,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 11
+SCHEMA = 12
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -116,7 +116,36 @@ decisions = Table(
     Column("costs", JSON),
     Column("cost_weight", Double),
     Column("candidate_scores", JSON),
+    Column("user_digest", String(64)),
+    Column("erased", _SEQ),
     Index(None, "episode_id", "seq"),
+)
+
+Index(
+    "decisions_by_user_digest",
+    decisions.c.user_digest,
+    sqlite_where=text("user_digest IS NOT NULL"),
+    postgresql_where=text("user_digest IS NOT NULL"),
+)
+
+Index(
+    "decisions_that_are_erased",
+    decisions.c.id,
+    sqlite_where=text("erased IS NOT NULL"),
+    postgresql_where=text("erased IS NOT NULL"),
+)
+
+erasures = Table(
+    "erasures",
+    metadata,
+    _number(),
+    Column("at", Double, nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("by", String(128), nullable=False),
+    Column("upto", _SEQ),
+    *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("decisions", "executions")),
+    *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("feedback", "observations")),
+    sqlite_autoincrement=True,
 )
 
 executions = Table(
@@ -395,56 +424,4 @@ runs = Table(
     Column("evaluation", _SEQ),
     Column("error", Text),
     sqlite_autoincrement=True,
-)
-
-keys = Table(
-    "keys",
-    metadata,
-    _number(),
-    Column("public_id", String(128), nullable=False, unique=True),
-    Column("secret_hash", String(64), nullable=False),
-    Column("name", String(128), nullable=False),
-    Column("scopes", JSON, nullable=False),
-    Column("project", String(32), nullable=False),
-    Column("source", String(16), nullable=False),
-    Column("rpm_limit", BigInteger),
-    Column("tpm_limit", BigInteger),
-    Column("max_budget", Double),
-    Column("token_budget", BigInteger),
-    Column("budget_duration", String(8)),
-    Column("expires", Double),
-    Column("tags", JSON, nullable=False),
-    Column("created_at", Double, nullable=False),
-    sqlite_autoincrement=True,
-)
-
-disabled_keys = Table(
-    "disabled_keys",
-    metadata,
-    _number(),
-    Column("public_id", String(128), nullable=False, unique=True),
-    Column("at", Double, nullable=False),
-    sqlite_autoincrement=True,
-)
-
-usage = Table(
-    "usage",
-    metadata,
-    Column("key", String(128), primary_key=True),
-    Column("period", String(16), primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-    Column("usd", Double, nullable=False),
-)
-
-leases = Table(
-    "leases",
-    metadata,
-    Column("key", String(128), primary_key=True),
-    Column("period", String(16), primary_key=True),
-    Column("holder", String(64), primary_key=True),
-    Column("requests", BigInteger, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-    Column("usd", Double, nullable=False),
-    Column("until", Double, nullable=False),
 )

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from feedback.errors import ProjectTakenError
 from feedback.log import Store
+from feedback.log import key_tables as k
 from feedback.log import tables as t
 
 TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
@@ -115,7 +116,7 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
         _require_unused(connection, settings.project)
         row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": now}
         connection.execute(
-            sa.insert(t.keys),
+            sa.insert(k.keys),
             {**row, **chosen, "tags": dict(settings.tags), **asdict(settings.limits)},
         )
     return key, f"sk-aw-{public_id}-{secret}"
@@ -126,7 +127,7 @@ def _require_unused(connection: sa.Connection, project: str) -> None:
 
     Ids of decisions and episodes need no check: a client cannot send the separator in them.
     """
-    f, known = t.feedback.c, sa.select(t.keys.c.seq).where(t.keys.c.project == project).limit(1)
+    f, known = t.feedback.c, sa.select(k.keys.c.seq).where(k.keys.c.project == project).limit(1)
     if project == DEFAULT or connection.scalar(known) is not None:
         return
     prefix = project + SEPARATOR
@@ -142,7 +143,7 @@ def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
     with store.writing() as connection:
         found = {key.public_id: key for key in _read(connection)}.get(public_id)
         if found is not None and found.disabled_at is None:
-            connection.execute(sa.insert(t.disabled_keys), {"public_id": public_id, "at": now})
+            connection.execute(sa.insert(k.disabled_keys), {"public_id": public_id, "at": now})
             found = {key.public_id: key for key in _read(connection)}[public_id]
         return found
 
@@ -155,18 +156,18 @@ def read(store: Store) -> Sequence[ApiKey]:
 
 def head(store: Store) -> tuple[int, int]:
     """Return the positions of the newest key and of the newest that was disabled; 0 for none."""
-    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
+    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (k.keys, k.disabled_keys))
     with store.reading() as connection:
         made, disabled = connection.execute(sa.select(*newest)).one()
     return made or 0, disabled or 0
 
 
 def _read(connection: sa.Connection) -> list[ApiKey]:
-    off = t.disabled_keys.c
-    query = sa.select(t.keys, off.at.label("disabled_at")).outerjoin(
-        t.disabled_keys, off.public_id == t.keys.c.public_id
+    off = k.disabled_keys.c
+    query = sa.select(k.keys, off.at.label("disabled_at")).outerjoin(
+        k.disabled_keys, off.public_id == k.keys.c.public_id
     )
-    rows = connection.execute(query.order_by(t.keys.c.seq)).mappings()
+    rows = connection.execute(query.order_by(k.keys.c.seq)).mappings()
     return [_key_of(row) for row in rows]
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from feedback.log import Store
-from feedback.log import tables as t
+from feedback.log import key_tables as k
 
 ALIVE_S = 5.0
 """Seconds after which the leases of a replica that reports nothing any more do not count."""
@@ -159,22 +159,22 @@ class Usage:
         return grant
 
     def _add(self, connection: sa.Connection, spent: Mapping[Use, Amount], now: float) -> None:
-        u = t.usage.c
+        u = k.usage.c
         for (key, at), amount in spent.items():
             values = asdict(amount)
             added = {name: u[name] + value for name, value in values.items()}
-            update = sa.update(t.usage).where(u.key == key, u.period == at).values(added)
+            update = sa.update(k.usage).where(u.key == key, u.period == at).values(added)
             if not connection.execute(update).rowcount:
-                connection.execute(sa.insert(t.usage), {"key": key, "period": at, **values})
+                connection.execute(sa.insert(k.usage), {"key": key, "period": at, **values})
         minute = period(now - KEPT_S, MINUTE)
         if minute != self._pruned:
             self._pruned = minute
             old = (sa.func.length(u.period) == MINUTE) & (u.period < minute)
-            connection.execute(sa.delete(t.usage).where(old))
+            connection.execute(sa.delete(k.usage).where(old))
 
     def _end(self, connection: sa.Connection, now: float) -> None:
-        mine = t.leases.c.holder == self._holder
-        connection.execute(sa.delete(t.leases).where(mine | (t.leases.c.until < now)))
+        mine = k.leases.c.holder == self._holder
+        connection.execute(sa.delete(k.leases).where(mine | (k.leases.c.until < now)))
 
     def _hold(self, connection: sa.Connection, leases: Mapping[Use, Amount], now: float) -> None:
         rows = [
@@ -183,7 +183,7 @@ class Usage:
             if amount
         ]
         if rows:
-            connection.execute(sa.insert(t.leases), rows)
+            connection.execute(sa.insert(k.leases), rows)
 
 
 def amount_of(meter: str, value: float) -> Amount:
@@ -196,13 +196,13 @@ def amount_of(meter: str, value: float) -> Amount:
 
 
 def _used(connection: sa.Connection, use: Use) -> Amount:
-    u = t.usage.c
-    return _sum(connection, t.usage, (u.key == use[0]) & (u.period == use[1]))
+    u = k.usage.c
+    return _sum(connection, k.usage, (u.key == use[0]) & (u.period == use[1]))
 
 
 def _leased(connection: sa.Connection, use: Use) -> Amount:
-    found = t.leases.c
-    return _sum(connection, t.leases, (found.key == use[0]) & (found.period == use[1]))
+    found = k.leases.c
+    return _sum(connection, k.leases, (found.key == use[0]) & (found.period == use[1]))
 
 
 def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> Amount:
@@ -213,7 +213,7 @@ def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[boo
 def spend(store: Store, now: float) -> dict[str, dict[str, Amount]]:
     """Return what each key has used: today, this month and in `total`. Raises LogUnavailableError."""
     today, month = period(now, DAY), period(now, MONTH)
-    u = t.usage.c
+    u = k.usage.c
     query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)
     found: dict[str, dict[str, Amount]] = {}
     with store.reading() as connection:

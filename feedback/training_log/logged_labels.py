@@ -109,6 +109,8 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
             excluded[str(decision.mode)] += 1
         elif decision.drawn not in arms:
             excluded[f"of arm {decision.drawn!r}, which there is no longer"] += 1
+        elif decision.erased:
+            excluded["without a text, which was erased"] += 1
         elif (score := value(example)) is None:
             excluded["not judged"] += 1
         else:

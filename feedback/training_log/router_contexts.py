@@ -130,7 +130,7 @@ def leave_unscored(store: Store, router: str, before: str) -> None:
 
 
 def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
-    """Return a query of decisions for those for which the scores of a router are not known."""
+    """Return a query of decisions for those for which the scores of a router are not known, and can be."""
     serving, canary = t.versions.alias(), t.versions.alias()
     query = query.outerjoin_from(
         t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
@@ -139,6 +139,7 @@ def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
     query = query.outerjoin(canary, canary.c.version == _d.candidate)
     return query.where(
         _s.decision_id.is_(None),
+        _d.erased.is_(None),
         serving.c.router.is_distinct_from(router),
         canary.c.router.is_distinct_from(router),
     )

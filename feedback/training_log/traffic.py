@@ -47,7 +47,7 @@ def asked_since(store: Store, since: float) -> list[str]:
     first = sa.func.min(_d.seq)
     query = (
         sa.select(_d.question)
-        .where(_d.logged_at >= since, _d.policy != LABELS)
+        .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None))
         .group_by(_d.question)
         .order_by(first)
     )
@@ -73,7 +73,7 @@ def confirmed_since(
         sa.select(_d.question, e.answer, sa.cast(x.metrics, sa.Text))
         .join(t.examples, (x.decision_id == _d.id) & (x.join == join))
         .join(t.executions, e.decision_id == _d.id)
-        .where(_d.logged_at >= since, _d.policy != LABELS, e.answer.is_not(None))
+        .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None), e.answer.is_not(None))
         .order_by(_d.seq)
     )
     with store.reading() as connection:

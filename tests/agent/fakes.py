@@ -292,8 +292,9 @@ class Service:
         self.arms, self.embedders = FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
         clock, telemetry = SteadyClock(), Telemetry()
+        redact = self.config.privacy.redactor()
         for point, config in self.config.by_point.items():
-            store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items)
+            store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items, redact)
             replica = Replica(
                 config,
                 store,
@@ -306,6 +307,7 @@ class Service:
                 reach=reach,
                 service=self.replica if point != points.DEFAULT else None,
                 point=point,
+                redact=redact,
             )
             if point == points.DEFAULT:
                 self.replica = replica

@@ -131,6 +131,7 @@ class DecisionRecord(Chosen):
     """Everything known about a decision."""
 
     question: str
+    erased: bool = Field(description="Whether its texts were erased.")
     features: dict[str, float]
     embedding: list[float]
     arm_features: dict[str, dict[str, float]]
@@ -183,6 +184,7 @@ class DecisionVerification(Recomputed):
     share: float
     mode: Mode
     verified: bool
+    erased: bool = Field(description="Whether its texts were erased; it is recomputed from its features.")
     tolerance: float
     draw: Draw
     shadow: Recomputed | None

@@ -299,6 +299,29 @@ class ConfiguredKey(KeyBase):
     spend: Spend
 
 
+class ErasureState(Reply):
+    """A record of texts that were erased; it names neither the user nor the episode."""
+
+    point: str
+    number: int
+    at: Time
+    scope: Literal["user", "episode", "age"]
+    by: str = Field(
+        description="Public id of the key, `cli`, `retention`, or `anybody` where there are no keys."
+    )
+    upto: int | None = Field(description="By age: position of the log up to which all texts are gone.")
+    decisions: int
+    executions: int
+    feedback: int
+    observations: int
+
+
+class ErasureList(Reply):
+    """Records of what was erased."""
+
+    erasures: list[ErasureState]
+
+
 class KeyList(Reply):
     """The keys."""
 

@@ -45,6 +45,8 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
     ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
     ("POST", "/v1/embeddings"): ("decide",),
+    ("DELETE", "/v1/episodes/{episode_id}"): ("admin",),
+    ("GET", "/v1/erasures"): ("admin",),
     ("GET", "/v1/evaluations"): ("read",),
     ("POST", "/v1/evaluations"): ("operate",),
     ("GET", "/v1/evaluations/{number}"): ("read",),
@@ -63,6 +65,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("GET", "/v1/policy"): USE,
     ("POST", "/v1/responses"): ("decide",),
     ("POST", "/v1/retrieve"): ("decide",),
+    ("DELETE", "/v1/users/{user:path}"): ("admin",),
     ("GET", "/v1/vector_stores"): USE,
     ("GET", "/v1/vector_stores/{store}"): USE,
     ("POST", "/v1/vector_stores/{store}/search"): ("decide",),
@@ -137,6 +140,8 @@ async def test_each_route_requires_a_key_with_its_scope(
                     number=1,
                     version=1,
                     public_id="k",
+                    user="ada",
+                    episode_id="e-1",
                 )
                 without = await service.client.request(method, url)
                 if required is None:

@@ -247,7 +247,7 @@ def test_the_revisions_create_the_tables_that_are_created_at_once(
 
 def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp_path: Path) -> None:
     first = tmp_path / "first"
-    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("000[2-9]*"))
+    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("000[2-9]*", "001*"))
     assert migrate(url(engine), first) == (0, 3)
     with pytest.raises(SchemaError, match=f"has schema 3, and schema {t.SCHEMA} is expected: run `armwise"):
         prepare(engine)
@@ -271,7 +271,7 @@ def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp
 
 def test_a_log_of_schema_6_keeps_its_versions_promotions_and_arms(engine: sa.Engine, tmp_path: Path) -> None:
     six = tmp_path / "six"
-    shutil.copytree(MIGRATIONS, six, ignore=shutil.ignore_patterns("000[5-9]*"))
+    shutil.copytree(MIGRATIONS, six, ignore=shutil.ignore_patterns("000[5-9]*", "001*"))
     assert migrate(url(engine), six) == (0, 6)
     with engine.begin() as connection:
         for statement in (

@@ -1,0 +1,73 @@
+"""`/v1/users`, `/v1/episodes` and `/v1/erasures`: erase texts, and what was erased."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
+
+from agent.api.documented import documented
+from agent.api.middleware import AppReplica, RequestCaller, ServiceCaller, ServiceReplica, caller_at, owner_of
+from agent.api.replies import operations as replies
+from agent.api.schemas import LoggedId
+from agent.config import sections
+from feedback.log import erasures
+
+router = APIRouter(tags=["log"])
+
+EpisodeId = Annotated[LoggedId, Path(description="Id of the episode.", examples=["talk-17"])]
+
+User = Annotated[str, Path(min_length=1, max_length=1000, description="As `user` of the requests.")]
+
+
+@router.delete("/v1/users/{user:path}", **documented("eraseUser", replies.ErasureList, scopes=("admin",)))
+async def erase_user(
+    replica: ServiceReplica,
+    caller: ServiceCaller,
+    user: User,
+    project: Annotated[sections.Project, Query(description="Whose keys sent the requests.")] = "default",
+) -> JSONResponse:
+    """Erase the texts of all decisions of an end user, at every decision point, and of their episodes.
+
+    Questions, answers, passages shown, comments, corrections and tags are overwritten, and the user is
+    forgotten. Arms, probabilities, features, costs and values stay. It is recorded without the user.
+    """
+    done = [
+        (
+            point,
+            await asyncio.to_thread(
+                erasures.erase_user, one.store, project, user, _by(caller.key), one.clock()
+            ),
+        )
+        for point, one in replica.points.items()
+    ]
+    return JSONResponse({"erasures": [_document(found, point) for point, found in done]})
+
+
+@router.delete(
+    "/v1/episodes/{episode_id}", **documented("eraseEpisode", replies.ErasureState, scopes=("admin",))
+)
+async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> JSONResponse:
+    """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does."""
+    replica = owner_of(replica, episode_id)
+    name = caller_at(replica, caller).stored(episode_id, "episode")
+    found = await asyncio.to_thread(
+        erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
+    )
+    return JSONResponse(_document(found, replica.point))
+
+
+@router.get("/v1/erasures", **documented("listErasures", replies.ErasureList, scopes=("admin",)))
+async def listed(replica: AppReplica) -> JSONResponse:
+    """What was erased from the log of a decision point, newest first."""
+    found = await asyncio.to_thread(erasures.erasures, replica.store)
+    return JSONResponse({"erasures": [_document(one, replica.point) for one in found]})
+
+
+def _by(key: str | None) -> str:
+    return key or "anybody"
+
+
+def _document(one: erasures.Erasure, point: str) -> dict[str, Any]:
+    return {"point": point, **asdict(one)}

@@ -1,0 +1,213 @@
+"""Erase texts: what people wrote and read goes, what is learned from stays, and that it went is recorded.
+
+Questions, answers, passages shown, stages, errors, comments, corrections and tags are overwritten in place.
+Arms, probabilities, features, costs and values stay, so that a training log, its digests and the evaluations
+are the same afterwards. A fact that comes later on an erased decision is stored without its texts.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from feedback.log import tables as t
+from feedback.log.rows import feedback_of
+from feedback.log.store import Store
+from feedback.texts import without_texts
+
+DAY_S = 86_400.0
+
+AT_ONCE = 1000
+"""Positions of the log whose texts are erased by age in one transaction, so that no commit waits for long."""
+
+PAUSE_S = 3600.0
+"""How long fewer than these wait."""
+
+_d, _e, _f, _o = t.decisions.c, t.executions.c, t.feedback.c, t.observations.c
+
+
+class Scope(StrEnum):
+    """What was erased."""
+
+    USER = "user"
+    EPISODE = "episode"
+    AGE = "age"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """A record of what was erased. It has no personal data: neither the user nor the episode.
+
+    Attributes:
+        number: Its number; `erased` of a decision.
+        at: Seconds since the epoch; of an erasure by age, which goes on for a day, its last part.
+        scope: What was erased.
+        by: Public id of the key that asked; `cli`, or `retention`.
+        upto: Position of the log up to which all texts are gone, of an erasure by age; else None.
+        decisions: Decisions that lost their texts,
+        executions: and executions,
+        feedback: items of feedback,
+        observations: and observations.
+    """
+
+    number: int
+    at: float
+    scope: Scope
+    by: str
+    upto: int | None
+    decisions: int
+    executions: int
+    feedback: int
+    observations: int
+
+
+def user_digest(store: Store, project: str, user: str) -> str:
+    """Return what a log keeps of the user of a request: a hash that only its secret can repeat."""
+    about = json.dumps(["user", project, user]).encode()
+    return hmac.new(store.draw_secret.secret.encode(), about, hashlib.sha256).hexdigest()
+
+
+def erase_user(store: Store, project: str, user: str, by: str, now: float) -> Erasure:
+    """Erase the texts of all decisions of a user, with what hangs on them and their episodes.
+
+    Args:
+        store: The log.
+        project: Whose key the user's requests were sent with.
+        user: As `user` of these requests had it.
+        by: Who asks.
+        now: Seconds since the epoch.
+
+    Raises:
+        LogUnavailableError: Nothing was erased.
+    """
+    return _erase(store, _d.user_digest == user_digest(store, project, user), Scope.USER, by, now)
+
+
+def erase_episode(store: Store, episode: str, by: str, now: float) -> Erasure:
+    """Erase the texts of all decisions of an episode, by its id in the log; see `erase_user`."""
+    return _erase(store, _d.episode_id == episode, Scope.EPISODE, by, now)
+
+
+def _erase(store: Store, which: sa.ColumnElement[bool], scope: Scope, by: str, now: float) -> Erasure:
+    ids = sa.select(_d.id).where(which)
+    episodes = sa.select(_d.episode_id).where(which, _d.episode_id.is_not(None))
+    new = ids.where(_d.erased.is_(None))
+    with store.writing() as connection:
+        _lock(connection)
+        row = {"at": now, "scope": scope.value, "by": by, **dict.fromkeys(_COUNTS, 0)}
+        number = _recorded(connection, row)
+        said = _f.decision_id.in_(ids) | (_f.decision_id.is_(None) & _f.episode_id.in_(episodes))
+        counts = _overwrite(connection, number, which, _e.decision_id.in_(new), said, _o.decision_id.in_(new))
+        connection.execute(sa.update(t.erasures).where(t.erasures.c.seq == number).values(counts))
+    store.forget()
+    return next(one for one in erasures(store) if one.number == number)
+
+
+def erase_older(store: Store, days: float, now: float) -> bool:
+    """Erase the texts of decisions by age, a bounded number of them; one record a day has them all.
+
+    Args:
+        store: The log.
+        days: Age in days, by the log's time.
+        now: Seconds since the epoch.
+
+    Returns:
+        Whether more are due now.
+
+    Raises:
+        LogUnavailableError: Nothing was erased.
+    """
+    c = t.erasures.c
+    last = sa.select(c.seq, c.at, c.upto, *(c[name] for name in _COUNTS))
+    last = last.where(c.scope == Scope.AGE.value).order_by(c.seq.desc()).limit(1)
+    oldest = sa.select(_d.seq).where(_d.logged_at < now - DAY_S * days).order_by(_d.logged_at.desc())
+    with store.reading() as connection:
+        before = connection.execute(last).first()
+        due = int(connection.scalar(oldest.order_by(_d.seq.desc()).limit(1)) or 0)
+    start = before.upto if before else 0
+    if due <= start or (before and due < start + AT_ONCE and now < before.at + PAUSE_S):
+        return False
+    end = min(due, start + AT_ONCE)
+    with store.writing() as connection:
+        _lock(connection)
+        if connection.execute(last).first() != before:
+            return True  # another process did it
+        if before and before.at // DAY_S == now // DAY_S:
+            number, so_far = before.seq, {name: getattr(before, name) for name in _COUNTS}
+        else:
+            so_far = dict.fromkeys(_COUNTS, 0)
+            row = {"at": now, "scope": Scope.AGE.value, "by": "retention", "upto": end, **so_far}
+            number = _recorded(connection, row)
+
+        def between(seq: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+            return (seq > start) & (seq <= end)
+
+        ids = sa.select(_d.id).where(between(_d.seq))
+        said = _f.decision_id.in_(ids) | between(_f.seq)  # the latter on episodes
+        of_these = _e.decision_id.in_(ids), said, _o.decision_id.in_(ids)
+        counts = _overwrite(connection, number, between(_d.seq), *of_these)
+        added = {name: so_far[name] + n for name, n in counts.items()}
+        moved = sa.update(t.erasures).where(c.seq == number).values(at=now, upto=end, **added)
+        connection.execute(moved)
+    return due > end
+
+
+def erasures(store: Store) -> list[Erasure]:
+    """Return what was erased, newest first. Raises LogUnavailableError."""
+    with store.reading() as connection:
+        rows = connection.execute(sa.select(t.erasures).order_by(t.erasures.c.seq.desc())).all()
+    return [
+        Erasure(
+            row.seq, row.at, Scope(row.scope), row.by, row.upto, *(getattr(row, name) for name in _COUNTS)
+        )
+        for row in rows
+    ]
+
+
+_COUNTS = ("n_decisions", "n_executions", "n_feedback", "n_observations")
+
+
+def _recorded(connection: sa.Connection, row: Mapping[str, object]) -> int:
+    """Insert a record, and return its number."""
+    return int(connection.execute(sa.insert(t.erasures).returning(t.erasures.c.seq), row).scalar_one())
+
+
+def _lock(connection: sa.Connection) -> None:
+    """Let nothing be appended until the transaction ends: it would not know what is erased."""
+    connection.execute(sa.select(t.log_head.c.seq).with_for_update())
+
+
+def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[bool]) -> dict[str, int]:
+    """Overwrite the texts of decisions, executions, feedback and observations; return how many of each."""
+    decided, executed, said, observed = which
+    empty = sa.literal([], sa.JSON)
+    gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
+    n_feedback = _overwrite_feedback(connection, said)
+    done = [
+        connection.execute(sa.update(t.executions).where(executed).values(**gone, stages=sa.null())),
+        connection.execute(sa.update(t.observations).where(observed).values(**gone)),
+        connection.execute(
+            sa.update(t.decisions)
+            .where(decided, _d.erased.is_(None))
+            .values(question="", request_digest="", user_digest=None, erased=number)
+        ),
+    ]
+    n_executions, n_observations, n_decisions = (one.rowcount for one in done)
+    return dict(zip(_COUNTS, (n_decisions, n_executions, n_feedback, n_observations), strict=True))
+
+
+def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    """Overwrite what feedback says, but for its labels; the databases have no JSON functions in common."""
+    changed: list[dict[str, object]] = []
+    for row in connection.execute(sa.select(t.feedback).where(which).order_by(_f.seq)):
+        item = feedback_of(row)
+        if (left := without_texts(item)) != item:
+            changed.append({"of": row.seq, "said": dict(left.content) or None, "tagged": {}})
+    if changed:
+        update = sa.update(t.feedback).where(_f.seq == sa.bindparam("of"))
+        connection.execute(update.values(content=sa.bindparam("said"), tags=sa.bindparam("tagged")), changed)
+    return len(changed)

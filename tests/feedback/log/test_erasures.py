@@ -1,0 +1,187 @@
+"""Erasure: texts go and do not come back, numbers stay, and that it happened is on record."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedback.events import Decision, Execution, Feedback, Observation, Source
+from feedback.log import FeedbackStatus, Store, erasures
+from feedback.log import tables as t
+from feedback.reward import Metric, RewardRule
+from feedback.texts import with_texts
+from feedback.training_log import Joiner, read_examples, take_epoch
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()})
+NOW = 200.0
+SECRETS = ("what is", "an answer", "p1", "left by Ada", "Ada's page", "second answer")
+
+
+def of_user(store: Store, name: str, user: str, *, at: float = 100.0, episode: str | None = None) -> Decision:
+    digest = erasures.user_digest(store, "default", user)
+    return replace(decision(name, at=at), user_digest=digest, episode_id=episode)
+
+
+def write(store: Store, name: str, user: str, **fields: str | None) -> None:
+    said = {"comment": "left by Ada", "label": "good"}
+    seen = Observation(
+        name, Source.SHADOW, "a", 0.5, answer="second answer", passages=("p1",), observed_at=106.0
+    )
+    store.append(
+        [
+            of_user(store, name, user, **fields),  # type: ignore[arg-type]
+            execution(name),
+            replace(value(name), content=said, tags={"page": "Ada's page"}),
+            seen,
+        ]
+    )
+
+
+def dump(store: Store) -> str:
+    """Everything in the tables of facts, as text."""
+    tables = (t.decisions, t.executions, t.feedback, t.observations, t.erasures)
+    with store.reading() as connection:
+        return repr([connection.execute(sa.select(table)).all() for table in tables])
+
+
+def learned(store: Store) -> list[tuple[object, ...]]:
+    """What a policy learns: everything of each example but the texts."""
+    rows = read_examples(store, RULE.join)
+    bare = (
+        replace(one.decision, context=replace(one.decision.context, question=""), erased=False)
+        for one in rows
+    )
+    found = [(one.context, one.arms, one.probabilities, one.drawn) for one in bare]
+    return [*found, *((one.cost, one.metrics) for one in read_examples(store, RULE.join))]
+
+
+def test_the_texts_of_a_user_go_and_what_is_learned_stays(store: Store) -> None:
+    write(store, "d1", "ada")
+    write(store, "d2", "bob")
+    joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
+    joiner.advance(NOW)
+    before = learned(store)
+    done = erasures.erase_user(store, "default", "ada", "k1", NOW)
+    assert (done.scope, done.by, done.decisions, done.executions, done.feedback, done.observations) == (
+        erasures.Scope.USER, "k1", 1, 1, 1, 1,
+    )  # fmt: skip
+    assert learned(store) == before
+    assert len(before) == 4
+    found, other = store.record("d1"), store.record("d2")
+    assert found is not None
+    assert other is not None
+    assert (found.decision.erased, other.decision.erased) == (True, False)
+    assert other.decision.context.question == "what is d2?"
+    assert (found.decision.context.question, found.execution and found.execution.answer) == ("", "")
+    assert found.feedback[0].value == 1.0
+    assert found.feedback[0].content == {"label": "good"}
+    assert other.feedback[0].content == {"comment": "left by Ada", "label": "good"}
+    erasures.erase_user(store, "default", "bob", "k1", NOW)
+    left = dump(store)
+    assert [text for text in (*SECRETS, "ada", "bob") if text in left] == []
+
+
+def test_a_user_of_another_project_with_the_same_name_is_another_one(store: Store) -> None:
+    write(store, "d1", "ada")
+    assert erasures.erase_user(store, "shop", "ada", "k1", NOW).decisions == 0
+    assert erasures.user_digest(store, "a", "b") != erasures.user_digest(store, "ab", "")
+    assert erasures.erase_user(store, "default", "ada", "k1", NOW).decisions == 1
+    assert erasures.erase_user(store, "default", "ada", "k1", NOW).decisions == 0, "the user is forgotten"
+
+
+def test_an_episode_goes_with_the_feedback_on_it(store: Store) -> None:
+    write(store, "d1", "ada", episode="e1")
+    store.append(
+        [Feedback("f", None, "comment", None, 107.0, episode_id="e1", content={"comment": "left by Ada"})]
+    )
+    done = erasures.erase_episode(store, "e1", "cli", NOW)
+    assert (done.decisions, done.feedback) == (1, 2)
+    assert [text for text in SECRETS if text in dump(store)] == []
+
+
+def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store: Store) -> None:
+    store.append([of_user(store, "d1", "ada")])
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    late = replace(value("d1", at=150.0), content={"comment": "left by Ada"}, tags={"page": "Ada's page"})
+    seen = Observation("d1", Source.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0)
+    receipts = store.append([execution("d1"), late, seen])
+    assert receipts[1].status is FeedbackStatus.ACCEPTED
+    assert [text for text in SECRETS if text in dump(store)] == []
+    found = store.record("d1")
+    assert found is not None
+    assert (found.feedback[0].value, found.observations[0].value) == (1.0, 0.5)
+
+
+def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    for i in range(40):
+        write(store, f"d{i}", "ada")
+    store.forget()
+    assert b"an answer" in (tmp_path / "log.db").read_bytes()
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [text for text in SECRETS[3:] if text.encode() in files] == []
+    assert b"what is d7" not in files
+    store.close()
+
+
+def test_texts_go_by_age_a_bounded_part_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasures, "AT_ONCE", 8)
+    day = erasures.DAY_S
+    for i in range(6):
+        write(store, f"d{i}", "ada", at=i * day)  # type: ignore[arg-type]
+    now = 6.5 * day
+    assert not erasures.erase_older(store, 7.0, now), "nothing is so old"
+    assert erasures.erase_older(store, 2.0, now)
+    names = [f"d{i}" for i in range(6)]
+    gone = [one.decision.erased for name in names if (one := store.record(name))]
+    assert gone == [True, True, False, False, False, False]
+    while erasures.erase_older(store, 2.0, now):
+        pass
+    gone = [one.decision.erased for name in names if (one := store.record(name))]
+    assert gone == [True, True, True, True, False, False], "a part that is not full waits"
+    erasures.erase_older(store, 2.0, now + erasures.PAUSE_S)
+    gone = [one.decision.erased for name in names if (one := store.record(name))]
+    assert gone == [True, True, True, True, True, False]
+    (day_one,) = erasures.erasures(store)
+    assert (day_one.scope, day_one.decisions, day_one.feedback) == (erasures.Scope.AGE, 5, 5)
+    erasures.erase_older(store, 2.0, now + day)
+    assert [one.decisions for one in erasures.erasures(store)] == [1, 5]
+    assert [text for text in SECRETS if text in dump(store)] == []
+
+
+def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
+    def redact(text: str) -> str:
+        return re.sub(r"\d{4}", "####", text)
+
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}", redact=redact)
+    asked = replace(decision("d1"), context=replace(decision("d1").context, question="is 1234 mine?"))
+    done = replace(execution("d1"), answer="1234 is yours", error="1234", stages=({"query": "1234"},))
+    said = replace(value("d1"), content={"comment": "no 1234", "over": "d1234"}, tags={"at": "1234"})
+    store.append([asked, done, said])
+    assert store.append([said])[0].status is FeedbackStatus.DUPLICATE
+    found = store.record("d1")
+    assert found is not None
+    assert found.execution is not None
+    assert found.decision.context.question == "is #### mine?"
+    assert (found.execution.answer, found.execution.error) == ("#### is yours", "####")
+    assert found.execution.stages == ({"query": "####"},)
+    assert found.feedback[0].content == {"comment": "no ####", "over": "d1234"}
+    assert found.feedback[0].tags == {"at": "####"}
+    store.close()
+
+
+@given(st.text(), st.text())
+def test_a_change_of_nothing_gives_the_same_fact(answer: str, comment: str) -> None:
+    for fact in (
+        decision("d1"),
+        replace(execution("d1"), answer=answer),
+        replace(value("d1"), content={"comment": comment}),
+    ):
+        fact_before: Decision | Execution | Feedback = fact
+        assert with_texts(fact_before, str) is fact_before
