@@ -123,6 +123,10 @@ class Server:
             connection.execute(ended, [name])
             connection.execute(f"DROP OWNED BY {name} CASCADE".encode())
 
+    def program(self, name: str) -> str:
+        """Return the path of a program that comes with the server, such as `pg_dump`."""
+        return str(self._programs / name)
+
     def connect(self) -> psycopg.Connection:
         """Open a connection that commits by itself and may do anything, as to end other connections."""
         return psycopg.connect(host=str(self._folder), user="postgres", autocommit=True)

@@ -180,6 +180,25 @@ def rebuild(
             raise typer.Exit(1)
 
 
+def backup(
+    to: Annotated[Path, typer.Argument(help="A folder; it gets the file of each decision point's log.")],
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Copy the SQLite logs as they are now, while the service runs; each copy is checked."""
+    with explained():
+        to.mkdir(parents=True, exist_ok=True)
+        for settings in load(config, without=["router"]).by_point.values():
+            with closing(Store(settings.database_url)) as store:
+                copy = to / (settings.log_path.name if settings.log_path else "log.db")
+                store.backup(copy)
+                console.print(
+                    f"{copy}: {store.counts()['decisions']:,} decisions, {copy.stat().st_size / 1e6:,.1f} MB",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
+
+
 def erase(
     user: Annotated[
         str | None, typer.Option("--user", help="As `user` of the requests, at every decision point.")

@@ -60,6 +60,7 @@ VERBS = {
     "rollback": Verb("operate:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("operate:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("operate:verify", OPERATE, "Recompute a decision from the log."),
+    "backup": Verb("log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("log:erase", OPERATE, "Erase the texts of a user or of an episode."),
     "key": Verb("log:key", OPERATE, "Make, list and disable keys of callers."),
     "rebuild": Verb("log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),

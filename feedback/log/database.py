@@ -97,6 +97,10 @@ class Database(Protocol):
         """Remove what its files still hold of overwritten rows, if it is not the server that does."""
         ...
 
+    def backup(self, to: Path) -> None:
+        """Write a copy of the log. Raises StoreError."""
+        ...
+
     def time(self) -> float | None:
         """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
         ...

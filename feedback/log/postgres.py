@@ -7,6 +7,7 @@ A commit returns once it is on disk, whatever the user's settings.
 import logging
 import select
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -125,6 +126,10 @@ class PostgreSQL:
 
     def forget(self) -> None:
         """Do nothing: VACUUM, which the server runs by itself, removes overwritten rows."""
+
+    def backup(self, to: Path) -> None:
+        """Refuse: the server has programs for it."""
+        raise StoreError(f"no backup to {to}: PostgreSQL is backed up by `pg_dump`, or `pg_basebackup`")
 
     def time(self) -> float | None:
         """Ask the server."""

@@ -5,6 +5,7 @@ of the machine. A writing transaction begins with BEGIN IMMEDIATE, so that write
 instead of failing half-way.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from feedback.errors import StoreError
 from feedback.log.database import CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
 
 _AWAY = {
@@ -102,6 +104,29 @@ class SQLite:
         """Empty the write-ahead log, unless somebody reads from it; other bytes are overwritten at once."""
         with closing(self.engine.raw_connection()) as connection:
             connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def backup(self, to: Path) -> None:
+        """Copy the log as it is now, while others write to it; see `Store.backup`."""
+        unfinished = to.with_name(to.name + ".unfinished")
+        unfinished.unlink(missing_ok=True)  # of a run that was killed
+        try:
+            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with (
+                closing(self.engine.raw_connection()) as source,
+                closing(sqlite3.connect(unfinished)) as target,
+            ):
+                source.driver_connection.backup(target)  # type: ignore[union-attr]
+                target.execute("PRAGMA journal_mode=DELETE")
+                (found,) = target.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreError(f"the copy is damaged, and so may be the log: {found}")
+            for path in (unfinished, to.parent):
+                file = os.open(path, os.O_RDONLY)
+                os.fsync(file)
+                os.close(file)
+            unfinished.rename(to)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def time(self) -> float | None:
         """Return None: the database has no other clock than this machine's."""

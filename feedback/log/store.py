@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import sqlalchemy as sa
 
 from feedback.clock import check_clock
-from feedback.errors import LogGapError, LogUnavailableError
+from feedback.errors import LogGapError, LogUnavailableError, StoreError
 from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from feedback.log import tables as t
 from feedback.log.append import Appender
@@ -183,6 +184,18 @@ class Store:
         """Remove what the files of the database still hold of overwritten rows, as far as possible."""
         with translated(self._database):
             self._database.forget()
+
+    def backup(self, to: Path) -> None:
+        """Write a consistent copy of an SQLite log to a file, which appears when it is whole and on the disk.
+
+        Raises:
+            StoreError: Something has the name, the copy is damaged, or it is the log of a server.
+            OSError: The file cannot be written.
+        """
+        if to.exists():
+            raise StoreError(f"{to} is already there: name a folder without an earlier backup")
+        with translated(self._database):
+            self._database.backup(to)
 
     # -- reading ---------------------------------------------------------------------------------
 

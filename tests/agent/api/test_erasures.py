@@ -155,6 +155,8 @@ async def test_the_command_erases_without_a_service(tmp_path: Path) -> None:
     document = {**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}
     config = tmp_path / "serve.yaml"
     config.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    run = CliRunner().invoke(app, ["backup", str(tmp_path / "copies"), "--config", str(config)])
+    assert (run.exit_code, "copies/log.db: 1 decisions" in run.output.replace("\n", "")) == (0, True)
     run = CliRunner().invoke(app, ["erase", "--user", "ada", "--config", str(config)])
     assert run.exit_code == 0, run.output
     assert "erasure 1: the texts of 1 decisions and of 0 items of feedback are gone" in run.output

@@ -1,0 +1,131 @@
+"""Backup and restore: the copy is the log, whole, and a learner goes on from it; on both databases."""
+
+import stat
+import subprocess
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from feedback.errors import StoreError
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.reward import Metric, RewardRule
+from feedback.training_log import Joiner, Refold, take_epoch
+from tests.feedback.conftest import decision, execution, value
+from tests.postgres import Server
+
+RULE = RewardRule(metrics={"right": Metric()})
+
+
+def fill(store: Store, first: int, last: int) -> None:
+    for i in range(first, last):
+        store.append([decision(f"d{i}"), execution(f"d{i}"), value(f"d{i}")])
+
+
+def learned(store: Store) -> Joiner:
+    joiner = Joiner(store, RULE, take_epoch(store, "test", 200.0))
+    joiner.advance(200.0)
+    return joiner
+
+
+def facts(url: str) -> list[list[object]]:
+    with closing(Store(url, RULE.join)) as store, store.reading() as connection:
+        tables = (t.decisions, t.executions, t.feedback, t.examples, t.draw_secret, t.log_head)
+        return [
+            [tuple(row) for row in connection.execute(sa.select(one).order_by(*one.primary_key))]
+            for one in tables
+        ]
+
+
+def verified(url: str) -> bool:
+    with closing(Store(url, RULE.join)) as store:
+        refold = Refold(store, RULE)
+        list(refold.examples(lambda *_: None))
+        return refold.sound and len(set(refold.digests)) == 1
+
+
+def test_a_copy_is_the_log_and_a_learner_goes_on_from_it(tmp_path: Path) -> None:
+    url, copy = (f"sqlite:///{tmp_path / name}.db" for name in ("log", "copy"))
+    with closing(Store(url, RULE.join)) as store:
+        fill(store, 0, 20)
+        learned(store)
+        store.backup(tmp_path / "copy.db")
+        before = facts(url)
+        fill(store, 20, 25)
+    assert facts(copy) == before
+    assert verified(copy)
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    with closing(Store(copy, RULE.join)) as restored:
+        fill(restored, 20, 25)
+        assert learned(restored).advance(201.0).examples_seq == 25
+    assert verified(copy)
+
+
+def test_a_copy_that_is_made_while_others_write_is_one_snapshot(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}", RULE.join)
+    fill(store, 0, 50)
+    stop, wrote = threading.Event(), threading.Event()
+
+    def write() -> None:
+        i = 50
+        while not stop.is_set():
+            fill(store, i, i + 1)
+            wrote.set()
+            i += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wrote.wait()
+    for n in range(5):
+        store.backup(tmp_path / f"copy{n}.db")
+    stop.set()
+    writer.join()
+    store.close()
+    for n in range(5):
+        with closing(Store(f"sqlite:///{tmp_path / f'copy{n}.db'}", RULE.join)) as restored:
+            found = learned(restored)
+            assert (found.left, restored.log_seq() % 3) == (0, 0)
+        assert verified(f"sqlite:///{tmp_path / f'copy{n}.db'}")
+
+
+def test_an_earlier_backup_is_not_replaced_and_a_failed_one_leaves_nothing(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        store.backup(tmp_path / "copy.db")
+        with pytest.raises(StoreError, match="is already there"):
+            store.backup(tmp_path / "copy.db")
+        with pytest.raises(FileNotFoundError):
+            store.backup(tmp_path / "missing" / "copy.db")
+    assert {path.name for path in tmp_path.iterdir()} == {"log.db", "copy.db"}
+
+
+def test_a_dump_of_postgresql_is_restored_and_verified(postgres: Server, tmp_path: Path) -> None:
+    url = postgres.fresh()
+    with closing(Store(url, RULE.join)) as store:
+        fill(store, 0, 20)
+        learned(store)
+        with pytest.raises(StoreError, match="by `pg_dump`"):
+            store.backup(tmp_path / "copy.db")
+    before = facts(url)
+    address = url.replace("+psycopg", "")
+    schema = str(sa.make_url(url).username)
+    command = [
+        postgres.program("pg_dump"),
+        "--format=custom",
+        "--no-owner",
+        f"--schema={schema}",
+        f"--dbname={address}",
+    ]
+    dump = subprocess.run(command, capture_output=True, check=True).stdout
+    with postgres.connect() as connection:
+        connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+    command = [postgres.program("pg_restore"), "--no-owner", "--exit-on-error", f"--dbname={address}"]
+    subprocess.run(command, input=dump, capture_output=True, check=True)
+    assert facts(url) == before
+    assert verified(url)
+    with closing(Store(url, RULE.join)) as restored:
+        fill(restored, 20, 25)
+        assert learned(restored).advance(201.0).examples_seq == 25
+    postgres.drop(url)
