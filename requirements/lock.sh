@@ -14,9 +14,9 @@ lock() {
     file=requirements/$1.txt
     shift
     head=$(grep -s '^#' "$file" || true)
-    # Python 3.11 is the oldest that is supported. $upgrade is unquoted: it may be several options or none.
-    "$uv" --config-file requirements/uv.toml pip compile --quiet --no-header --no-annotate --generate-hashes \
-        --no-emit-package torch --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+    # Python 3.11 is the oldest that is supported. $config and $upgrade are unquoted: several words, or none.
+    "$uv" $config pip compile --quiet --no-header --no-annotate --generate-hashes \
+        --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
         --output-file "$file" $upgrade "$@" >/dev/null
     pins=$(cat "$file")
     {
@@ -25,6 +25,7 @@ lock() {
     } >"$file"
 }
 
+config='--config-file requirements/uv.toml'
 lock base pyproject.toml
 lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
 lock clients --constraints requirements/base.txt --constraints requirements/dev.txt --extra clients pyproject.toml
@@ -33,3 +34,6 @@ lock docs --group pyproject.toml:docs
 lock audit --group pyproject.toml:audit
 lock models --no-deps --group pyproject.toml:models
 lock openai-clients --group pyproject.toml:openai-clients
+# what vLLM asks for, torch among it: PyPI's build for CUDA
+config=--no-config
+lock gpu --extra gpu pyproject.toml

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Build the image with buildah, run it with podman as it is meant to be run, ask it a question, and stop it:
+#
+#   sh deploy/docker/check.sh [OPTION OF buildah bud]...
+#
+# Without a registry, make the base of the same Debian first:
+#
+#   debootstrap --variant=minbase bookworm base http://deb.debian.org/debian
+#   tar -C base -c . | podman import - localhost/debian:bookworm-slim
+#   sh deploy/docker/check.sh --build-arg BASE=localhost/debian:bookworm-slim
+#
+# Needs root, and neither a daemon nor systemd: RUN lines are run in a chroot, the container has no cgroup.
+set -eu
+cd "$(dirname "$0")/../.."
+image=localhost/armwise:check
+name=armwise-check
+
+buildah bud --isolation chroot --network host --format docker --layers \
+    --file deploy/docker/Dockerfile --tag "$image" "$@" .
+
+podman rm --force --ignore "$name" >/dev/null
+podman volume rm --force "$name" >/dev/null
+ARMWISE_API_KEY=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
+export ARMWISE_API_KEY
+# no network but a loopback device: nothing is fetched when the service starts
+podman run --detach --name "$name" --read-only --read-only-tmpfs=false --tmpfs /tmp:mode=1777 --shm-size 512m \
+    --cap-drop all --security-opt no-new-privileges --network none --env ARMWISE_API_KEY \
+    --volume "$name:/var/lib/armwise" --cgroups disabled --ulimit host --no-healthcheck "$image"
+trap 'podman rm --force --ignore "$name" >/dev/null; podman volume rm --force "$name" >/dev/null' EXIT
+
+inside() { podman exec "$name" "$@"; }
+get() { inside python3 -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000$1').read().decode())"; }
+until get /ready 2>/dev/null; do
+    test "$(podman inspect --format '{{.State.Running}}' "$name")" = true || { podman logs "$name"; exit 1; }
+    sleep 2
+done
+echo "== its HEALTHCHECK"
+podman inspect --format '{{json .Config.Healthcheck.Test}}' "$image"
+get /health/decides
+echo "== a question over HTTP"
+inside armwise ask 'Which function merges sorted inputs lazily?'
+echo "== without a key"
+get /v1/policy 2>&1 | tail -1
+echo "== who it is, and what it may do"
+inside sh -c 'id; grep -E "CapEff|CapBnd|NoNewPrivs" /proc/1/status; cat /proc/1/comm; touch /opt/x /etc/x /x || true'
+echo "== what it wrote"
+inside sh -c 'du -sh /var/lib/armwise /tmp'
+echo "== it stops"
+podman stop --time 60 "$name"
+code=$(podman inspect --format '{{.State.ExitCode}}' "$name")
+echo "exit code $code"
+test "$code" = 0 || test "$code" = 143
