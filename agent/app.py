@@ -6,6 +6,7 @@ serve` all call `build`.
 
 import os
 import shutil
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def assemble(config: AppConfig) -> Application:
         )
         for host in placed
     }
-    environment = {"env_vars": {METRICS_FOLDER: str(metrics_folder(config.home_path))}}
+    environment = {"env_vars": {METRICS_FOLDER: str(metrics_folder())}}
     ingress = _deployment(Ingress, "Ingress", at_once, runtime_env=environment)
     return ingress.options(health_check_period_s=0.25).bind(
         config,
@@ -72,18 +73,22 @@ def assemble(config: AppConfig) -> Application:
     )
 
 
-def metrics_folder(home: Path) -> Path:
-    """Return a new folder for the counters of this service; those of services that have ended are removed."""
+def metrics_folder() -> Path:
+    """Return a new folder for the counters of this service; those of services that have ended are removed.
+
+    Not below the home, which machines may share: a file is named by the number of a process on one machine.
+    """
     if RUN_FOLDER in os.environ:  # which is removed with everything in it
         own = Path(os.environ[RUN_FOLDER]) / "metrics"
         shutil.rmtree(own, ignore_errors=True)
     else:
-        own = home / "metrics" / uuid4().hex
-        for other in own.parent.glob("*/"):
+        own = Path(tempfile.gettempdir()) / f"armwise-metrics-{uuid4().hex}"
+        for other in own.parent.glob("armwise-metrics-*/"):
             writers = {file.stem.rpartition("_")[2] for file in other.glob("*.db")}
-            if not any(Path("/proc", pid).exists() for pid in writers):
+            ended = not any(Path("/proc", pid).exists() for pid in writers)
+            if ended and other.stat().st_uid == os.getuid():
                 shutil.rmtree(other, ignore_errors=True)
-    own.mkdir(parents=True)
+    own.mkdir(mode=0o700)
     return own
 
 

@@ -1,0 +1,41 @@
+"""The folder of the counters belongs to one machine and one service."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from agent.app import metrics_folder
+from agent.proxy import RUN_FOLDER
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(RUN_FOLDER, raising=False)
+    return tmp_path
+
+
+def test_the_folder_is_new_and_of_this_user_alone(temporary: Path) -> None:
+    first, second = metrics_folder(), metrics_folder()
+    assert first != second
+    assert second.parent == temporary
+    assert second.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_ended_services_left_is_removed_and_that_of_living_ones_stays() -> None:
+    living = metrics_folder()
+    (living / f"counter_{os.getpid()}.db").touch()
+    ended = metrics_folder()
+    (ended / "counter_999999999.db").touch()  # above the largest number of a process
+    metrics_folder()
+    assert not ended.exists()
+    assert living.exists()
+
+
+def test_behind_the_proxy_the_folder_is_that_of_the_run(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(temporary))
+    assert metrics_folder() == temporary / "metrics"
