@@ -55,6 +55,7 @@ ELSEWHERE = {
     "later_labels": "tests/agent/offline/test_evaluate_router.py, with outcomes of other questions",
     "RAY_AUTH_MODE": "a cluster of its own: tests/live starts one",
     "ray get-auth-token": "likewise",
+    "cluster.yaml": "likewise, with a configuration of its own",
     "ray start": "likewise",
     "serve deploy": "likewise",
 }

@@ -5,6 +5,7 @@ import importlib.resources
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -168,3 +169,16 @@ def test_secrets_of_compose_come_from_the_env_file_and_have_no_default() -> None
 def test_the_project_ignores_the_env_file() -> None:
     ignored = subprocess.run(["git", "check-ignore", "-q", "deploy/compose/.env"], cwd=ROOT, check=False)
     assert ignored.returncode == 0
+
+
+def test_the_unit_of_systemd_is_confined() -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze, which reviews the unit, is not installed here")
+    unit = ROOT / "deploy/systemd/armwise.service"
+    review = [analyze, "security", "--offline=true", "--threshold=20", "--no-pager", str(unit)]
+    reviewed = subprocess.run(review, capture_output=True, text=True, check=False)
+    assert reviewed.returncode == 0, reviewed.stdout
+    checked = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, check=False)
+    complaints = [line for line in checked.stderr.splitlines() if "is not executable" not in line]
+    assert complaints == []  # but that /opt/armwise is not here
