@@ -207,6 +207,12 @@ def test_what_is_monitored_and_reached_from_outside_is_the_service_of_the_worker
     assert backend == {"name": serving["metadata"]["name"], "port": {"name": port["name"]}}
 
 
+def test_the_alerts_on_kubernetes_are_those_of_prometheus() -> None:
+    alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+    made = documents(rendered({**values_of("default"), "prometheusRule": {"enabled": True}}))
+    assert of_kind("PrometheusRule", made)["spec"] == alerts
+
+
 def test_a_long_name_is_cut_to_what_kuberay_takes() -> None:
     made = documents(rendered(values_of("default"), "r" + "a" * 52))
     assert len(of_kind("RayService", made)["metadata"]["name"]) <= 47
