@@ -27,6 +27,9 @@ from agent.proxy import RUN_FOLDER, Proxy, ends_with_its_parent, haproxy_binary
 STOP_S = 30.0
 """Time to shut down before the next, stronger signal."""
 
+DRAIN_S = 300.0
+"""Longest that requests under way delay the end."""
+
 START_S = 600.0
 """Longest start before readiness is no longer polled; the service continues to start."""
 
@@ -156,7 +159,7 @@ def serve(
         console.print("shutting down", **PLAIN)
         if proxy is not None:
             with suppress(KeyboardInterrupt):  # a second one: at once
-                proxy.drain()
+                proxy.drain(DRAIN_S)
         return _stop(process)
     finally:
         if proxy is not None:

@@ -28,6 +28,9 @@ ENDS, ENDS_S = 5, 5.0
 LOOK_S = 0.05
 """Pause between two looks at whether requests are under way."""
 
+ASK_S = 5.0
+"""How long HAProxy may take to answer a command."""
+
 
 class ProxyError(Exception):
     """HAProxy cannot be run; the message says why."""
@@ -86,16 +89,20 @@ class Proxy:
         self._process = self._started()
         return True
 
-    def drain(self) -> None:
+    def drain(self, limit_s: float) -> None:
         """Refuse new requests with 503, and return once those that wait or are being answered have ended.
 
-        Each has a time limit of its own. Later requests are refused until `stop`.
+        Later requests are refused until `stop`.
+
+        Args:
+            limit_s: Most seconds to wait, as for a client that reads slowly.
         """
+        deadline = time.monotonic() + limit_s
         try:
             for row in self._statistics():
                 if row["pxname"] == REFUSED_WITHOUT and row["svname"].startswith("replica"):
                     self._ask(f"set server {REFUSED_WITHOUT}/{row['svname']} state maint")
-            while any(
+            while time.monotonic() < deadline and any(
                 int(row["qcur"]) + int(row["scur"])
                 for row in self._statistics()
                 if row["svname"] == "BACKEND" and row["qcur"]
@@ -111,6 +118,7 @@ class Proxy:
     def _ask(self, command: str) -> str:
         """Return what it answers to a command. Raises OSError."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.settimeout(ASK_S)
             admin.connect(str(self._admin))
             admin.sendall(f"{command}\n".encode())
             with admin.makefile(encoding="ascii") as answer:

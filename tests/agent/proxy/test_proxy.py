@@ -278,7 +278,7 @@ async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_und
         answers = [asyncio.create_task(client.post("/v1/retrieve", json={})) for _ in range(2)]
         while behind.seen.count("v1/retrieve") < 2:
             await asyncio.sleep(0.01)
-        drained = asyncio.create_task(asyncio.to_thread(proxy.drain))
+        drained = asyncio.create_task(asyncio.to_thread(proxy.drain, 60.0))
         refused = await answered(client, 503)
         assert (error_of(refused)["code"], refused.headers["retry-after"]) == ("not_ready", "1")
         assert error_of(await client.post("/v1/feedback", json={}))["code"] == "not_ready"
@@ -293,7 +293,23 @@ async def test_a_proxy_that_drains_refuses_what_is_new_and_waits_for_what_is_und
 async def test_a_proxy_that_has_ended_has_nothing_to_drain(proxy: Proxy, client: httpx.AsyncClient) -> None:
     del client
     proxy.stop()
-    proxy.drain()
+    proxy.drain(60.0)
+
+
+async def test_a_request_that_does_not_end_delays_the_end_for_a_limited_time(
+    client: httpx.AsyncClient, folder: Path, proxy: Proxy
+) -> None:
+    behind = Behind()
+    async with replica(folder, behind):
+        await decides(folder)
+        behind.gate.clear()
+        asked = asyncio.create_task(client.post("/v1/retrieve", json={}))
+        while "v1/retrieve" not in behind.seen:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(proxy.drain, 0.1)
+        assert not asked.done()
+        behind.gate.set()
+        assert (await asked).status_code == 200
 
 
 async def test_one_address_cannot_hold_every_connection(client: httpx.AsyncClient, free_port: int) -> None:
