@@ -1,5 +1,6 @@
 """The acknowledgements that clients received, kept by processes that are never killed: the log must match."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ class Answered:
         text: The text of the model; None if there is none, or the answer broke off.
         status: Status of the execution; None if the client did not receive it.
         round: Number of kills before.
+        at: When, by the monotonic clock.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Answered:
     text: str | None
     status: str | None
     round: int
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Deployed(Service):
         clients: int,
         seed: int,
     ) -> None:
-        super().__init__(args, f"http://127.0.0.1:{port}", clients, seed)
+        super().__init__(args, [f"http://127.0.0.1:{port}"], clients, seed)
         self._server = server
         self._config, self._output = folder / "config.yaml", folder / "output.txt"
         application = {

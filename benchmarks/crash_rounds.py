@@ -86,7 +86,7 @@ class Stage(Service):
         sabotage: str = "",
     ) -> None:
         port = free_port()
-        super().__init__(document, f"http://127.0.0.1:{port}", clients, seed)
+        super().__init__(document, [f"http://127.0.0.1:{port}"], clients, seed)
         self._server = server
         self.keepers = {
             REPLICA: Keeper(serve, folder / "replica.log", document, sabotage, port),

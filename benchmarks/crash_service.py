@@ -1,7 +1,7 @@
 """A service with clients, whatever runs it: whether it answers, what it learned, and how it is checked."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ class Service:
 
     Args:
         document: Its settings.
-        base_url: Where it listens.
+        base_urls: Where it listens; the first is asked whether it answers.
         clients: How many ask at once.
         seed: Draws what they ask.
 
@@ -59,12 +59,12 @@ class Service:
 
     patience_s = PATIENCE_S
 
-    def __init__(self, document: dict[str, Any], base_url: str, clients: int, seed: int) -> None:
+    def __init__(self, document: dict[str, Any], base_urls: Sequence[str], clients: int, seed: int) -> None:
         self.ledger = Ledger()
         self.kills: list[Kill] = []
-        self.traffic = Traffic(base_url, self.ledger, clients, seed, patience_s=self.patience_s)
+        self.traffic = Traffic(base_urls, self.ledger, clients, seed, patience_s=self.patience_s)
         self._document = document
-        self._http = httpx.Client(base_url=base_url, timeout=PATIENCE_S)
+        self._http = httpx.Client(base_url=base_urls[0], timeout=PATIENCE_S)
         self._probes = 0
         self._counted = 0
 

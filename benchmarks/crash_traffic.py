@@ -6,7 +6,8 @@ content. A request is repeated under the same key until it is acknowledged.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import httpx
@@ -35,7 +36,7 @@ class Client:
     """One client, with one request under way at a time.
 
     Args:
-        base_url: Where the service listens.
+        base_urls: Where the service listens; where one does not answer, the next one is asked.
         ledger: Records its acknowledgements.
         name: Begins its keys.
         rng: Draws what it asks and says.
@@ -45,14 +46,15 @@ class Client:
 
     def __init__(
         self,
-        base_url: str,
+        base_urls: Sequence[str],
         ledger: Ledger,
         name: str,
         rng: np.random.Generator,
         second: str,
         patience_s: float,
     ) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=ANSWER_S)
+        self._base_urls = cycle(base_urls)
+        self._http = httpx.Client(base_url=next(self._base_urls), timeout=ANSWER_S)
         self._ledger = ledger
         self._name = name
         self._rng = rng
@@ -121,6 +123,10 @@ class Client:
                     continue
                 frame = orjson.loads(event)
                 if "error" in frame:
+                    code = frame["error"]["code"]
+                    if code in FAILED:
+                        self._ledger.note_failure(key, code)
+                        return False
                     return None if frame["error"]["retryable"] else self._is_odd(200, event)
                 delta, ours = frame["choices"][0]["delta"], frame.get("agent")
                 words += delta.get("content", "")
@@ -155,6 +161,7 @@ class Client:
                 outcome = attempt()
             except httpx.TransportError as error:
                 outcome, self._last = None, repr(error)
+                self._http.base_url = httpx.URL(next(self._base_urls))
             if outcome is not None:
                 return outcome
             time.sleep(PAUSE_S)
@@ -207,7 +214,7 @@ class Traffic:
     """Several clients at once, each in its thread, until it is stopped.
 
     Args:
-        base_url: Where the service listens.
+        base_urls: Where the service listens; each client begins with another one.
         ledger: Records their acknowledgements.
         clients: How many.
         seed: Draws what they ask and say.
@@ -217,7 +224,7 @@ class Traffic:
 
     def __init__(
         self,
-        base_url: str,
+        base_urls: Sequence[str],
         ledger: Ledger,
         clients: int,
         seed: int,
@@ -230,7 +237,10 @@ class Traffic:
         self._asking.set()
         self._failure: Exception | None = None
         askers = [
-            Client(base_url, ledger, f"c{number}", np.random.default_rng(child), second, patience_s)
+            Client(
+                [*base_urls[number % len(base_urls) :], *base_urls[: number % len(base_urls)]],
+                *(ledger, f"c{number}", np.random.default_rng(child), second, patience_s),
+            )
             for number, child in enumerate(np.random.SeedSequence(seed).spawn(clients))
         ]
         self._threads = [threading.Thread(target=self._run, args=(client,), daemon=True) for client in askers]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_killed_replica_takes_nothing_with_it_that_was_acknowledged(live: Live) -> None:
     ledger = Ledger()
-    traffic = Traffic(live.url, ledger, clients=2, seed=7, second="thumb")
+    traffic = Traffic([live.url], ledger, clients=2, seed=7, second="thumb")
     killed, left = live.replicas("Ingress")
     traffic.begin()
     until(lambda: len(ledger) > 20)
