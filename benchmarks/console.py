@@ -1,7 +1,7 @@
 """How long each page of the console takes on a long log, and how long its sums take to add up.
 
     python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30]
-    python benchmarks/console.py --watchers 5
+    python benchmarks/console.py --watchers 5 [--address http://127.0.0.1:8000]
     python benchmarks/console.py --decisions 20000 --folder build/pictured --pictures docs/img
 
 Writes a log of 90 days by bulk insert, unless the folder has one already, adds up the sums of pages as a
@@ -10,7 +10,8 @@ chosen to be slow: filters that match nothing near, the whole log as the window.
 mean of this process; the rest of the time it waited for the disk, or for others on the machine.
 
 With `--watchers`, compares the latency of `POST /v1/retrieve` while so many people watch the overview and
-while nobody does, in alternating rounds. With `--pictures`, takes pictures of pages in Debian's chromium.
+while nobody does, in pairs of rounds, of a service in another process or at an `--address`. With
+`--pictures`, takes pictures of pages in Debian's chromium.
 """
 
 import asyncio
@@ -19,9 +20,14 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import httpx
 import numpy as np
 import typer
 from PIL import Image
@@ -38,8 +44,8 @@ from feedback.log import tables as t
 from feedback.log.database import dumps
 from feedback.registry import versions
 from feedback.training_log import rollups
-from tests.agent.browsing import browsing, listening
-from tests.agent.fakes import Service
+from tests.agent.browsing import browsing, listening, traffic
+from tests.agent.fakes import CONFIG, Service
 
 GOAL_MS = 300.0
 
@@ -55,6 +61,8 @@ ARMS = {"none": 0.1, "bm25": 0.4, "dense": 0.5}
 
 POLICY = {"kind": "linucb", "params": {"ridge": 10.0}}
 
+TIERS = ("free", "paid", "trial")
+
 WORDS = [f"word{i}" for i in range(2000)]
 
 console = Console(width=100)
@@ -68,7 +76,7 @@ def turn(i: int, n: int, rng: np.random.Generator) -> tuple[Decision, Execution,
     words = [WORDS[j] for j in rng.integers(len(WORDS), size=70)]
     context = Context(
         " ".join(words[:10]),
-        {f"w={word}": 1.0 for word in words[:10]},
+        {**{f"w={word}": 1.0 for word in words[:10]}, f"tier={TIERS[i % len(TIERS)]}": 1.0},
         (),
         {arm: {"steps": float(arm != "none")} for arm in ARMS},
     )
@@ -179,43 +187,72 @@ async def measure(service: Service, n: int, repeats: int) -> None:
     console.print(f"slowest median {slowest:.0f} ms, goal {GOAL_MS:.0f} ms")
 
 
-ROUNDS, REQUESTS, WATCH_S = 20, 2000, 5.0
+PAIRS, REQUESTS, WATCH_S = 20, 1000, 5.0
+
+QUANTILES = {"median": 0.5, "p99": 0.99}
 
 
-async def compare(service: Service, watchers: int) -> None:
-    """Print the latency of retrieval with and without people who watch."""
-    took: dict[int, list[float]] = {0: [], watchers: []}
+def serve(folder: Path, pipe: Connection) -> None:
+    """Serve the log of a folder, in a process of its own, until told to end."""
+    with listening(Service(folder, policy=POLICY)) as address:
+        pipe.send(address)
+        pipe.recv()
 
-    async def watch(after_s: float) -> None:
+
+async def latencies(address: str, watchers: int) -> list[float]:
+    """Return the milliseconds of requests, one after the other, while so many people watch the overview."""
+
+    async def watch(client: httpx.AsyncClient, after_s: float) -> None:
         await asyncio.sleep(after_s)
         while True:
-            await service.client.get("/console?window=24h", headers={"hx-request": "true"})
+            await client.get("/console?window=24h", headers={"hx-request": "true"})
             await asyncio.sleep(WATCH_S)
 
-    async with service.running(ready=False):
-        await service.replica.refresh()
-        for i in range(ROUNDS):
-            many = (0, watchers)[i % 2]
-            tasks = [asyncio.create_task(watch(WATCH_S * j / max(1, many))) for j in range(many)]
-            for _ in range(REQUESTS):
-                started = time.perf_counter()
-                answer = await service.client.post("/v1/retrieve", json={"query": "Which river?"})
-                took[many].append(1000 * (time.perf_counter() - started))
-                answer.raise_for_status()
-            for task in tasks:
-                task.cancel()
+    took = []
+    async with httpx.AsyncClient(base_url=address, timeout=60.0) as client:
+        tasks = [asyncio.create_task(watch(client, WATCH_S * j / watchers)) for j in range(watchers)]
+        for _ in range(REQUESTS):
+            started = time.perf_counter()
+            answer = await client.post("/v1/retrieve", json={"query": "Which river?"})
+            took.append(1000 * (time.perf_counter() - started))
+            answer.raise_for_status()
+        for task in tasks:
+            task.cancel()
+    return took
+
+
+def compare(folder: Path, watchers: int, address: str | None) -> None:
+    """Print the latency of retrieval with and without people who watch, in pairs of rounds."""
+    here, there = Pipe()
+    served = None if address else get_context("spawn").Process(target=serve, args=(folder, there))
+    if served is not None:
+        served.start()
+        address = here.recv()
+    assert address is not None
+    found: dict[int, list[list[float]]] = {0: [], watchers: []}
+    for pair in track(range(PAIRS), "pairs of rounds", console=console):
+        for many in ((0, watchers), (watchers, 0))[pair % 2]:  # neither always comes first
+            found[many].append(asyncio.run(latencies(address, many)))
+    if served is not None:
+        here.send("end")
+        served.join()
     table = Table(
-        "people who watch", "requests", "median ms", "p99 ms", title=f"load {os.getloadavg()[0]:.0f}"
+        *("", "nobody, ms", f"{watchers} watch, ms", "ratio: smallest", "median", "largest"),
+        title=f"{PAIRS} pairs of rounds of {REQUESTS:,} requests, load {os.getloadavg()[0]:.0f}",
     )
-    for many, found in took.items():
-        table.add_row(str(many), f"{len(found):,}", *(f"{np.quantile(found, q):.2f}" for q in (0.5, 0.99)))
+    for name, q in QUANTILES.items():
+        alone, watched = (np.quantile(np.array(rounds), q, axis=1) for rounds in found.values())
+        pooled = (np.quantile(np.array(rounds), q) for rounds in found.values())
+        ratios = np.quantile(watched / alone, (0.0, 0.5, 1.0))
+        table.add_row(name, *(f"{value:.2f}" for value in pooled), *(f"{ratio:.3f}" for ratio in ratios))
     console.print(table)
 
 
 SHOTS = (
     ("overview", "?window=30d", 1280, "light"),
-    ("decision", "/decisions/{last}", 1280, "dark"),
+    ("decision", "/decisions/{last}", 1280, "light"),
     ("playground", "/playground", 1280, "light"),
+    ("arms", "/arms?by=tier", 1280, "light"),
 )
 """Name, path, width and scheme of each picture."""
 
@@ -223,22 +260,61 @@ SHOTS = (
 def take_pictures(service: Service, n: int, folder: Path) -> None:
     """Write pictures of some pages, in few colours."""
     folder.mkdir(parents=True, exist_ok=True)
-    with listening(service) as address, browsing() as visit:
-        for name, path, width, scheme in SHOTS:
-            page = visit(width, scheme)
-            page.goto(address + "/console" + path.format(last=f"{n - 7:032x}"))
-            if name == "playground":
-                page.get_by_label("Question").fill("Which river flows through Vienna?")
-                page.get_by_role("button", name="Ask every arm").click()
-                page.locator(".after table").nth(2).wait_for()
-            if name == "decision":
-                page.get_by_role("button", name="Why this arm").click()
-                page.locator("#why section").wait_for()
-            page.wait_for_timeout(300)
-            file = folder / f"console-{name}.png"
-            page.screenshot(path=file, clip={"x": 0, "y": 0, "width": width, "height": 1000}, full_page=True)
-            Image.open(file).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
-            console.print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
+    with browsing() as visit:
+        with listening(service) as address:
+            for name, path, width, scheme in SHOTS:
+                page = visit(width, scheme)
+                page.goto(address + "/console" + path.format(last=f"{n - 7:032x}"))
+                if name == "playground":
+                    page.get_by_label("Question").fill("Which river flows through Vienna?")
+                    page.get_by_role("button", name="Ask every arm").click()
+                    page.locator(".after table").nth(2).wait_for()
+                if name == "decision":
+                    page.get_by_role("button", name="Why this arm").click()
+                    page.locator("#why section").wait_for()
+                take(page, folder / f"console-{name}.png")
+        with TemporaryDirectory() as made, judging(Path(made)) as address:
+            page = visit(1280, "light")
+            page.goto(address + "/console/policies")
+            page.get_by_label("Version to be judged").fill("2")
+            page.get_by_role("button", name="Ask the gate").click()
+            page.locator("#gate canvas").wait_for(timeout=120_000)
+            page.locator("#gate").scroll_into_view_if_needed()
+            take(page, folder / "console-policies.png", page.locator("#gate article").bounding_box()["y"])
+
+
+def take(page: Any, file: Path, top: float = 0.0) -> None:
+    """Write a picture of a page, from a height on."""
+    page.wait_for_timeout(300)
+    top += page.evaluate("window.scrollY") if top else 0.0
+    clip = {"x": 0, "y": max(0.0, top - 60.0), "width": page.viewport_size["width"], "height": 1000}
+    page.screenshot(path=file, clip=clip, full_page=True)
+    Image.open(file).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        file, optimize=True
+    )
+    console.print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
+
+
+PICTURED_WAIT_S = 2
+
+
+@contextmanager
+def judging(folder: Path) -> Iterator[str]:
+    """Serve a log of even draws, with a version of another recipe that has learned it."""
+    uniform = {"kind": "uniform"}
+    reward = {**CONFIG["reward"], "wait_time": f"PT{PICTURED_WAIT_S}S"}
+    first = Service(folder, policy=uniform, reward=reward)
+    with listening(first) as address:
+        traffic(address, [f"question {i} about rivers" for i in range(600)])
+        time.sleep(PICTURED_WAIT_S + 1)  # for the feedback that never comes
+        traffic(address, ["the last question"])
+        first.learner.step()
+    other = Service(folder, policy=POLICY, reward=reward)
+    other.learner.step()
+    other.close()
+    last = Service(folder, policy=uniform, reward=reward)
+    with listening(last) as address, last.working():
+        yield address
 
 
 def main(
@@ -246,9 +322,13 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")] = Path("build/console"),
     repeats: Annotated[int, typer.Option(help="Times that each page is asked for.")] = 30,
     watchers: Annotated[int, typer.Option(help="People who watch the overview.")] = 0,
+    address: Annotated[str | None, typer.Option(help="Of a service that runs, to watch that one.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Where to write pictures of pages.")] = None,
 ) -> None:
     """Print the figures."""
+    if address is not None:
+        compare(folder, watchers or 5, address)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     service = Service(folder, policy=POLICY)
     store, rule = service.replica.store, service.config.reward
@@ -273,7 +353,7 @@ def main(
     if pictures is not None:
         take_pictures(service, decisions, pictures)
     elif watchers:
-        asyncio.run(compare(service, watchers))
+        compare(folder, watchers, None)
     else:
         asyncio.run(measure(service, decisions, repeats))
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,7 +31,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
     generator = base.ScriptedGenerator({HARM: LONG}, default=f"The Danube does [1], {HARM}.")
     policy = {"kind": "linucb", "params": {"ridge": 5.0}}
     limits = {"question_chars": 1000, "completion_tokens": 100_000}
-    service = Service(tmp_path_factory.mktemp("console"), generator, policy=policy, limits=limits)
+    points = {"cheap": {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}}
+    folder = tmp_path_factory.mktemp("console")
+    service = Service(folder, generator, policy=policy, limits=limits, points=points)
+    service.step_at("cheap")
     with listening(service, "/team") as address, service.working():
         traffic(address, [f"question {i} about rivers" for i in range(40)] + [HARM])
         for _ in range(3):
@@ -50,7 +54,8 @@ def chrome() -> Iterator[Visit]:
 def paths(address: str) -> list[str]:
     found = httpx.get(f"{address}{CONSOLE}/decisions?text=script").text
     decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
-    return [*(path for path, _ in PAGES), f"/decisions/{decision}", "/nowhere", "?window=all"]
+    more = "/nowhere", "?window=all", "/arms?by=shape", "/policies?point=cheap", "/playground?point=cheap"
+    return [*(path for path, _ in PAGES), f"/decisions/{decision}", *more]
 
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
@@ -61,16 +66,21 @@ def test_every_page_has_no_errors_and_no_serious_barrier(
     page = chrome(width, scheme)
     for path in paths(address):
         page.goto(f"{address}{CONSOLE}{path}")
-        page.evaluate(AXE)
-        barriers = page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
-        serious = [
-            (one["id"], [node["html"][:200] for node in one["nodes"]])
-            for one in barriers
-            if one["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], path
-        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert overflow <= 0, f"{path} is {overflow} pixels too wide"
+        assert_no_barrier(page, path)
+
+
+def assert_no_barrier(page: Any, path: str) -> None:
+    """Look for what axe calls serious, and for what is wider than the window."""
+    page.evaluate(AXE)
+    barriers = page.evaluate("axe.run({resultTypes: ['violations']}).then(found => found.violations)")
+    serious = [
+        (one["id"], [node["html"][:200] for node in one["nodes"]])
+        for one in barriers
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == [], path
+    overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert overflow <= 0, f"{path} is {overflow} pixels too wide"
 
 
 def test_a_question_is_asked_by_keyboard_and_its_answer_judged(
@@ -171,6 +181,45 @@ def test_operators_switch_arms_roll_back_compare_and_evaluate(
     page.get_by_role("button", name="Evaluate").click()
     report = page.frame_locator("iframe")
     report.get_by_role("heading", name="What other policies would have earned").wait_for(timeout=60_000)
+
+
+def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/policies")
+    page.get_by_label("Version to be judged").fill("2")
+    page.get_by_label("Version to be judged").press("Enter")
+    page.locator("#gate canvas").wait_for(timeout=60_000)
+    assert_no_barrier(page, "the evidence of the gate")
+    page.get_by_label("Why; part of the record of version 2").fill("a <b>tenth</b> of it first")
+    page.get_by_role("button", name="Canary 2").click()
+    page.get_by_text("a <b>tenth</b> of it first").first.wait_for()
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    page.get_by_text("Evaluate other policies").click()
+    page.get_by_label("Candidates").fill("uniform")
+    page.get_by_role("button", name="Evaluate").click()
+    page.locator("iframe").wait_for(timeout=60_000)
+    page.goto(f"{address}{CONSOLE}/evaluations")
+    for box in page.get_by_role("checkbox", name="Compare evaluation").all()[:2]:
+        box.check()
+    page.get_by_role("button", name="Compare those").click()
+    page.get_by_role("heading", name="Evaluations compared").wait_for()
+    assert_no_barrier(page, "evaluations compared")
+
+
+def test_a_decision_shows_its_passages_when_they_are_opened(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "dark")
+    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
+    page.locator("tbody a").first.click()
+    page.get_by_text("4 passages").focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("text 1", exact=True).wait_for()
+    assert_no_barrier(page, "passages")
 
 
 def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
