@@ -45,7 +45,7 @@ from feedback.log.database import dumps
 from feedback.registry import versions
 from feedback.training_log import rollups
 from tests.agent.browsing import browsing, listening, traffic
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import Service
 
 GOAL_MS = 300.0
 
@@ -187,7 +187,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
     console.print(f"slowest median {slowest:.0f} ms, goal {GOAL_MS:.0f} ms")
 
 
-PAIRS, REQUESTS, WATCH_S = 20, 1000, 5.0
+PAIRS, REQUESTS, WATCH_S = 12, 1000, 5.0
 
 QUANTILES = {"median": 0.5, "p99": 0.99}
 
@@ -205,7 +205,7 @@ async def latencies(address: str, watchers: int) -> list[float]:
     async def watch(client: httpx.AsyncClient, after_s: float) -> None:
         await asyncio.sleep(after_s)
         while True:
-            await client.get("/console?window=24h", headers={"hx-request": "true"})
+            await client.get("/console?window=all", headers={"hx-request": "true"})
             await asyncio.sleep(WATCH_S)
 
     took = []
@@ -276,7 +276,7 @@ def take_pictures(service: Service, n: int, folder: Path) -> None:
         with TemporaryDirectory() as made, judging(Path(made)) as address:
             page = visit(1280, "light")
             page.goto(address + "/console/policies")
-            page.get_by_label("Version to be judged").fill("2")
+            page.get_by_label("Version to be judged").fill("3")
             page.get_by_role("button", name="Ask the gate").click()
             page.locator("#gate canvas").wait_for(timeout=120_000)
             page.locator("#gate").scroll_into_view_if_needed()
@@ -295,24 +295,18 @@ def take(page: Any, file: Path, top: float = 0.0) -> None:
     console.print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
 
 
-PICTURED_WAIT_S = 2
-
-
 @contextmanager
 def judging(folder: Path) -> Iterator[str]:
     """Serve a log of even draws, with a version of another recipe that has learned it."""
     uniform = {"kind": "uniform"}
-    reward = {**CONFIG["reward"], "wait_time": f"PT{PICTURED_WAIT_S}S"}
-    first = Service(folder, policy=uniform, reward=reward)
+    first = Service(folder, policy=uniform)
     with listening(first) as address:
-        traffic(address, [f"question {i} about rivers" for i in range(600)])
-        time.sleep(PICTURED_WAIT_S + 1)  # for the feedback that never comes
-        traffic(address, ["the last question"])
+        traffic(address, [f"question {i} about rivers" for i in range(600)], labelled=1.0)
         first.learner.step()
-    other = Service(folder, policy=POLICY, reward=reward)
+    other = Service(folder, policy=POLICY)
     other.learner.step()
     other.close()
-    last = Service(folder, policy=uniform, reward=reward)
+    last = Service(folder, policy=uniform)
     with listening(last) as address, last.working():
         yield address
 

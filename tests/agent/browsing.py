@@ -44,8 +44,10 @@ def listening(service: Service, root_path: str = "") -> Iterator[str]:
             service.close()
 
 
-def traffic(base: str, questions: Sequence[str], seed: int = 0, **headers: str) -> list[str]:
-    """Ask questions and label most answers; return the ids of the decisions."""
+def traffic(
+    base: str, questions: Sequence[str], seed: int = 0, labelled: float = 0.8, **headers: str
+) -> list[str]:
+    """Ask questions and label a share of the answers; return the ids of the decisions."""
     rng, ids = np.random.default_rng(seed), []
     with httpx.Client(base_url=base, headers=headers, timeout=PATIENCE_S) as client:
         for question in questions:
@@ -53,7 +55,7 @@ def traffic(base: str, questions: Sequence[str], seed: int = 0, **headers: str) 
             answer = client.post("/v1/chat/completions", json=body)
             found = answer.raise_for_status().json()["agent"]
             ids.append(found["decision_id"])
-            if rng.random() < 0.8:
+            if rng.random() < labelled:
                 right = bool(rng.random() < {"none": 0.2, "bm25": 0.5}.get(found["arm_served"], 0.8))
                 item = {"decision_id": ids[-1], "metric_name": "right", "value": right}
                 client.post("/v1/feedback", json=item).raise_for_status()
