@@ -180,11 +180,13 @@ class Load:
 
     Attributes:
         latencies_s: By status, or by why there was no response.
+        first_s: Until the first byte of the body, of the responses 200.
         seconds: How long it took.
         client_cpu_s: CPU that the clients took.
     """
 
     latencies_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    first_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
     client_cpu_s: float = 0.0
 
@@ -197,6 +199,7 @@ class Load:
         """Add a load that ran at the same time."""
         for label, latencies in other.latencies_s.items():
             self.latencies_s[label] += latencies
+        self.first_s += other.first_s
         self.seconds = max(self.seconds, other.seconds)
         self.client_cpu_s += other.client_cpu_s
 
@@ -218,6 +221,8 @@ async def load(
                         connection = await connect(address)
                     answer = await connection.send(wire)
                 found.latencies_s[answer.label].append(answer.seconds)
+                if answer.status == 200:
+                    found.first_s.append(answer.first_s)
             except OSError as error:
                 found.latencies_s[failure(error)].append(time.perf_counter() - start)
                 if connection is not None:

@@ -103,14 +103,19 @@ def answer_constantly(port: int) -> None:
     uvloop.run(serve())
 
 
-def write_slowly(port: int) -> None:
-    """Serve a stand-in of a language model, in the OpenAI protocol, until the process ends."""
+def write_slowly(port: int, slower: Any = None) -> None:
+    """Serve a stand-in of a language model, in the OpenAI protocol, until the process ends.
+
+    Args:
+        port: Where it listens.
+        slower: A shared number: how many times as long a word takes; None for once.
+    """
     app, slots = FastAPI(), asyncio.Semaphore(MODEL_SLOTS)
 
     async def events() -> AsyncIterator[bytes]:
         async with slots:
             for number in range(MODEL_WORDS):
-                await asyncio.sleep(WORD_S)
+                await asyncio.sleep(WORD_S * (1.0 if slower is None else slower.value))
                 choice = {"index": 0, "delta": {"content": " word"}, "finish_reason": None}
                 choice["finish_reason"] = "stop" if number == MODEL_WORDS - 1 else None
                 event = {"id": "0", "object": "chat.completion.chunk", "created": 0, "model": "slow"}
@@ -124,11 +129,38 @@ def write_slowly(port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
+def delay_database(socket: str, delay_s: Any, port: int) -> None:
+    """Pass a database on from a port, every piece of data late, until the process ends.
+
+    Args:
+        socket: Path of the Unix socket of the server.
+        delay_s: A shared number: how long each piece waits.
+        port: Where it listens.
+    """
+
+    async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await asyncio.sleep(delay_s.value)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(socket)
+        await asyncio.gather(passed(reader, far_writer), passed(far_reader, writer))
+
+    async def serve() -> None:
+        await (await asyncio.start_server(accepted, "127.0.0.1", port)).serve_forever()
+
+    uvloop.run(serve())
+
+
 @contextmanager
-def in_process(target: Any) -> Iterator[int]:
+def in_process(target: Any, **arguments: Any) -> Iterator[int]:
     """Run a server in a process of its own; yield its port as soon as it listens."""
-    port = free_port()
-    process = multiprocessing.get_context("spawn").Process(target=target, args=(port,), daemon=True)
+    arguments["port"] = port = free_port()
+    process = multiprocessing.get_context("spawn").Process(target=target, kwargs=arguments, daemon=True)
     process.start()
     try:
         for _ in range(600):
