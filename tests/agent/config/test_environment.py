@@ -170,6 +170,15 @@ def test_it_is_resolved_once_and_what_is_handed_on_reads_no_variable(
     assert handed_on.limits.in_flight == handed_on.with_arms(handed_on.arm_documents).limits.in_flight == 7
 
 
+def test_the_application_is_built_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent import app  # here: it loads Ray
+
+    monkeypatch.setattr(app, "assemble", lambda config: config)
+    monkeypatch.setenv("ARMWISE_LIMITS__IN_FLIGHT", "7")
+    built: Any = app.build(CONFIG)
+    assert built.limits.in_flight == 7
+
+
 def test_an_error_says_which_variables_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": CONFIG}]}))
