@@ -39,7 +39,7 @@ def resource_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding(what, remedy, serious=free < LEAST_MEMORY)
     else:
         yield Finding(what)
-    shared = Path("/dev/shm")
+    shared = Path("/dev/shm")  # only its size is looked at # nosec B108
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < SHARED_MEMORY:
         what = f"{shared} has {size / 2**20:,.0f} MiB, and Ray keeps its objects there"
         yield Finding(
@@ -101,7 +101,7 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
 
 def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
     try:
         found = httpx.get(
             f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides", timeout=PATIENCE_S
