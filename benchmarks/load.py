@@ -311,15 +311,14 @@ class Idle:
             connection.close()
 
 
-async def measure(it: Target, only: set[str], steady_s: float) -> list[Row]:
-    """Disturb the service in turn."""
+async def measure(it: Target, only: set[str], steady_s: float, rows: list[Row]) -> None:
+    """Disturb the service in turn, and add what it did."""
 
     def put(shared: Any, value: float) -> Callable[[], None]:
         return lambda: setattr(shared, "value", value)
 
     def nothing() -> None: ...
 
-    rows: list[Row] = []
     if "overload" in only:
         rows.append(await disturbed("ten times the clients", it, OVERLOAD_S, nothing, nothing, 10))
     if "database" in only:
@@ -336,7 +335,6 @@ async def measure(it: Target, only: set[str], steady_s: float) -> list[Row]:
         rows.append(
             await disturbed(f"steady, {steady_s / 60:g} minutes", it, steady_s, nothing, nothing, 0.5)
         )
-    return rows
 
 
 def report(rows: list[Row]) -> Iterator[Table]:
@@ -379,8 +377,12 @@ def main(
     ):
         if "sweep" in wanted:
             sweep(it.side, Path(name), guidellm, console)
-        for table in report(uvloop.run(measure(it, wanted, 60 * steady_minutes))):
-            console.print(table)
+        rows: list[Row] = []
+        try:
+            uvloop.run(measure(it, wanted, 60 * steady_minutes, rows))
+        finally:  # also of a run that is interrupted
+            for table in report(rows):
+                console.print(table)
 
 
 if __name__ == "__main__":
