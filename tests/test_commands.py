@@ -41,6 +41,7 @@ PAGES = (
     "docs/guide/decision-points.md",
     "docs/guide/personalizer.md",
     "docs/guide/data.md",
+    "docs/guide/telemetry.md",
     "docs/guide/keys.md",  # last: it closes the service
 )
 
@@ -58,6 +59,9 @@ ELSEWHERE = {
     "cluster.yaml": "likewise, with a configuration of its own",
     "ray start": "likewise",
     "serve deploy": "likewise",
+    "armwise[telemetry]": "it needs the network",
+    "export OTEL": "tests/live/test_telemetry.py, with a receiver of its own",
+    "benchmarks/tracing.py": "it takes minutes",
 }
 """Commands that are not run here, by a part of their line, and who runs them."""
 

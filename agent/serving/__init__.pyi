@@ -2,13 +2,12 @@ from . import arms, choices, execution, messages, probe
 from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
 from .replica import Replica
-from .telemetry import CountedLog, PointState, Telemetry
+from .telemetry import PointState, Telemetry
 from .turn import TurnLoop, paced
 
 __all__ = [
     "ArmInfo",
     "Ask",
-    "CountedLog",
     "Decided",
     "Decider",
     "Finished",

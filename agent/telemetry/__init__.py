@@ -1,4 +1,4 @@
-"""What a process tells of its work to others: traces by OpenTelemetry, and its log."""
+"""What a process reports of its work: traces by OpenTelemetry, and its log."""
 
 import lazy_loader
 

@@ -1,1 +1,1 @@
-"""Tests of what a process tells of its work."""
+"""Tests of `agent.telemetry`."""
