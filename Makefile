@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-clients fuzz browser mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-clients fuzz browser prometheus mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI docu
 
 browser:  ## install Debian's chromium, in which the tests of the console run
 	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+prometheus:  ## install Debian's Prometheus, with promtool, which the tests of deploy/ run
+	command -v promtool || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 
 mutants: $(VENV)/ready-dev  ## change the code here and there, and list the changes that no test notices; MUTANTS="feedback.ope.gate*"
 	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)
