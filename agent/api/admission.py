@@ -17,6 +17,7 @@ from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ApiError
 from agent.serving import Ask, Decided, Finished, Replica, TurnError, choices, messages, paced
+from agent.telemetry import log_turn
 from arms.base import Retrieval
 from arms.llm import catalog
 from feedback.errors import ConflictError
@@ -55,7 +56,7 @@ async def admitted(
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[messages.Commit] = []
-    served = ""
+    served, log = "", partial(log_turn, replica.config.telemetry, replica.point, caller.key)
     replica.under_way[ask.decision_id] = caller.key
     try:
         await replica.quota.book(caller, replica.booking(ask.decision_id), *_most(replica, ask))
@@ -64,7 +65,9 @@ async def admitted(
                 if isinstance(event, Decided):
                     served = event.served
                 elif isinstance(event, Finished):
-                    replica.telemetry.took(event.execution, time.perf_counter() - started)
+                    execution, seconds = event.execution, time.perf_counter() - started
+                    replica.telemetry.took(execution, seconds)
+                    log(seconds, arm=execution.served, status=execution.status.value)
                 elif served and event.text:
                     replica.telemetry.began(served, time.perf_counter() - started)
                     served = ""  # the first text alone
@@ -76,6 +79,7 @@ async def admitted(
         elif isinstance(error, ConflictError):  # another replica was faster
             failure = in_progress(ask.decision_id)
         replica.telemetry.failed(failure.code)
+        log(time.perf_counter() - started, status=failure.code)
         if failure.status == 429:
             replica.telemetry.refused(failure.code)
         if failure.code == "internal_error":

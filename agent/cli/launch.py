@@ -63,6 +63,13 @@ def ingress_replicas(config: Path) -> int:
     return 1
 
 
+def logs_json(config: Path) -> bool:
+    """Return whether a Serve configuration asks for a log in JSON."""
+    (application,) = _document(config)["applications"]
+    telemetry = (application.get("args") or {}).get("telemetry") or {}
+    return bool(telemetry.get("logs") == "json")
+
+
 def _document(config: Path) -> dict[str, Any]:
     return yaml.safe_load(config.read_text(encoding="utf-8")) or {}
 
@@ -125,6 +132,8 @@ def serve(
         The exit code of Ray Serve; 0 after `once`.
     """
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
+    if logs_json(config):  # each line as its process has written it, and every one
+        environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)

@@ -1,3 +1,4 @@
+from . import plain_text
 from .html import filled
 from .plain_text import Terminal, log_plainly
 from .style import GREY, INK, LEGEND, PALETTE, moving_average
@@ -17,4 +18,5 @@ __all__ = [
     "log_plainly",
     "moment",
     "moving_average",
+    "plain_text",
 ]

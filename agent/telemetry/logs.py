@@ -11,7 +11,12 @@ from typing import Any
 import orjson
 from typing_extensions import override
 
+from agent.reporting import plain_text
+from agent.telemetry.spec import TelemetrySpec
 from arms import tracing
+
+turns = logging.getLogger("agent.turns")
+"""Has a line for each turn."""
 
 SECRET = re.compile(r"(sk-aw-[A-Za-z0-9]{1,32})-[A-Za-z0-9_-]+")
 """A key of a caller: its public id, and its secret."""
@@ -48,17 +53,38 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             text = record.exc_text or self.formatException(record.exc_info)
             line["exception"] = self._shown(text, turn.question)
-        line |= getattr(record, "fields", {})
+        fields = getattr(record, "fields", {})
+        line |= {
+            name: plain_text.visible(one) if isinstance(one, str) else one for name, one in fields.items()
+        }
         return orjson.dumps(line, default=str).decode()
 
     def _shown(self, text: str, question: str) -> str:
         """Return a text without secrets, and without the question unless it may be shown."""
-        text = SECRET.sub(r"\1-...", text)
+        text = SECRET.sub(r"\1-...", plain_text.visible(text))
         if self._content or len(question) < HIDDEN:
             return text
-        for form in (question, repr(question)[1:-1]):
+        for form in dict.fromkeys((question, plain_text.visible(question), repr(question)[1:-1])):
             text = text.replace(form, "[question]")
-        return text.encode("utf-8", "backslashreplace").decode()
+        return text
+
+
+def log_turn(spec: TelemetrySpec, point: str, key: str | None, seconds: float, **facts: object) -> None:
+    """Write the line of a turn, where lines are in JSON.
+
+    Args:
+        spec: Says how lines are written.
+        point: The decision point.
+        key: The public id of the key that asked; None without one.
+        seconds: From admission to the end.
+        facts: How it ended.
+    """
+    if spec.logs != "json":
+        return
+    fields = {"point": point, "seconds": round(seconds, 6), **facts}
+    if spec.log_content:
+        fields |= {"question": tracing.TURN.get().question, "key": key}
+    turns.info("turn", extra={"fields": fields})
 
 
 def log_json(*, content: bool = False) -> None:

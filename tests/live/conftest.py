@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -149,13 +150,13 @@ class Live:
         return [one for one in _descendants(self.pid) if any(title in one.title for title in titles)]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _configuration(folder: Path, port: int) -> Path:
+def _configuration(folder: Path, port: int, **settings: Any) -> Path:
     corpus = write_corpus(folder / "corpus.jsonl")
     args = {
         "home": str(folder / "home"),
@@ -176,6 +177,7 @@ def _configuration(folder: Path, port: int) -> Path:
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
         "points": {"news": {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}},
         "personalizer": "news",
+        **settings,
     }
     application = {
         "name": "armwise",
@@ -205,13 +207,20 @@ def _ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) 
 @pytest.fixture(scope="package")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The service, with two replicas of its HTTP surface."""
-    folder, port = tmp_path_factory.mktemp("live"), _free_port()
-    config, log = _configuration(folder, port), folder / "output.txt"
+    with started(tmp_path_factory.mktemp("live"), {}) as live:
+        yield live
+
+
+@contextmanager
+def started(folder: Path, variables: Mapping[str, str], **settings: Any) -> Iterator[Live]:
+    """Start a service with two replicas of its HTTP surface, with more variables and settings."""
+    port = free_port()
+    config, log = _configuration(folder, port, **settings), folder / "output.txt"
     # Ray's own folder: short, for its sockets, and not shared with another Ray on this machine.
     ray = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
     own = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
     without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
-    environment = {k: v for k, v in os.environ.items() if k not in without} | own
+    environment = {k: v for k, v in os.environ.items() if k not in without} | own | variables
     command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)

@@ -1,0 +1,106 @@
+"""Lines in JSON: one for each record, with the ids of the turn, and without its texts."""
+
+import json
+import logging
+from collections.abc import Callable
+from logging.config import dictConfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import agent.telemetry
+from agent.telemetry import JsonLines
+from arms import tracing
+from tests.agent.fakes import Service
+
+QUESTION = "Where is 'the' sea\nof tranquillity?"
+OUTSIDE = tracing.Turn()
+SECRET = "sk-aw-0123456789ab-" + "c" * 48
+
+
+def lines(record: logging.LogRecord, turn: tracing.Turn = OUTSIDE, content: bool = False) -> dict[str, Any]:
+    token = tracing.TURN.set(turn)
+    try:
+        written = JsonLines(content).format(record)
+    finally:
+        tracing.TURN.reset(token)
+    assert "\n" not in written
+    found: dict[str, Any] = json.loads(written)
+    return found
+
+
+def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, None)
+    return logging.LogRecord("agent.x", logging.WARNING, "", 1, message, args, info)
+
+
+def test_a_line_has_the_decision_and_the_trace_that_it_belongs_to(traced: Callable[..., Any]) -> None:
+    traced()
+    with tracing.span("work", {}):
+        found = lines(record("%d arms", 3), tracing.Turn("d-1", "talk", QUESTION))
+        ids = tracing.ids_of_span()
+    assert (found["message"], found["level"], found["logger"]) == ("3 arms", "WARNING", "agent.x")
+    assert (found["decision_id"], (found["trace_id"], found["span_id"])) == ("d-1", ids)
+    assert found["timestamp"].endswith("+00:00")
+    assert not {"decision_id", "trace_id"} & lines(record("idle")).keys()
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_is_one_line_of_json(text: str) -> None:
+    lines(record("%s", text))
+
+
+@pytest.mark.parametrize("shown", [QUESTION, repr(QUESTION)])
+@pytest.mark.parametrize("content", [False, True])
+def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown: str, content: bool) -> None:
+    turn = tracing.Turn("d-1", "", QUESTION)
+    found = lines(record("failed: %s", shown, error=ValueError(shown)), turn, content)
+    for name in ("message", "exception"):
+        assert ("tranquillity" in found[name]) is content
+        assert ("[question]" in found[name]) is not content
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_no_secret_of_a_key_is_in_a_line(content: bool) -> None:
+    found = lines(record("refused: %s", f"Bearer {SECRET}", error=ValueError(SECRET)), content=content)
+    assert found["message"] == "refused: Bearer sk-aw-0123456789ab-..."
+    assert "ccc" not in found["exception"]
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_each_turn_has_a_line_that_says_how_it_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bool
+) -> None:
+    caplog.set_level(logging.INFO, "agent.turns")
+    async with Service(tmp_path, telemetry={"logs": "json", "log_content": content}).running() as service:
+        body = {"query": "Where is the sea?", "model": "arm/bm25"}
+        answered = await service.client.post("/v1/retrieve", json=body)
+        late = await service.client.post(
+            "/v1/retrieve", json=body, headers={"x-request-timeout-seconds": "0.000001"}
+        )
+    assert (answered.status_code, late.status_code) == (200, 408)
+    first, second = (vars(one)["fields"] for one in caplog.records if one.name == "agent.turns")
+    assert (first["point"], first["arm"], first["status"]) == ("default", "bm25", "ok")
+    assert 0 < first["seconds"] < 60
+    assert second["status"] == "deadline_exceeded"
+    assert first.get("question") == ("Where is the sea?" if content else None)
+
+
+async def test_a_plain_log_has_no_line_for_a_turn(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agent.turns")
+    assert (await service.client.post("/v1/retrieve", json={"query": "Where?"})).status_code == 200
+    assert [one for one in caplog.records if one.name == "agent.turns"] == []
+
+
+def test_vllm_is_given_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(agent.telemetry.__file__).with_name("vllm.json")
+    logger = logging.getLogger("vllm.engine")
+    try:
+        dictConfig(json.loads(path.read_text()))
+        logger.info("loaded")
+    finally:
+        logging.getLogger("vllm").handlers.clear()
+    assert json.loads(capsys.readouterr().err)["message"] == "loaded"
