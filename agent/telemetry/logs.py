@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import orjson
 from typing_extensions import override
@@ -64,7 +65,14 @@ class JsonLines(logging.Formatter):
         text = SECRET.sub(r"\1-...", plain_text.visible(text))
         if self._content or len(question) < HIDDEN:
             return text
-        for form in dict.fromkeys((question, plain_text.visible(question), repr(question)[1:-1])):
+        forms = (
+            question,
+            plain_text.visible(question),
+            repr(question)[1:-1],
+            quote(question),
+            quote_plus(question),
+        )
+        for form in dict.fromkeys(forms):
             text = text.replace(form, "[question]")
         return text
 
@@ -98,5 +106,6 @@ def log_json(*, content: bool = False) -> None:
     for name in (None, *logging.root.manager.loggerDict):
         for handler in logging.getLogger(name).handlers:
             handler.setFormatter(formatter)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request, with its whole URL
     # vLLM reads this when it is imported, in the processes of its engine too
     os.environ.setdefault("VLLM_LOGGING_CONFIG_PATH", str(Path(__file__).with_name("vllm.json")))

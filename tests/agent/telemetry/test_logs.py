@@ -6,6 +6,7 @@ from collections.abc import Callable
 from logging.config import dictConfig
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,7 @@ def test_any_text_is_one_line_of_json(text: str) -> None:
     lines(record("%s", text))
 
 
-@pytest.mark.parametrize("shown", [QUESTION, repr(QUESTION)])
+@pytest.mark.parametrize("shown", [QUESTION, repr(QUESTION), quote(QUESTION), urlencode({"q": QUESTION})])
 @pytest.mark.parametrize("content", [False, True])
 def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown: str, content: bool) -> None:
     turn = tracing.Turn("d-1", "", QUESTION)
