@@ -23,6 +23,7 @@ from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
 from feedback.log import Store, erasures, schema
 from feedback.registry import keys, usage
+from feedback.training_log import archive as training_archive
 
 REPORT_EVERY = 1000
 """Rows between two reports of progress."""
@@ -178,6 +179,39 @@ def rebuild(
         if not report.sound:
             errors.print(report.remedy, style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1)
+
+
+def archive(
+    to: Annotated[str, typer.Option("--to", help="A folder, or its URL, such as s3://bucket/armwise.")],
+    before: Annotated[
+        str | None, typer.Option("--before", help="Decisions before then, such as 2026-01-31T12:00.")
+    ] = None,
+    decisions: Annotated[
+        int | None, typer.Option("--decisions", min=1, help="So many of the oldest that still have theirs.")
+    ] = None,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Move the features of old decisions to Parquet files, from which everything reads on; resumable."""
+    with explained():
+        if before is None and decisions is None:
+            raise ValueError("--before or --decisions was expected")
+        end = Window.model_validate({"until": before}).until
+        settings = load(config, without=["router"]).of(point)
+        to = to if point == points.DEFAULT else f"{to.rstrip('/')}/{point}"
+        with closing(Store(settings.database_url)) as store, progress() as on_progress:
+            upto = store.log_seq()
+            if end is not None:
+                upto = training_archive.position_before(store, end.timestamp())
+            found = list(training_archive.archive(store, to, upto, decisions, on_progress))
+        moved, size = (sum(getattr(one, name) for one in found) for name in ("decisions", "bytes"))
+        where = training_archive.folder_url(to)
+        console.print(
+            f"the features of {moved:,} decisions are in {len(found)} files of {where}, {size / 1e6:,.1f} MB",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def backup(

@@ -60,6 +60,7 @@ VERBS = {
     "rollback": Verb("operate:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("operate:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("operate:verify", OPERATE, "Recompute a decision from the log."),
+    "archive": Verb("log:archive", OPERATE, "Move features of old decisions to Parquet files."),
     "backup": Verb("log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("log:erase", OPERATE, "Erase the texts of a user or of an episode."),
     "key": Verb("log:key", OPERATE, "Make, list and disable keys of callers."),

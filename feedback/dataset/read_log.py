@@ -20,6 +20,7 @@ import orjson
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from feedback.archived import resolved
 from feedback.arrays import Floats, Integers
 from feedback.dataset.batches import Batch, Categorical, DrawKey
 from feedback.dataset.log import EVERYTHING, Describe, Log
@@ -184,7 +185,9 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
             draw.each(lambda one: one.failed),
         ),
         features=_numbers(
-            (seen["sparse"] for seen in _parsed(columns["features"])), tuple(selection.features), 0.0
+            (resolved(seen)["sparse"] for seen in _parsed(columns["features"])),
+            tuple(selection.features),
+            0.0,
         )
         if selection.features
         else {},

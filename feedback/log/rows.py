@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from feedback.archived import resolved
 from feedback.events import (
     Context,
     Cost,
@@ -208,7 +209,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased = rest
-    seen = orjson.loads(features)
+    seen = resolved(orjson.loads(features))
     return Decision(
         name,
         Context(question, seen["sparse"], tuple(seen["embedding"]), seen["arms"]),

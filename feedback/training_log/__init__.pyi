@@ -1,4 +1,5 @@
 from . import (
+    archive,
     decision_search,
     epochs,
     examples,
@@ -20,6 +21,7 @@ __all__ = [
     "Position",
     "Refold",
     "StartingPoint",
+    "archive",
     "decision_search",
     "epochs",
     "examples",

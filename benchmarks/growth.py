@@ -1,0 +1,308 @@
+"""What a long log costs: its size, the start of a service, a turn, learning, replay, pages and verification.
+
+    python benchmarks/growth.py [--database sqlite] [--sizes 1000000,3000000,10000000] [--folder FOLDER]
+
+A block of 10,000 turns is committed through `Store.append`, as a service does, and joined and added up by a
+learner. The database then copies it, with later positions, times and ids, until the log has each of the
+sizes; each copy is a turn with an answer of 60 words and a judgement. At each size a replica and a learner
+are opened on the log, in this process. What they add is removed again before the log grows on. PostgreSQL is
+the one that the tests start, with its settings as they are; all is in the folder, and removed at the end.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import sqlalchemy as sa
+import typer
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from agent.learning import Learner, Recipe
+from benchmarks.console import POLICY, turn
+from feedback.dataset import read_log
+from feedback.log import Store, open_log, rollup_tables
+from feedback.log import tables as t
+from feedback.training_log import archive, read_examples, take_epoch
+from tests.agent.fakes import Service
+
+BLOCK = 10_000
+FACTS = 3 * BLOCK
+SPAN_S = 7200.0
+"""Seconds that a block takes: whole hours, so that the sums of hours can be copied, too."""
+
+NEW = 5_000
+"""Turns that a learner finds when it starts."""
+
+REPLAYED = 1_000_000
+"""Examples of a replay, or all where there are fewer."""
+
+console = Console(width=110)
+Rows = dict[str, list[str]]
+
+
+@contextmanager
+def timed(rows: Rows, name: str, form: Callable[[float], str] = lambda s: f"{s:.2f} s") -> Iterator[None]:
+    """Add the duration of a block to a row of the table."""
+    began = time.perf_counter()
+    yield
+    rows.setdefault(name, []).append(form(time.perf_counter() - began))
+
+
+def begin(service: Service) -> None:
+    """Write the first block as a service and a learner do."""
+    store, rule, rng = service.replica.store, service.config.reward, np.random.default_rng(0)
+    start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
+    with store.writing() as connection:
+        connection.execute(sa.update(t.log_head).values(at=start))
+    turns = [turn(i, 90 * 86400 * BLOCK // 7200, rng) for i in range(BLOCK)]
+    early = turns[0][0].decided_at
+    for first in range(0, BLOCK, 500):
+        some: list[Any] = []
+        for decided, done, said in turns[first : first + 500]:
+            at = start + decided.decided_at - early + 0.01
+            some += [
+                replace(decided, decided_at=at, deadline=at + rule.wait_s),
+                replace(done, finished_at=at + 0.1),
+                replace(said, id=decided.id, received_at=at + 0.2),
+            ]
+        store.append(some)
+    recipe, arms = Recipe.configured(service.config), list(service.config.actions)
+    learner = Learner(store, recipe, arms, take_epoch(store, "growth", start), lambda: start + SPAN_S)
+    learner.step()
+    while learner.behind:
+        learner.step()
+
+
+def grow(store: Store, have: int, want: int) -> None:
+    """Copy the first block until the log has so many turns."""
+    moved = {
+        "seq": FACTS,
+        "decided_at": SPAN_S,
+        "deadline": SPAN_S,
+        "logged_at": SPAN_S,
+        "finished_at": SPAN_S,
+    }
+    moved |= {"received_at": SPAN_S, "joined_by": FACTS, "start": int(SPAN_S)}
+    named = {
+        "decisions": "id",
+        "executions": "decision_id",
+        "feedback": "decision_id",
+        "examples": "decision_id",
+    }
+
+    def copied(table: sa.Table) -> str:
+        columns = []
+        for one in table.c:
+            size = BLOCK if (table is t.examples and one.name == "seq") else moved.get(one.name)
+            text = f'"{one.name}"'
+            if one.name == named.get(table.name) or (table is t.feedback and one.name == "id"):
+                text = f"'{{block:06d}}' || substr({text}, 7)"
+            elif size is not None:
+                text = f"{text} + {size} * {{block}}"
+            columns.append(text)
+        last = {"examples": BLOCK, "rollups": 0}.get(table.name, FACTS)
+        which = f"seq <= {last}" if last else "width = 3600 AND start < {end}"
+        names = ", ".join(f'"{one.name}"' for one in table.c)
+        return (
+            f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} WHERE {which}"
+        )
+
+    rollup = rollup_tables.rollups
+    statements = [copied(one) for one in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
+    with store.reading() as connection:
+        start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
+    for block in range(have // BLOCK, want // BLOCK):
+        with store.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(
+                    "SET LOCAL statement_timeout = 0; SET LOCAL synchronous_commit = off"
+                )
+            for statement in statements:
+                connection.exec_driver_sql(statement.format(block=block, end=int(start + SPAN_S)))
+    settle(store, want)
+
+
+def settle(store: Store, n: int) -> None:
+    """Say how long the log is, and remove what is after its end."""
+    tables = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
+    with store.writing() as connection:
+        at = connection.scalar(sa.select(t.decisions.c.logged_at).where(t.decisions.c.seq == 3 * n - 2))
+        for table in tables:
+            connection.execute(sa.delete(table).where(table.c.seq > 3 * n))
+        connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
+        connection.execute(sa.update(t.log_head).values(seq=3 * n, at=at))
+        connection.execute(sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n))
+        connection.execute(sa.update(rollup_tables.rollup_positions).values(log_seq=3 * n, examples_seq=n))
+        connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
+
+
+def size_of(store: Store) -> int:
+    """Bytes of the database."""
+    with store.reading() as connection:
+        if connection.dialect.name == "postgresql":
+            return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+        pages, size = (
+            connection.exec_driver_sql(f"PRAGMA page_{one}").scalar_one() for one in ("count", "size")
+        )
+        return int(pages) * int(size)
+
+
+async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
+    """Open a replica on the log, and ask it for everything."""
+    with timed(rows, "start of a replica until it decides"):
+        service = Service(folder, log_url=url, policy=POLICY)
+        running = service.running(ready=False)
+        await running.__aenter__()
+        await service.replica.refresh()
+
+    def median(took: list[float]) -> str:
+        return f"{1000 * float(np.median(took)):.1f} ms"
+
+    async def asked(name: str, times: int, method: str, path: Callable[[int], str], body: Any = None) -> None:
+        took = []
+        for i in range(times):
+            began = time.perf_counter()
+            answer = await service.client.request(method, path(i), json=body and body(i))
+            took.append(time.perf_counter() - began)
+            answer.raise_for_status()
+        rows.setdefault(name, []).append(median(took))
+
+    def fed(i: int) -> Any:
+        return {
+            "decision_id": f"{n // BLOCK - 1:06d}{i:026x}",
+            "metric_name": "thumb",
+            "value": 1,
+            "feedback_id": f"new-{i}",
+        }
+
+    await asked("a retrieval", 300, "POST", lambda _: "/v1/retrieve", lambda _: {"query": "Which river?"})
+    await asked("an item of feedback", 300, "POST", lambda _: "/v1/feedback", fed)
+    with service.replica.store.reading() as connection:
+        some = list(
+            connection.scalars(
+                sa.select(t.decisions.c.id).where(t.decisions.c.seq.in_(range(1, 3 * n, 3 * n // 20)))
+            )
+        )
+    await asked("a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}")
+    await asked("`verify` of a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}/verify")
+    for name, path in (
+        ("overview, 24 h", "?window=24h"),
+        ("overview, all", "?window=all"),
+        ("decisions", "/decisions"),
+        ("decisions, in the middle", f"/decisions?before={3 * n // 2}"),
+        ("decisions, a text that is nowhere", "/decisions?text=nowhere+at+all"),
+        ("arms", "/arms"),
+        ("policies", "/policies"),
+        ("system", "/system"),
+    ):
+        await asked(f"console: {name}", 5, "GET", lambda _, path=path: "/console" + path)  # type: ignore[misc]
+    await running.__aexit__(None, None, None)
+
+
+def learn(url: str, service: Service, n: int, rows: Rows) -> None:
+    """Open a learner on the log, and let it learn new turns."""
+    rule, rng = service.config.reward, np.random.default_rng(n)
+    with timed(rows, "opening the log"):
+        store = open_log(url, rule)
+    epoch, now = take_epoch(store, "growth", time.time()), time.time()
+    for first in range(0, NEW, 500):
+        some: list[Any] = []
+        for i in range(first, first + 500):
+            decided, done, said = turn(i, 10 * NEW, rng)
+            name = f"new-{i}"
+            some += [
+                replace(decided, id=name, decided_at=now, deadline=now + rule.wait_s),
+                replace(done, decision_id=name, finished_at=now),
+                replace(said, id=name, decision_id=name, received_at=now),
+            ]
+        store.append(some)
+    with timed(rows, "start of a learner"):
+        learner = Learner(store, Recipe.configured(service.config), list(service.config.actions), epoch)
+    with timed(rows, "until it has learned 5,000 turns"):
+        learner.step()
+        while learner.behind:
+            learner.step()
+    with timed(rows, f"reading {REPLAYED:,} for a replay"):
+        read_log.read_log(store, rule, upto=min(n, REPLAYED))
+    store.close()
+
+
+def compare_archived(store: Store, join: str, folder: Path, n: int) -> None:
+    """Print what moving all features takes and saves."""
+    table = Table("", "in the log", "archived", title=f"{n:,} turns")
+    sizes, reads, parts = [size_of(store) / n], list[float](), list[archive.Segment]()
+    for moved in (False, True):
+        if moved:
+            began = time.perf_counter()
+            parts = list(archive.archive(store, str(folder / "archive"), store.log_seq()))
+            console.print(f"moved in {time.perf_counter() - began:.0f} s")
+            with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                full = " FULL decisions" if connection.dialect.name == "postgresql" else ""
+                connection.connection.driver_connection.execute(f"VACUUM{full}")  # type: ignore[union-attr]
+            sizes.append(size_of(store) / n)
+        began = time.perf_counter()
+        count = sum(1 for _ in read_examples(store, join))
+        reads.append(count / (time.perf_counter() - began))
+    table.add_row("bytes a decision in the database", *(f"{one:,.0f}" for one in sizes))
+    table.add_row("bytes a decision in files", "", f"{sum(one.bytes for one in parts) / n:,.0f}")
+    table.add_row("examples read in a second", *(f"{one:,.0f}" for one in reads))
+    console.print(table)
+
+
+def main(
+    database: Annotated[Literal["sqlite", "postgresql"], typer.Option(help="Which.")] = "sqlite",
+    sizes: Annotated[
+        str, typer.Option(help="Numbers of turns, rising, whole blocks.")
+    ] = "1000000,3000000,10000000",
+    folder: Annotated[Path | None, typer.Option(help="Where the log is; needs 30 GB for 10,000,000.")] = None,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Compare the first size with an archive of it instead.")
+    ] = False,
+) -> None:
+    """Print the figures."""
+    wanted, rows = [int(one) for one in sizes.split(",")], Rows()
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        if database == "sqlite":
+            url = f"sqlite:///{place / 'log.db'}"
+        else:
+            from tests.postgres import running
+
+            url = stack.enter_context(running()).fresh()
+        service = Service(place, log_url=url, policy=POLICY)
+        begin(service)
+        have = BLOCK
+        for n in wanted:
+            store = service.replica.store
+            began = time.perf_counter()
+            grow(store, have, n)
+            console.print(f"{n:,} turns after {time.perf_counter() - began:.0f} s of copying")
+            if archived:
+                compare_archived(store, service.config.reward.join, place, n)
+                return
+            rows.setdefault("bytes a decision", []).append(f"{size_of(store) / n:,.0f}")
+            learn(url, service, n, rows)
+            settle(store, n)
+            asyncio.run(serve(place, url, n, rows))
+            settle(store, n)
+            have = n
+            table = Table(database, *(f"{one:,}" for one in wanted[: wanted.index(n) + 1]))
+            table.title = f"load {os.getloadavg()[0]:.0f}"
+            for name, values in rows.items():
+                table.add_row(name, *values)
+            console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

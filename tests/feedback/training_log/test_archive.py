@@ -1,0 +1,184 @@
+"""The archive: everything reads on from it, a crash at any point loses nothing, and damage is noticed."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from feedback import archived
+from feedback.dataset import read_log
+from feedback.dataset.selection import Selection
+from feedback.errors import LogGapError, StoreError
+from feedback.events import Decision
+from feedback.log import Store, erasures
+from feedback.log import tables as t
+from feedback.reward import Metric, RewardRule
+from feedback.training_log import Joiner, Refold, archive, read_examples, take_epoch
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()})
+TURNS = 25
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "SEGMENT", 10)
+    monkeypatch.setattr(archive, "AT_ONCE", 3)
+    monkeypatch.setattr(archive, "LEAST", 1)
+    monkeypatch.setattr(archived, "GROUP", 4)
+    archived._data.cache_clear()  # noqa: SLF001
+    archived._group.cache_clear()  # noqa: SLF001
+
+
+def one(i: int) -> Decision:
+    found = decision(f"d{i}", at=100.0 + i)
+    return replace(found, context=replace(found.context, features={f"w={i}": 1.0, "n": float(i)}))
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    for i in range(TURNS):
+        store.append([one(i), execution(f"d{i}"), value(f"d{i}", at=100.0 + i)])
+    Joiner(store, RULE, take_epoch(store, "test", 500.0)).advance(500.0)
+    return store
+
+
+def everything(store: Store) -> Any:
+    """What replay, rebuild and verification read of a log."""
+    examples = list(read_examples(store, RULE.join))
+    chosen = len(read_log.read_log(store, RULE, Selection(features={"n": 3.0})))
+    refold = Refold(store, RULE)
+    list(refold.examples(lambda *_: None))
+    records = [store.record(f"d{i}") for i in range(TURNS)]
+    return examples, chosen, refold.digests, records
+
+
+def moved(store: Store) -> list[bool]:
+    features = sa.cast(t.decisions.c.features, sa.Text)
+    with store.reading() as connection:
+        return [
+            "archived" in text for text in connection.scalars(sa.select(features).order_by(t.decisions.c.seq))
+        ]
+
+
+def test_everything_reads_on_from_the_archive(filled: Store, tmp_path: Path) -> None:
+    before = everything(filled)
+    segments = list(archive.archive(filled, str(tmp_path / "old"), filled.log_seq(), 20))
+    assert [one.decisions for one in segments] == [10, 10]
+    assert moved(filled) == [True] * 20 + [False] * 5
+    assert everything(filled) == before
+    for segment in segments:
+        data = Path(segment.url.removeprefix("file://")).read_bytes()
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (segment.sha256, segment.bytes)
+    assert (tmp_path / "old" / archive.MANIFEST).read_text().count("\n") == 2
+    assert [one.decisions for one in archive.archive(filled, str(tmp_path / "old"), filled.log_seq())] == [5]
+    assert everything(filled) == before
+    assert list(archive.archive(filled, str(tmp_path / "old"), filled.log_seq())) == []
+
+
+def test_only_what_is_old_is_moved_and_an_erasure_reaches_it(filled: Store, tmp_path: Path) -> None:
+    upto = archive.position_before(filled, 107.0)
+    list(archive.archive(filled, str(tmp_path), upto))
+    assert moved(filled) == [True] * 7 + [False] * 18
+    digests = everything(filled)[2]
+    while erasures.erase_older(filled, 1.0, 500.0 + erasures.DAY_S):
+        pass
+    found = filled.record("d3")
+    assert found is not None
+    assert (found.decision.context.question, found.decision.context.features["n"]) == ("", 3.0)
+    assert everything(filled)[2] == digests
+    assert b"what is" not in b"".join(path.read_bytes() for path in tmp_path.glob("*.parquet"))
+
+
+def test_features_that_are_shorter_than_a_reference_stay(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "LEAST", 400)
+    filled.append([replace(one(99), context=replace(one(99).context, embedding=(0.123,) * 200))])
+    assert [part.decisions for part in archive.archive(filled, str(tmp_path), filled.log_seq())] == [1]
+    assert moved(filled) == [False] * TURNS + [True]
+
+
+class CrashError(Exception):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"])
+@pytest.mark.parametrize("survived", range(14))
+def test_a_crash_at_any_point_loses_nothing(
+    store_url: str, survived: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"{store_url}:///{tmp_path / 'log.db'}")
+    for i in range(TURNS):
+        store.append([one(i), execution(f"d{i}"), value(f"d{i}", at=100.0 + i)])
+    Joiner(store, RULE, take_epoch(store, "test", 500.0)).advance(500.0)
+    before, steps, places = everything(store), 0, (archive._put, archive._refer, archived.read_file)  # noqa: SLF001
+
+    def sabotaged(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > survived:
+                raise CrashError
+            return call(*args)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for module, name, place in zip(
+            (archive, archive, archive.archived), ("_put", "_refer", "read_file"), places, strict=True
+        ):
+            patch.setattr(module, name, sabotaged(place))
+        with suppress(CrashError):
+            list(archive.archive(store, str(tmp_path / "old"), store.log_seq(), 20))
+    assert steps > survived or survived >= 14
+    assert everything(store) == before
+    list(archive.archive(store, str(tmp_path / "old"), store.log_seq()))
+    assert all(moved(store))
+    assert everything(store) == before
+    store.close()
+
+
+def test_damage_and_loss_are_noticed(filled: Store, tmp_path: Path) -> None:
+    (segment,) = archive.archive(filled, str(tmp_path), filled.log_seq(), 10)
+    file = Path(segment.url.removeprefix("file://"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + b"?")
+    with pytest.raises(LogGapError, match="is damaged"):
+        filled.record("d3")
+    file.unlink()
+    with pytest.raises(LogGapError, match="is missing"):
+        filled.record("d3")
+    file.write_bytes(data)
+    assert filled.record("d3") is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://host/a", "file::http://host", "s3://key:secret@bucket/a", "ftp://host/a", "memory://a?b"],
+)
+def test_an_archive_has_a_plain_address(filled: Store, address: str) -> None:
+    with pytest.raises(StoreError, match="a path or a URL of"):
+        list(archive.archive(filled, address, 100))
+
+
+def test_a_row_that_refers_elsewhere_is_refused(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        store.append([one(0)])
+        for url in ("http://host/x.parquet", "file:///etc/passwd", "file:///a/../b.parquet"):
+            with store.writing() as connection:
+                connection.execute(sa.update(t.decisions).values(features={archived.MOVED: [url, 0]}))
+            with pytest.raises(LogGapError, match="names no file of an archive"):
+                store.record("d0")
+
+
+def test_another_file_system_takes_the_archive(filled: Store) -> None:
+    before = everything(filled)
+    list(archive.archive(filled, "memory://old", filled.log_seq()))
+    assert all(moved(filled))
+    assert everything(filled) == before
