@@ -55,6 +55,9 @@ class Appender:
         content = sa.cast(f.content, sa.Text)
         items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
         among = database.among
+        # not IS NULL, by whose index SQLite would read the feedback on all episodes
+        empty = sa.literal_column("''", sa.String)
+        none = sa.func.coalesce(f.decision_id, empty) == empty
         self.episodes = Episodes(database, join)
         self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())
         self._lookups = {
@@ -66,9 +69,7 @@ class Appender:
             "decisions": self._compiled(about.where(among(d.id))),
             "erased": self._compiled(sa.select(d.id).where(among(d.id), d.erased.is_not(None))),
             "on_decisions": self._compiled(_amounts(f.decision_id).where(among(f.decision_id))),
-            "on_episodes": self._compiled(
-                _amounts(f.episode_id).where(among(f.episode_id), f.decision_id.is_(None))
-            ),
+            "on_episodes": self._compiled(_amounts(f.episode_id).where(among(f.episode_id), none)),
         }
         moved = sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
         cleared = sa.delete(t.executions).where(e.seq == sa.literal_column("0"))

@@ -128,13 +128,6 @@ Index(
     postgresql_where=text("user_digest IS NOT NULL"),
 )
 
-Index(
-    "decisions_that_are_erased",
-    decisions.c.id,
-    sqlite_where=text("erased IS NOT NULL"),
-    postgresql_where=text("erased IS NOT NULL"),
-)
-
 erasures = Table(
     "erasures",
     metadata,

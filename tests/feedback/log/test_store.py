@@ -403,3 +403,17 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     assert other.record("d").feedback[-1].kind is Kind.ACTIVATION  # type: ignore[union-attr]
     one.close()
     other.close()
+
+
+def test_no_commit_reads_more_of_a_longer_log(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}", most_feedback=10)
+    appender = store._appender  # noqa: SLF001
+    with store.engine.connect() as connection:
+        for name, statement in appender._lookups.items():  # noqa: SLF001
+            plan = sa.text("EXPLAIN QUERY PLAN " + statement)
+            used = [row.detail for row in connection.execute(plan, {"ids": "[]", "join": ""})]
+            assert not [one for one in used if one.startswith("SCAN") and "VIRTUAL" not in one], name
+            table = next(one for one in used if one.startswith("SEARCH"))
+            column = {"on_episodes": "episode_id", "on_decisions": "decision_id"}.get(name, "id")
+            assert f"{column}=?" in table, f"{name} looks up by something else: {table}"
+    store.close()
