@@ -22,7 +22,7 @@ from agent.policies import Policy, PolicySpec, build_policy
 from agent.policies.serialization import seal
 from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
-from feedback.log import Store
+from feedback.log import Store, erasures
 from feedback.log import tables as t
 from feedback.registry import Version, versions
 from feedback.reward import Metric, RewardRule
@@ -116,6 +116,24 @@ def test_an_empty_log_gives_a_first_version_and_then_nothing_new(a_store: MakeSt
     assert (version.version, version.parent, version.examples_seq, version.applied_seq) == (1, None, 0, 0)
     assert version == versions.latest(store)
     assert learner.step() is None
+
+
+def test_a_learner_erases_texts_by_age_and_its_digests_stay(a_store: MakeStore) -> None:
+    digests = []
+    for name, days in (("kept", None), ("erased", 0.5)):
+        store = a_store(name)
+        store.append([one for number in range(10) for one in facts(number)])
+        later = NOW + erasures.DAY_S
+        epoch = take_epoch(store, "test", NOW)
+        learner = Learner(store, Recipe(EXACT, RULE), ARMS, epoch, lambda at=later: at, keep_texts_days=days)
+        version = learner.step()
+        assert version is not None
+        digests.append(version.digest)
+        gone = [one.decisions for one in erasures.erasures(store)]
+        assert gone == ([] if days is None else [10])
+        again = [example.decision.erased for example in learned_examples(store, RULE)]
+        assert again == [days is not None] * 10
+    assert digests[0] == digests[1]
 
 
 def test_what_is_judged_is_learned_and_published(a_store: MakeStore) -> None:
