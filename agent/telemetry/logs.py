@@ -101,11 +101,13 @@ def log_json(*, content: bool = False) -> None:
     Args:
         content: Whether a line may hold the question of its turn.
     """
-    formatter = JsonLines(content)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
-    for name in (None, *logging.root.manager.loggerDict):
-        for handler in logging.getLogger(name).handlers:
-            handler.setFormatter(formatter)
+    handler = logging.StreamHandler(sys.__stderr__)  # Ray Serve replaces sys.stderr by a log file of its own
+    handler.setFormatter(JsonLines(content))
+    for name in logging.root.manager.loggerDict:
+        other = logging.getLogger(name)
+        if other.handlers:
+            other.handlers, other.propagate = [], True
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request, with its whole URL
     # vLLM reads this when it is imported, in the processes of its engine too
     os.environ.setdefault("VLLM_LOGGING_CONFIG_PATH", str(Path(__file__).with_name("vllm.json")))
