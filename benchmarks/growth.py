@@ -44,6 +44,9 @@ SPAN_S = 7200.0
 NEW = 5_000
 """Turns that a learner finds when it starts."""
 
+DIMS = 64
+"""Numbers of an embedding where an archive is measured, as of `features.embedding` with `dims: 64`."""
+
 REPLAYED = 1_000_000
 """Examples of a replay, or all where there are fewer."""
 
@@ -59,8 +62,8 @@ def timed(rows: Rows, name: str, form: Callable[[float], str] = lambda s: f"{s:.
     rows.setdefault(name, []).append(form(time.perf_counter() - began))
 
 
-def begin(service: Service) -> None:
-    """Write the first block as a service and a learner do."""
+def begin(service: Service, dims: int = 0) -> None:
+    """Write the first block as a service and a learner do, with embeddings of so many numbers."""
     store, rule, rng = service.replica.store, service.config.reward, np.random.default_rng(0)
     start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
     with store.writing() as connection:
@@ -71,8 +74,9 @@ def begin(service: Service) -> None:
         some: list[Any] = []
         for decided, done, said in turns[first : first + 500]:
             at = start + decided.decided_at - early + 0.01
+            seen = replace(decided.context, embedding=tuple(rng.standard_normal(dims).tolist()))
             some += [
-                replace(decided, decided_at=at, deadline=at + rule.wait_s),
+                replace(decided, context=seen, decided_at=at, deadline=at + rule.wait_s),
                 replace(done, finished_at=at + 0.1),
                 replace(said, id=decided.id, received_at=at + 0.2),
             ]
@@ -145,6 +149,16 @@ def settle(store: Store, n: int) -> None:
         connection.execute(sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n))
         connection.execute(sa.update(rollup_tables.rollup_positions).values(log_seq=3 * n, examples_seq=n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
+
+
+def calm(store: Store) -> None:
+    """Wait until what was copied is on the disk, and vacuumed, which would compete with what is measured."""
+    if store.engine.dialect.name == "postgresql":
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
+            connection.exec_driver_sql("VACUUM ANALYZE")
+    store.forget()
+    os.sync()
 
 
 def size_of(store: Store) -> int:
@@ -281,13 +295,14 @@ def main(
 
             url = stack.enter_context(running()).fresh()
         service = Service(place, log_url=url, policy=POLICY)
-        begin(service)
+        begin(service, DIMS if archived else 0)
         have = BLOCK
         for n in wanted:
             store = service.replica.store
             began = time.perf_counter()
             grow(store, have, n)
             console.print(f"{n:,} turns after {time.perf_counter() - began:.0f} s of copying")
+            calm(store)
             if archived:
                 compare_archived(store, service.config.reward.join, place, n)
                 return
