@@ -150,7 +150,8 @@ def test_the_log_has_a_line_of_json_for_each_turn_with_its_ids_and_no_text(watch
 
     def logged() -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line.get("decision_id") == found["decision_id"]]
+        own = [line for line in lines if line.get("decision_id") == found["decision_id"]]
+        return [line for line in own if line["logger"] == "agent.turns"]
 
     (line,) = until(logged)
     assert (line["message"], line["arm"], line["status"]) == ("turn", "oracle", "ok")
