@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent.learning import Learner, Recipe
 from benchmarks.console import POLICY, turn
-from feedback.dataset import read_log
+from feedback.dataset.read_log import read_log
 from feedback.log import Store, open_log, rollup_tables
 from feedback.log import tables as t
 from feedback.training_log import archive, read_examples, take_epoch
@@ -248,7 +248,7 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
         while learner.behind:
             learner.step()
     with timed(rows, f"reading {REPLAYED:,} for a replay"):
-        read_log.read_log(store, rule, upto=min(n, REPLAYED))
+        read_log(store, rule, upto=min(n, REPLAYED))
     store.close()
 
 

@@ -59,7 +59,6 @@ ELSEWHERE = {
     "cluster.yaml": "likewise, with a configuration of its own",
     "ray start": "likewise",
     "serve deploy": "likewise",
-    "armwise[telemetry]": "it needs the network",
     "export OTEL": "tests/live/test_telemetry.py, with a receiver of its own",
     "benchmarks/tracing.py": "it takes minutes",
 }

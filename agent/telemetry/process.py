@@ -89,9 +89,6 @@ def _made(names: list[str]) -> Iterator["SpanExporter"]:
             (found,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)
             yield found.load()()
         except ValueError:
-            install = ": pip install 'armwise[telemetry]'" if name == "otlp_proto_http" else ""
-            logger.warning(
-                "no traces go to %r: this exporter of OpenTelemetry is not installed%s", name, install
-            )
+            logger.warning("no traces go to %r: this exporter of OpenTelemetry is not installed", name)
         except Exception as error:  # noqa: BLE001 - the service is worth more than its traces
             logger.warning("no traces go to %r: %s", name, error)
