@@ -157,7 +157,7 @@ async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
         "warm_start_open": True,
     }
     metrics = (await service.client.get("/metrics")).text
-    assert "armwise_drift_alarms 2.0" in metrics.splitlines()
+    assert 'armwise_drift_alarms{point="default"} 2.0' in metrics.splitlines()
 
 
 async def test_labels_that_are_entered_close_what_an_alarm_has_opened(service: Service) -> None:
