@@ -22,7 +22,7 @@ from feedback.events import Context, Decision, Mask, Mode, Status
 from tests.agent.draws import judge, verdicts
 from tests.agent.traffic import ARMS, FALLBACK, MODES, STATUSES, Draws, Traffic
 
-TURNS = 150_000
+TURNS = 60_000
 EXPLORE, GREEDY, FORCED = (MODES.index(mode) for mode in (Mode.EXPLORE, Mode.GREEDY, Mode.FORCED))
 
 
@@ -55,9 +55,9 @@ def test_arms_are_drawn_as_often_as_the_log_says(traffic: Traffic) -> None:
 def test_whatever_can_go_wrong_did(traffic: Traffic, decided: Draws) -> None:
     for one in Status:
         if one is not Status.LLM_TIMEOUT:
-            assert (decided.status == STATUSES.index(one)).sum() > 50, one
+            assert (decided.status == STATUSES.index(one)).sum() > 20, one
     assert set(decided.mode.tolist()) == {EXPLORE, GREEDY, FORCED}
-    assert min(traffic.undecided[why] for why in ("overloaded", "no eligible arm", "gone")) > 100
+    assert min(traffic.undecided[why] for why in ("overloaded", "no eligible arm", "gone")) > 40
     assert len(set(decided.mask.tolist())) == 2 ** len(ARMS) - 1, "every set of arms was left to be drawn"
     assert len(set(decided.version.tolist())) == 4
     assert set(decided.percent[decided.mode != FORCED].tolist()) == {0, 10, 50}, "of a candidate"
