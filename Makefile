@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-clients fuzz browser prometheus mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,7 +28,10 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	$(BIN)/python -m pytest -m slow --durations=30
+	$(BIN)/python -m pytest -m slow --durations=30 --ignore=tests/nodes
+
+test-nodes: $(VENV)/ready-dev  ## kill machines of a cluster under traffic; takes root, four free cores and some ten minutes
+	$(BIN)/python -m pytest -m slow --durations=30 tests/nodes
 
 fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI document for ten minutes; FUZZ_S=60 for one
 	FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -n0 -m slow tests/agent/api/test_openapi.py -o log_cli=true --log-cli-level=INFO
