@@ -122,7 +122,7 @@ def open_replica(
         That of the default point, which has the others.
     """
     if folder := os.environ.get(METRICS_FOLDER):  # made by the machine that deployed, perhaps another one
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     clock, telemetry = SteadyClock(), Telemetry(folder)
     service: Replica | None = None
     redact = config.privacy.redactor()
