@@ -38,6 +38,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent.learning import Recipe
+from benchmarks.http_load import connect, request
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from feedback.log import rows
 from feedback.log import tables as t
@@ -154,9 +155,26 @@ def pages(n: int) -> Iterator[tuple[str, str]]:
     yield "playground", "/playground"
     yield "policies", "/policies"
     yield "two versions on 1,000 questions", "/policies/differences?one=1&other=2"
+    yield "evidence of the gate", "/policies/gate"
     yield "evaluations", "/evaluations"
+    yield "two evaluations compared", "/evaluations/compare?of=1&of=2"
     yield "warm starts", "/warm-starts"
     yield "system", "/system"
+
+
+async def evaluate(service: Service) -> None:
+    """Have the gate judge a version twice, on the turns of a day and of two, unless it has."""
+    done = (await service.client.get("/v1/evaluations")).json()["evaluations"]
+    for days in (1, 2)[len(done) :]:
+        since = time.strftime("%Y-%m-%d", time.gmtime(START + (DAYS - days) * 86400.0))
+        asked = {"candidates": ["recipe:2", "uniform"], "gate": True, "since": since}
+        (await service.client.post("/v1/evaluations", json=asked)).raise_for_status()
+    with service.working():
+        while any(
+            one["status"] in ("queued", "running")
+            for one in (await service.client.get("/v1/evaluations")).json()["evaluations"]
+        ):
+            await asyncio.sleep(0.1)
 
 
 async def measure(service: Service, n: int, repeats: int) -> None:
@@ -165,6 +183,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
     table = Table(*columns, title=f"{n:,} decisions, one replica, load {os.getloadavg()[0]:.0f}")
     async with service.running(ready=False):
         await service.replica.refresh()
+        await evaluate(service)
         slowest = 0.0
         for name, path in pages(n):
             took, worked = [], time.process_time()
@@ -187,7 +206,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
     console.print(f"slowest median {slowest:.0f} ms, goal {GOAL_MS:.0f} ms")
 
 
-PAIRS, REQUESTS, WATCH_S = 12, 1000, 5.0
+PAIRS, REQUESTS, WATCH_S = 12, 5000, 5.0
 
 QUANTILES = {"median": 0.5, "p99": 0.99}
 
@@ -201,23 +220,28 @@ def serve(folder: Path, pipe: Connection) -> None:
 
 async def latencies(address: str, watchers: int) -> list[float]:
     """Return the milliseconds of requests, one after the other, while so many people watch the overview."""
+    place = httpx.URL(address)
+    host = place.host, place.port or 80
+    retrieve = request("POST", "/v1/retrieve", {"query": "Which river?"})
+    overview = request("GET", "/console?window=all", hx_request="true")
 
-    async def watch(client: httpx.AsyncClient, after_s: float) -> None:
+    async def watch(after_s: float) -> None:
+        connection = await connect(host)
         await asyncio.sleep(after_s)
         while True:
-            await client.get("/console?window=all", headers={"hx-request": "true"})
+            await connection.send(overview)
             await asyncio.sleep(WATCH_S)
 
-    took = []
-    async with httpx.AsyncClient(base_url=address, timeout=60.0) as client:
-        tasks = [asyncio.create_task(watch(client, WATCH_S * j / watchers)) for j in range(watchers)]
-        for _ in range(REQUESTS):
-            started = time.perf_counter()
-            answer = await client.post("/v1/retrieve", json={"query": "Which river?"})
-            took.append(1000 * (time.perf_counter() - started))
-            answer.raise_for_status()
-        for task in tasks:
-            task.cancel()
+    took, asking = [], await connect(host)
+    tasks = [asyncio.create_task(watch(WATCH_S * j / watchers)) for j in range(watchers)]
+    for _ in range(REQUESTS):
+        answer = await asking.send(retrieve)
+        if answer.status != 200:
+            raise RuntimeError(f"the service answered {answer.status}: {answer.body.decode()}")
+        took.append(1000 * answer.seconds)
+    for task in tasks:
+        task.cancel()
+    asking.close()
     return took
 
 

@@ -39,6 +39,9 @@ REASONS = {
     Mask.LOADING: "its encoder was still being loaded",
     Mask.BREAKER_OPEN: "its circuit breaker was open, after failures in a row",
     Mask.AT_CAP: "as many of its searches were under way as its cap allows",
+    Mask.CANNOT_FILTER: "it cannot keep to the request's filter, or to who may see a passage",
+    Mask.LLM_UNAVAILABLE: "its language model had failed, or had no room or rate left",
+    Mask.UNSUPPORTED: "its language model does not support what the request asked for",
     Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
 }
 """Why an arm could not be drawn, in words."""
@@ -153,9 +156,12 @@ async def passages(
     execution = (await api.record(replica, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
-        found = {one.id: one for one in await replica.passages(ids)}
+        found = await api.permitted(replica, caller, ids)
         without = [name for name in ids if name not in found]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
+        if without and replica.turns.restricted:
+            ids = tuple(found)
+            missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:
         found, missing = {}, f"The corpus is not at hand: {error}."
     return page(request, "passages.html", ids=ids, found=found, missing=missing)

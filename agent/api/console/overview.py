@@ -38,6 +38,9 @@ COARSER = 4
 KEPT_S = 4.0
 """How long the live part is sent again to all who watch the same window: it is the same for everybody."""
 
+KEPT_TIMES = 1000
+"""Or so many times as long as it took to make, if that is longer: watching costs 1/1000 of a replica."""
+
 NEWEST = 1000
 """Turns whose latencies are shown."""
 
@@ -65,6 +68,7 @@ async def overview(
     key = (window, replica.point, request.scope.get("root_path", ""))
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
+    began = time.monotonic()
     active = orjson.loads((await policies.policy(replica, agreement)).body)
     found = await asyncio.to_thread(_read, replica, window)
     refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
@@ -73,7 +77,8 @@ async def overview(
     values = {**found, "policy": active, "shed": shed, "refused": refused, "live": live}
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     if "hx-request" in request.headers:
-        kept[key] = time.monotonic() + KEPT_S, shown.body
+        ended = time.monotonic()
+        kept[key] = ended + max(KEPT_S, KEPT_TIMES * (ended - began)), shown.body
     return shown
 
 

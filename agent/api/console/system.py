@@ -42,6 +42,7 @@ async def create(request: Request, replica: AppReplica, caller: RequestCaller) -
     asked: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
     asked |= {name: number(fields[name]) for name in NUMBERS if name in fields}
     asked |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
+    asked["groups"] = fields.get("groups", "").split()
     made = content(await keys.create(replica, valid(NewKey, asked)))
     return await _shown(request, replica, caller.scopes, made)
 

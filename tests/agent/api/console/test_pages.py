@@ -12,11 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
-from agent.api.console import overview
+from agent.api.console import decisions, overview
 from agent.api.middleware import CONSOLE
 from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
 from arms.llm import base
+from feedback.events import Mask
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import versions
 from feedback.training_log import read_examples, rollups
@@ -51,6 +52,25 @@ async def seen(service: Service, path: str) -> str:
 def plain(text: str) -> str:
     """The text of a page, without its tags."""
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
+
+
+def test_every_reason_why_an_arm_was_not_drawn_has_words() -> None:
+    assert decisions.REASONS.keys() == set(Mask)
+
+
+@pytest.mark.parametrize(("times", "readings"), [(1e9, 1), (0, 2)])
+async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_allows(
+    linear: Service, monkeypatch: pytest.MonkeyPatch, times: float, readings: int
+) -> None:
+    made: list[str] = []
+    read = overview._read  # noqa: SLF001
+    monkeypatch.setattr(overview, "KEPT_S", 0.0)
+    monkeypatch.setattr(overview, "KEPT_TIMES", times)
+    monkeypatch.setattr(overview, "_read", lambda replica, name: made.append(name) or read(replica, name))
+    for _ in range(2):
+        part = await linear.client.get(f"{CONSOLE}?window=1h", headers={"hx-request": "true"})
+        assert part.status_code == 200
+    assert len(made) == readings
 
 
 async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
