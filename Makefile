@@ -30,7 +30,7 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
 	$(BIN)/python -m pytest -m slow --durations=30 --ignore=tests/nodes
 
-test-nodes: $(VENV)/ready-dev  ## kill machines of a cluster under traffic; takes root, four free cores and some ten minutes
+test-nodes: $(VENV)/ready-dev  ## make a cluster as the guide says, and kill machines of one under traffic; takes root and ten minutes
 	$(BIN)/python -m pytest -m slow --durations=30 tests/nodes
 
 fuzz: $(VENV)/ready-dev  ## send the service requests made from its OpenAPI document for ten minutes; FUZZ_S=60 for one
@@ -69,7 +69,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: requirements/base.txt requirements/torch.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
-	@echo "== installing the pinned dependencies (about 2.5 GB on disk, some minutes the first time)"
+	@echo "== installing the pinned dependencies (about 6 GB on disk with torch for CUDA, some minutes the first time)"
 	$(PIP) $(LOCKED) -r requirements/base.txt
 	$(PIP) $(INSTALL) -r requirements/torch.txt
 	@echo "== installing the default models (175 MB)"

@@ -287,6 +287,8 @@ def main(
     """Print the figures."""
     wanted, rows = [int(one) for one in sizes.split(",")], Rows()
     with ExitStack() as stack:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         if database == "sqlite":
             url = f"sqlite:///{place / 'log.db'}"

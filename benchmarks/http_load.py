@@ -50,7 +50,9 @@ class Answer:
 
     @property
     def label(self) -> str:
-        """The status; with the type of the content where it is an error outside the envelope."""
+        """The status, and what an error lacks: the envelope, or the time after which to ask again."""
+        if self.status == 503 and "retry-after" not in self.headers:
+            return "503 without Retry-After"
         if self.status < 400 or self.error is not None:
             return str(self.status)
         return f"{self.status} {self.headers.get('content-type', 'no type').partition(';')[0]}"

@@ -69,6 +69,9 @@ CONNECTIONS = (1, 8, 32, 64, 128, 256)
 STREAMS = (1, 2, 4, 8, 16, 32)
 """Clients of the chat."""
 
+PROMPTS = 10_000
+"""Lines for guidellm, which asks each once: more than are answered in a sweep."""
+
 SWEEP_S, OVERLOAD_S, SLOW_S, BASE_S = 10.0, 60.0, 30.0, 10.0
 
 RETRIEVING, CHATTING = 16, 4
@@ -192,7 +195,7 @@ def sweep(side: Side, folder: Path, guidellm: Path | None, console: Console) -> 
 def sweep_chat(side: Side, folder: Path, guidellm: Path, console: Console) -> None:
     """Ask for answers with more and more clients of guidellm, and print what it found."""
     prompts, out = folder / "prompts.jsonl", folder / "guidellm.json"
-    prompts.write_bytes(orjson.dumps({"prompt": WORDS["content"]}) + b"\n")
+    prompts.write_bytes((orjson.dumps({"prompt": WORDS["content"]}) + b"\n") * PROMPTS)
     command = [str(guidellm), "run", "--disable-console"]
     command += ["--backend", f"kind=openai_http,target=http://127.0.0.1:{side.port},model=auto"]
     command += ["--profile", "kind=concurrent,streams=1"]
@@ -381,7 +384,7 @@ def main(
         try:
             uvloop.run(measure(it, wanted, 60 * steady_minutes, rows))
         finally:  # also of a run that is interrupted
-            for table in report(rows):
+            for table in report(rows) if rows else ():
                 console.print(table)
 
 

@@ -33,6 +33,7 @@ from rich.table import Table
 
 from benchmarks.crash_audit import Verdict
 from benchmarks.crash_children import free_port
+from benchmarks.crash_ledger import Ledger
 from benchmarks.nodes_cluster import ARMS, DEPLOYED, GATE, SECOND, Change, Cluster, clustered
 from benchmarks.nodes_machines import Network
 from benchmarks.nodes_upgrade import Learners, Single, Stopped, learners_of, served
@@ -126,6 +127,17 @@ def table_of(changes: Sequence[Change]) -> Table:
     return table
 
 
+def print_verdict(console: Console, v: Verdict, ledger: Ledger) -> None:
+    """Print what was found in a log, and up to five faults."""
+    console.print(
+        f"{len(ledger)} rows acknowledged, {v.facts} facts, {v.examples} examples; {len(v.versions)} "
+        f"versions replayed, {v.decisions} distributions computed again; {len(v.faults)} faults, "
+        f"{len(ledger.odd)} odd answers"
+    )
+    for what in [*(f"{fault.kind}: {fault.what}" for fault in v.faults), *ledger.odd][:5]:
+        console.print(f"  {what[:300]}", style="red", markup=False, highlight=False)
+
+
 def main(
     kills: Annotated[int, typer.Option(min=0, help="Machines that are killed, in turn.")] = 6,
     cuts: Annotated[int, typer.Option(min=0, help="Machines that are cut off.")] = 1,
@@ -148,20 +160,13 @@ def main(
             run.upgrade(single)
             run.end(single)
         console.print(table_of(run.cluster.changes))
-        v, ledger = run.verdict, run.cluster.ledger
-        console.print(
-            f"{len(ledger)} rows acknowledged, {v.facts} facts, {v.examples} examples; {len(v.versions)} "
-            f"versions replayed, {v.decisions} distributions computed again; {len(v.faults)} faults, "
-            f"{len(ledger.odd)} odd answers"
-        )
         console.print(f"learners {run.learners}", f"{run.stopped}", sep="\n", highlight=False)
-        for what in [*(f"{fault.kind}: {fault.what}" for fault in v.faults), *ledger.odd][:5]:
-            console.print(f"  {what[:300]}", style="red", markup=False, highlight=False)
+        print_verdict(console, run.verdict, run.cluster.ledger)
     if out is not None:
         found = {
             "changes": run.cluster.changes,
             "stopped": run.stopped,
-            "verdict": v,
+            "verdict": run.verdict,
             "learners": run.learners,
         }
         out.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2, default=asdict))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -25,10 +25,9 @@ import httpx
 import yaml
 from typing_extensions import override
 
-from agent.hosts import METRICS_FOLDER
 from benchmarks.crash_children import EXACT, CrashError, configuration
 from benchmarks.crash_service import Kill, Service
-from benchmarks.nodes_machines import ROOT, Machine, Network
+from benchmarks.nodes_machines import Machine, Network
 from tests.neighbours import write_corpus
 
 HEAD, SECOND, ARMS = "head", "second ingress", "arms"
@@ -84,6 +83,7 @@ class Cluster(Service):
         successors: Where else clients ask, if these do not answer.
         clients: How many ask at once.
         seed: Draws what they ask.
+        stored: Variables that say where Ray's head keeps its state; in its memory without.
 
     Attributes:
         document: Its settings.
@@ -93,10 +93,18 @@ class Cluster(Service):
     patience_s = STARTS_S
 
     def __init__(
-        self, url: str, network: Network, successors: Sequence[str], *, clients: int, seed: int
+        self,
+        url: str,
+        network: Network,
+        successors: Sequence[str],
+        *,
+        clients: int,
+        seed: int,
+        stored: Mapping[str, str],
     ) -> None:
         self._network = network
-        self.environment = environment()
+        self._stored = stored
+        self.environment = environment(network)
         self._machines = {HEAD: network.machine(), SECOND: network.machine(), ARMS: network.machine()}
         urls = [f"http://{self._machines[name].address}:{PORT}" for name in (HEAD, SECOND)]
         self.document = settings(url, network)
@@ -122,10 +130,12 @@ class Cluster(Service):
         """
         self.document |= settings
         path = self._network.folder / "cluster.yaml"
-        path.write_text(yaml.safe_dump(serve_configuration(self.document, self._network.home, door)))
+        path.write_text(yaml.safe_dump(serve_configuration(self.document, door)))
         before = self._deployed_at()
         command = [program("serve"), "deploy", "-a", str(self._dashboard.base_url), str(path)]
-        subprocess.run(command, cwd=ROOT, env=self.environment, check=True, capture_output=True)
+        subprocess.run(
+            command, cwd=self._network.release, env=self.environment, check=True, capture_output=True
+        )
         self.until(lambda: self._deployed_at() != before or None)
         self.until(self.whole)
 
@@ -141,6 +151,16 @@ class Cluster(Service):
         change, began = self._beginning(f"{name} killed")
         self._machines[name].kill()
         self._replaced(name, change, began)
+        return self._over(change, began)
+
+    def restart(self, name: str) -> Change:
+        """Kill a machine, and start it again, with its address and its disk. Raises CrashError."""
+        change, began = self._beginning(f"{name} killed and started again")
+        self._machines[name].kill()
+        self._boot(name)
+        self.asked()
+        self.until(self.whole)
+        change.whole_s = time.monotonic() - began
         return self._over(change, began)
 
     def cut_off(self, name: str) -> Change:
@@ -227,14 +247,17 @@ class Cluster(Service):
         start = ["--address", f"{head}:6379"]
         if name == HEAD:
             start = ["--head", "--port", "6379", "--include-dashboard", "true", "--dashboard-host", head]
-        machine.run(
-            [*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], self.environment
-        )
+        own = self.environment | (dict(self._stored) if name == HEAD else {})
+        machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], own)
 
     @property
     @override
     def output(self) -> str:
-        return "\n".join(machine.output.read_text()[-1000:] for machine in self._machines.values())
+        application = (self._applications() or {}).get("armwise", {})
+        deployments = application.get("deployments", {}).items()
+        states = {name: (one["message"], one["replicas"]) for name, one in deployments}
+        written = (machine.output.read_text()[-1000:] for machine in self._machines.values())
+        return "\n".join([*written, json.dumps({"armwise": application.get("message"), **states}, indent=1)])
 
     @override
     def close(self) -> None:
@@ -263,21 +286,19 @@ def settings(url: str, network: Network) -> dict[str, Any]:
     return made | {"reward": {**made["reward"], "wait_time": "PT30S"}}
 
 
-def serve_configuration(args: dict[str, Any], home: Path, door: float) -> dict[str, Any]:
+def serve_configuration(args: dict[str, Any], door: float) -> dict[str, Any]:
     """Return what Ray Serve reads: two replicas of the ingress on different machines, arms on a third one."""
 
-    def placed(name: str, share: float, **more: Any) -> dict[str, Any]:
-        return {"ray_actor_options": {"num_cpus": 0.1, "resources": {name: share}, **more}}
+    def placed(name: str, share: float) -> dict[str, Any]:
+        return {"ray_actor_options": {"num_cpus": 0.1, "resources": {name: share}}}
 
-    # what stands here replaces the options of the application, its environment included
-    counted = {"env_vars": {METRICS_FOLDER: str(home / "metrics")}}
     application = {
         "name": "armwise",
         "route_prefix": "/",
         "import_path": "agent.app:build",
         "args": args,
         "deployments": [
-            {"name": "Ingress", "num_replicas": 2, **placed("door", door, runtime_env=counted)},
+            {"name": "Ingress", "num_replicas": 2, **placed("door", door)},
             {"name": "Generator", "num_replicas": 2},
             {"name": "Arms", **placed("arms", 0.1)},
             {"name": "Learner", **placed("learner", 0.1)},
@@ -287,16 +308,17 @@ def serve_configuration(args: dict[str, Any], home: Path, door: float) -> dict[s
     return {"proxy_location": "EveryNode", "http_options": options, "applications": [application]}
 
 
-def environment() -> dict[str, str]:
+def environment(network: Network) -> dict[str, str]:
     """Return the environment of every process of a cluster, with the token of its network."""
     without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
     own = {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(network.release),
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": os.urandom(32).hex(),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_metrics_collection": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(int(STARTS_S)),
     }
     return {name: value for name, value in os.environ.items() if name not in without} | own
 
@@ -320,7 +342,13 @@ def resources(named: dict[str, int]) -> list[str]:
 
 @contextmanager
 def clustered(
-    url: str, network: Network, successors: Sequence[str] = (), *, clients: int = 3, seed: int = 0
+    url: str,
+    network: Network,
+    successors: Sequence[str] = (),
+    *,
+    clients: int = 3,
+    seed: int = 0,
+    stored: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """Run the service on three machines with clients over an empty log.
 
@@ -330,8 +358,9 @@ def clustered(
         successors: Where else clients ask, if these do not answer.
         clients: How many ask at once.
         seed: Draws what they ask.
+        stored: Variables that say where Ray's head keeps its state; in its memory without.
     """
-    cluster = Cluster(url, network, successors, clients=clients, seed=seed)
+    cluster = Cluster(url, network, successors, clients=clients, seed=seed, stored=stored or {})
     try:
         cluster.deploy(DOOR)
         cluster.begin()

@@ -24,7 +24,6 @@ import yaml
 from agent.config import parse
 from benchmarks.crash_children import PATIENCE_S, CrashError
 from benchmarks.nodes_cluster import GATE, program
-from benchmarks.nodes_machines import ROOT
 from feedback.log import Store
 from feedback.log import tables as t
 
@@ -80,8 +79,8 @@ class Single:
         own = {name: value for name, value in environment.items() if not name.startswith("RAY_AUTH")}
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [program("armwise"), "serve", "-c", str(path)],
-                cwd=ROOT,
+                ["setpriv", "--pdeathsig", "TERM", program("armwise"), "serve", "-c", str(path)],
+                cwd=environment["PYTHONPATH"],
                 env=own | {"RAY_TMPDIR": str(folder)},
                 stdout=output,
                 stderr=output,

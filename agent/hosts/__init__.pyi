@@ -1,6 +1,6 @@
 from . import arms
-from .ingress import METRICS_FOLDER, Ingress, once_the_log_answers
+from .ingress import Ingress, once_the_log_answers
 from .jobs import JobsHost
 from .learner import LearnerHost
 
-__all__ = ["METRICS_FOLDER", "Ingress", "JobsHost", "LearnerHost", "arms", "once_the_log_answers"]
+__all__ = ["Ingress", "JobsHost", "LearnerHost", "arms", "once_the_log_answers"]

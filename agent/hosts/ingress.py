@@ -26,11 +26,10 @@ from agent.proxy import RUN_FOLDER, listening
 from agent.serving import Replica, Telemetry
 from agent.telemetry import begin
 from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
+from arms.llm import writing
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError, described
 from feedback.log import open_log
-
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 OPENING_S = 1.0
 """Pause between two attempts of a replica to open a log that is unavailable."""
@@ -48,9 +47,10 @@ class Ingress:
         config: The configuration, with absolute paths.
         arms: The deployed hosts of arms, by name.
         embedders: The deployed encoders, by backbone.
-        generator: The host of the language model.
+        generators: The hosts of the language models, by name.
         learner: The learner.
         jobs: The evaluations and warm starts.
+        counters: Folder of the counters of all replicas of a machine.
     """
 
     def __init__(
@@ -58,13 +58,16 @@ class Ingress:
         config: AppConfig,
         arms: Mapping[str, DeploymentHandle[Any]],
         embedders: Mapping[str, DeploymentHandle[Any]],
-        generator: DeploymentHandle[Any],
+        generators: Mapping[str, DeploymentHandle[Any]],
         learner: DeploymentHandle[Any],
         jobs: DeploymentHandle[Any],
+        counters: str,
     ) -> None:
         begin(config.telemetry)
         del learner, jobs  # bound so that they are deployed; they share the log alone
-        writer = RemoteGenerator(config.llm.engine, generator)
+        writers = {
+            name: RemoteGenerator(config.models[name].engine, handle) for name, handle in generators.items()
+        }
         encoders = Embedders(
             config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         )
@@ -73,10 +76,11 @@ class Ingress:
             partial(
                 open_replica,
                 config,
-                open_here(config, hosts, encoders, writer),
+                open_here(config, hosts, encoders, writers[writing.DEFAULT]),
                 encoders,
-                writer,
-                partial(reach, [*arms.values(), *embedders.values(), generator]),
+                writers,
+                partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
+                counters,
             )
         )
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
@@ -113,17 +117,18 @@ def open_replica(
     config: AppConfig,
     arms: HostedArms,
     embedders: Embedders,
-    generator: RemoteGenerator,
+    generators: Mapping[str, RemoteGenerator],
     reach_hosts: Callable[[], Awaitable[None]],
+    counters: str,
 ) -> Replica:
     """Open the logs and wire a replica of each decision point. Raises LogUnavailableError.
 
     Returns:
         That of the default point, which has the others.
     """
-    if folder := os.environ.get(METRICS_FOLDER):  # made by the machine that deployed, perhaps another one
-        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    clock, telemetry = SteadyClock(), Telemetry(folder)
+    # made by the machine that deployed, perhaps another one
+    Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)
+    clock, telemetry = SteadyClock(), Telemetry(counters)
     service: Replica | None = None
     redact = config.privacy.redactor()
     for point, own in config.by_point.items():
@@ -133,7 +138,7 @@ def open_replica(
             store,
             arms if service is None else arms.of(own.arms),
             embedders,
-            generator,
+            generators,
             gate=partial(verdict, store, configuration_of(own), clock=clock),
             telemetry=telemetry,
             clock=clock,

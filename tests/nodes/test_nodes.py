@@ -46,10 +46,9 @@ def test_the_machine_with_the_arms_is_killed_and_other_arms_answer(run: Scenario
     assert set(change.failed) <= {"arm_failed", "llm_failed", "llm_timeout"}
 
 
-def test_settings_are_deployed_twice_and_no_request_fails(run: Scenario) -> None:
-    for _ in range(2):
-        change = run.deploy()
-        assert (change.refused, change.failed) == (0, {})
+def test_settings_are_deployed_and_no_request_fails(run: Scenario) -> None:
+    change = run.deploy()
+    assert (change.refused, change.failed) == (0, {})
 
 
 def test_a_second_cluster_takes_the_log_over_and_stops_in_order(run: Scenario) -> None:
