@@ -127,6 +127,20 @@ class Server:
         """Return the path of a program that comes with the server, such as `pg_dump`."""
         return str(self._programs / name)
 
+    @property
+    def folder(self) -> Path:
+        """Where everything of the server is."""
+        return self._folder
+
+    def run(self, script: str) -> None:
+        """Run a script as the user of the server, with its programs and its address. Raises PostgresError."""
+        own = {"PGHOST": str(self._folder), "PGUSER": "postgres", "PGDATA": str(self._folder / "data")}
+        own["PATH"] = f"{self._programs}:{os.environ['PATH']}"
+        command = ["sh", "-euc", script]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, **self._as)
+        if done.returncode:
+            raise PostgresError(f"{script}\nfailed with {done.returncode}: {done.stdout}{done.stderr}")
+
     def connect(self) -> psycopg.Connection:
         """Open a connection that commits by itself and may do anything, as to end other connections."""
         return psycopg.connect(host=str(self._folder), user="postgres", autocommit=True)

@@ -23,7 +23,18 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 PACKAGES = ("agent", "arms", "feedback")
 
-OPTIONAL = ("gpu", "vllm-cpu", "ner", "langchain", "llamaindex", "haystack")
+OPTIONAL = (
+    "gpu",
+    "vllm-cpu",
+    "ner",
+    "langchain",
+    "llamaindex",
+    "haystack",
+    "qdrant",
+    "tantivy",
+    "lancedb",
+    "milvus",
+)
 """The extras of the service. The others are of those who develop it: its code may not import them."""
 
 ELSEWHERE = {"haystack": ["haystack-ai"], "llama_index": ["llama-index-core"]}

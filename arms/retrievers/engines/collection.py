@@ -1,0 +1,331 @@
+"""A collection of a search engine: what an arm asks of it, and what `ingest` puts into it."""
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated, Literal, Protocol, Self, TypeVar
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.retrievers.fusion import fuse
+from arms.retrievers.kind import Kind, Members, Resources, reach_of
+from arms.retrievers.new_arms import NewArms
+from arms.retrievers.remote import best
+from arms.secrets import secret_of
+
+P = TypeVar("P", bound="EngineParams")
+
+T = TypeVar("T")
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
+"""A name that every engine takes as it is, in a path or a URL."""
+
+CONSTANT = 60.0
+"""Of the reciprocal rank fusion of a hybrid search, as in `arms.retrievers.fusion`."""
+
+PLACES = 5
+"""Of a score, after the point."""
+
+VERSION_S = 10.0
+"""Seconds for which the version of a collection is taken for the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `ingest` has put into a collection, as stored in the engine.
+
+    Attributes:
+        version: Of what was put there before; empty if that was not complete.
+        next: Of what is put there now; `version` once it is complete.
+        corpus: Name of the corpus.
+        model: Digest of the model of the vectors; empty without vectors.
+        done: Positions of the corpus that are there.
+    """
+
+    version: str
+    next: str
+    corpus: str
+    model: str
+    done: int
+
+    @property
+    def shown(self) -> str:
+        """The version; between two of them, both."""
+        return self.version if self.version == self.next else f"{self.version}..{self.next}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A passage as a collection holds it.
+
+    Attributes:
+        passage: The passage.
+        digest: Changes when the passage or its vector does.
+        vector: Unit vector, shape (dim,); None without.
+    """
+
+    passage: Passage
+    digest: str
+    vector: NDArray[np.float32] | None
+
+
+class Collection(Protocol):
+    """A collection of an engine; thread-safe. What it raises besides ArmError is of its client."""
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages that share words with a question and that its caller may see, best first."""
+        ...
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Return the passages nearest to a vector that the caller may see, best first."""
+        ...
+
+    def create(self, dim: int | None) -> None:
+        """Make the collection if it is missing, for vectors of a length, or without."""
+        ...
+
+    def state(self) -> State | None:
+        """Return what was put there; None where `ingest` did not make it, or it is missing."""
+        ...
+
+    def keep(self, state: State) -> None:
+        """Store a state, after all that was written before it."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of passages; 0 where the collection is missing."""
+        ...
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of those passages that are there."""
+        ...
+
+    def ids(self) -> Iterator[str]:
+        """Yield the id of every passage, while none is written."""
+        ...
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Add passages, in place of those with the same ids."""
+        ...
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove passages; one that is not there is no error."""
+        ...
+
+    def finish(self) -> None:
+        """Make what the engine needs for a fast search, after all was written."""
+        ...
+
+
+class EngineParams(BaseModel):
+    """Parameters of every arm over a search engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    collection: Name = Field(description="Name of the collection: a table, an index.")
+    mode: Literal["lexical", "dense", "hybrid"] = Field(
+        "lexical", description="By words, by vectors, or by both, fused by reciprocal ranks."
+    )
+    backbone: str | None = Field(
+        None,
+        description="Backbone of the vectors; `dense` and `hybrid` need it, and a collection that has "
+        "vectors, to be filled.",
+    )
+    depth: int = Field(50, ge=1, description="hybrid: passages of each of the two rankings, at least k.")
+
+    @property
+    def place(self) -> str:
+        """The engine: its address or its folder."""
+        raise NotImplementedError
+
+    @property
+    def names_fields(self) -> bool:
+        """Whether it names fields of its own, such as that of the metadata, by which permissions hold."""
+        return False
+
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.mode != "lexical" and self.backbone is None:
+            raise ValueError(f"mode {self.mode} needs a backbone")
+        return self
+
+
+class NetworkParams(EngineParams):
+    """Parameters of an arm over an engine that another process runs."""
+
+    timeout_s: float = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
+    key_env: str | None = Field(
+        None, description="Variable of the environment that holds the password or key of the engine."
+    )
+
+    @property
+    def key(self) -> str | None:
+        """The password or key; None without. Raises ArmBuildError."""
+        if self.key_env is None:
+            return None
+        if not (found := secret_of(self.key_env)):
+            raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
+        return found
+
+
+class ServerParams(NetworkParams):
+    """Parameters of an arm over an engine at an address."""
+
+    url: str = Field(description="Address of the engine, without a password.")
+    connections: int = Field(8, ge=1, le=256, description="Connections to it of one process, at most.")
+
+    @property
+    def place(self) -> str:
+        """The address."""
+        return self.url
+
+    @model_validator(mode="after")
+    def _is_open_to_all(self) -> Self:
+        try:
+            password = httpx.URL(self.url).password
+        except httpx.InvalidURL as error:
+            raise ValueError(f"url is no address: {error}") from None
+        if password:
+            raise ValueError("url holds a password, which everybody sees: name a variable as key_env")
+        return self
+
+
+class EngineArm:
+    """Search a collection, by words, by vectors or by both.
+
+    A hybrid search fuses the two rankings of the engine by reciprocal ranks, the same for all engines.
+
+    Attributes:
+        params: Its parameters.
+        collection: What it searches.
+    """
+
+    def __init__(self, name: str, params: EngineParams, collection: Collection) -> None:
+        self.name = name
+        self.backbones = frozenset(_embeds(params))
+        self.params = params
+        self.collection = collection
+        self._version = ""
+        self._looked_at = -VERSION_S
+
+    @property
+    def version(self) -> str:
+        """What `ingest` has put there; empty if nothing did. Up to `VERSION_S` seconds old."""
+        now = time.monotonic()
+        if now - self._looked_at >= VERSION_S:
+            state = self.asked(self.collection.state)
+            self._version, self._looked_at = "" if state is None else state.shown, now
+        return self._version
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return the `k` best passages. Raises MissingEmbeddingError, ArmError."""
+        params = self.params
+        n = max(k, params.depth) if params.mode == "hybrid" else k
+        rankings = []
+        if params.mode != "dense":
+            rankings.append(_ranked(self.asked(lambda: self.collection.lexical(query, n)), n))
+        if params.mode != "lexical":
+            vector = query.embedding(params.backbone or "", arm=self.name)
+            if not np.isfinite(vector).all():
+                raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
+            rankings.append(_ranked(self.asked(lambda: self.collection.dense(vector, query, n)), n))
+        return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
+
+    def asked(self, ask: Callable[[], T]) -> T:
+        """Ask the collection. Raises ArmError."""
+        try:
+            return ask()
+        except ArmError as error:
+            raise type(error)(f"arm {self.name!r}: {error}") from error
+        except Exception as error:  # of a client that is not ours
+            raise ArmError(f"arm {self.name!r}: {explained(error)}") from error
+
+
+def _ranked(found: list[Passage], n: int) -> tuple[Passage, ...]:
+    """Return the best passages.
+
+    Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
+    cosine with a vector of zeros is no number, and counts as 0.
+    """
+    scores = (round(one.score, PLACES) if math.isfinite(one.score) else 0.0 for one in found)
+    return best((one.scored(score) for one, score in zip(found, scores, strict=True)), n)
+
+
+def explained(error: Exception) -> str:
+    """Return the first line of what a client of an engine says."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+
+
+def client(module: str, extra: str) -> ModuleType:
+    """Return the module of an engine's client. Raises ArmBuildError."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ArmBuildError(
+            f"the client of {extra} is not installed ({error}): pip install 'armwise[{extra}]'"
+        ) from error
+
+
+def check_reach(params: EngineParams, limits: NewArms) -> None:
+    """Refuse an arm over a collection, or with a variable, that is not named. Raises ArmError.
+
+    Args:
+        params: Of the arm.
+        limits: What may be named.
+    """
+    named = [one for one in limits.engines if one.place == params.place]
+    if not any(params.collection in one.collections for one in named):
+        raise ArmError(
+            f"collection {params.collection!r} of {params.place} is none that `new_arms.engines` of the "
+            "configuration names, and the arm is none of its arms"
+        )
+    variable = params.key_env if isinstance(params, NetworkParams) else None
+    if variable is not None and variable not in [name for one in named for name in one.variables]:
+        raise ArmError(
+            f"the variable {variable} may not be sent to {params.place}: `new_arms.engines` of the "
+            "configuration does not name it there"
+        )
+    if params.names_fields:
+        raise ArmError("only an arm of the configuration file can name the fields of a collection")
+
+
+def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
+    """Return the collection that arms with the same parameters but mode and depth share."""
+    own = params.model_copy(update={"mode": "lexical", "depth": 1})
+    return have.shared(("collection", own), lambda: make(own))
+
+
+def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> Kind[P]:
+    """Return the kind of the arms of an engine.
+
+    Args:
+        name: Of the kind.
+        params: Its parameters.
+        make: Opens a collection, without a connection. Raises ArmBuildError.
+    """
+
+    def build(arm: str, own: P, have: Resources, _: Members) -> EngineArm:
+        limits = reach_of(name, own, have)
+        if limits is not None:
+            check_reach(own, limits)
+        return EngineArm(arm, own, open_shared(own, have, make))
+
+    return Kind(
+        params,
+        build,
+        backbones=lambda own: () if own.backbone is None else (own.backbone,),
+        embeds=_embeds,
+        check_reach=check_reach,
+        filters=True,
+    )
+
+
+def _embeds(params: EngineParams) -> tuple[str, ...]:
+    return () if params.mode == "lexical" or params.backbone is None else (params.backbone,)

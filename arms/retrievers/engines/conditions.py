@@ -1,0 +1,193 @@
+"""What a caller may see, and what a query asks of the metadata, in the filter language of an engine.
+
+`condition_of` takes `Query.where` and `Query.groups` apart; a `Dialect` puts the parts together again, in an
+engine that compares metadata itself. An engine that does not gets `facts_of` each passage, and answers every
+condition by looking for one of several facts. A fact is a hash, so no text of a caller gets into a filter.
+
+`arms.filters.permits` is what both agree with.
+"""
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Protocol, TypeVar
+
+import orjson
+from typing_extensions import override
+
+from arms.base import Query
+from arms.filters import GROUPS, Comparison, Compound, Metadata, Scalar
+
+T = TypeVar("T")
+
+Order = Literal["gt", "gte", "lt", "lte"]
+
+FACT_BYTES = 12
+"""Two of a billion passages share a hash of so many bytes with a probability below 1e-10."""
+
+DIGITS = 16
+"""Hexadecimal digits of a number in `_sortable`."""
+
+
+class Dialect(Protocol[T]):
+    """How an engine writes conditions. Values are data of a caller: they are never part of a statement."""
+
+    def one_of(self, key: str, values: Sequence[Scalar]) -> T:
+        """Return: the value of `key` is one of these, or it is a list that holds one of them."""
+        ...
+
+    def ordered(self, key: str, how: Order, number: float) -> T:
+        """Return: the value of `key` is a number above or below another one."""
+        ...
+
+    def lacks(self, key: str) -> T:
+        """Return: there is no `key`, or it is null; an empty list is a value."""
+        ...
+
+    def every(self, parts: Sequence[T]) -> T:
+        """Return: all of these hold."""
+        ...
+
+    def some(self, parts: Sequence[T]) -> T:
+        """Return: one of these holds."""
+        ...
+
+    def negated(self, part: T) -> T:
+        """Return: this does not hold."""
+        ...
+
+
+def condition_of(query: Query, dialect: Dialect[T]) -> T:
+    """Return the condition that every passage of a query fulfils."""
+    open_to_all = dialect.lacks(GROUPS)
+    if query.groups:
+        open_to_all = dialect.some([open_to_all, dialect.one_of(GROUPS, sorted(query.groups))])
+    return open_to_all if query.where is None else dialect.every([open_to_all, _part(query.where, dialect)])
+
+
+def _part(where: Comparison | Compound, dialect: Dialect[T]) -> T:
+    if isinstance(where, Compound):
+        parts = [_part(part, dialect) for part in where.filters]
+        return dialect.every(parts) if where.type == "and" else dialect.some(parts)
+    values = where.value if isinstance(where.value, tuple) else (where.value,)
+    if where.type in ("eq", "in"):
+        return dialect.one_of(where.key, values)
+    if where.type in ("ne", "nin"):
+        return dialect.negated(dialect.one_of(where.key, values))
+    (number,) = values
+    return dialect.ordered(where.key, where.type, _float(number))  # type: ignore[arg-type]  # what remains
+
+
+class FactsDialect(Dialect[T], Protocol[T]):
+    """The dialect of an engine that looks for texts in a list, over the facts of passages."""
+
+    def any_of(self, facts: Sequence[str]) -> T:
+        """Return: one of these is among the facts of the passage; there may be none."""
+        ...
+
+    @override
+    def one_of(self, key: str, values: Sequence[Scalar]) -> T:
+        return self.any_of([_fact(key, "is", _canonical(value)) for value in values])
+
+    @override
+    def ordered(self, key: str, how: Order, number: float) -> T:
+        return self.any_of([_fact(key, "begins", digits) for digits in _prefixes(how, number)])
+
+    @override
+    def lacks(self, key: str) -> T:
+        return self.negated(self.any_of([_fact(key, "is there", "")]))
+
+
+class TextDialect(FactsDialect[str], Protocol):
+    """A language of engines whose conditions are joined by the words of SQL."""
+
+    def every(self, parts: Sequence[str]) -> str:
+        """Return: all of these hold."""
+        return f"({' and '.join(parts)})"
+
+    def some(self, parts: Sequence[str]) -> str:
+        """Return: one of these holds."""
+        return f"({' or '.join(parts)})"
+
+    def negated(self, part: str) -> str:
+        """Return: this does not hold."""
+        return f"(not {part})"
+
+
+def facts_of(metadata: Metadata) -> list[str]:
+    """Return what is true of metadata, hashed: equalities, presences, and the first digits of numbers.
+
+    >>> len(facts_of({"product": "router"})), len(facts_of({"year": 2024})), facts_of({})
+    (2, 18, [])
+    """
+    found = set[str]()
+    for key, value in metadata.items():
+        if value is None:
+            continue
+        found.add(_fact(key, "is there", ""))
+        for one in [value] if isinstance(value, str | int | float) else value:
+            found.add(_fact(key, "is", _canonical(one)))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            digits = _sortable(float(value))
+            found.update(_fact(key, "begins", digits[:n]) for n in range(1, DIGITS + 1))
+    return sorted(found)
+
+
+def stored(metadata: Metadata) -> str:
+    """Return metadata as JSON, with sorted keys."""
+    return orjson.dumps(dict(metadata), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata:
+    """Return metadata from JSON, or from what an engine has read of it."""
+    found = orjson.loads(text) if isinstance(text, str | bytes) else text
+    return found if isinstance(found, Mapping) else {}  # type: ignore[return-value]  # as it was stored
+
+
+def _fact(key: str, how: str, value: object) -> str:
+    return hashlib.blake2b(orjson.dumps([key, how, value]), digest_size=FACT_BYTES).hexdigest()
+
+
+def _canonical(value: Scalar) -> list[str]:
+    """Return a value so that equal ones are the same: 1 is 1.0, and True is not 1."""
+    if isinstance(value, str):
+        return ["text", value]
+    if isinstance(value, bool):
+        return ["truth", str(value)]
+    whole = isinstance(value, int) or value.is_integer()
+    return ["number", str(int(value)) if whole else repr(value)]
+
+
+def _float(number: Scalar) -> float:
+    """Return the nearest float; one that is too large is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if int(number) > 0 else -math.inf
+
+
+def _sortable(number: float) -> str:
+    """Return the bits of a number as digits that sort as the numbers do.
+
+    >>> _sortable(-1.0) < _sortable(-0.5) < _sortable(0.0) == _sortable(-0.0) < _sortable(2.0)
+    True
+    """
+    (bits,) = struct.unpack(">Q", struct.pack(">d", number + 0.0))
+    return f"{bits ^ ((1 << 64) - 1 if bits >> 63 else 1 << 63):0{DIGITS}x}"
+
+
+def _prefixes(how: Order, number: float) -> Iterator[str]:
+    """Yield the first digits of all numbers above or below one: those of a path in a tree of digits.
+
+    Source: Schindler and Diepenbroek 2008, Generic XML-based framework for metadata portals, Computers and
+    Geosciences 34(12), on which the numeric fields of Lucene were built.
+    """
+    if math.isnan(number):
+        return
+    digits = _sortable(number)
+    for place, digit in enumerate(digits):
+        others = range(int(digit, 16) + 1, 16) if how in ("gt", "gte") else range(int(digit, 16))
+        yield from (f"{digits[:place]}{other:x}" for other in others)
+    if how in ("gte", "lte"):
+        yield digits

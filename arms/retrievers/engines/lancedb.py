@@ -1,0 +1,174 @@
+"""LanceDB: vectors and full text search in files, of a folder or of an object store."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import Field
+
+from arms.base import ArmError, Passage, Query
+from arms.retrievers.engines.collection import VERSION_S, EngineParams, Row, State, client, engine_kind
+from arms.retrievers.engines.conditions import TextDialect, condition_of, facts_of, loaded_metadata, stored
+
+SHOWN = ["id", "title", "text", "metadata"]
+
+STATE = "armwise"
+"""Suffix of the table of the state."""
+
+
+class LanceParams(EngineParams):
+    """Parameters of an arm over a table of LanceDB."""
+
+    path: str = Field(
+        description="Folder of the database, or the address of an object store, as LanceDB has it."
+    )
+
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return self.path
+
+
+class Predicates(TextDialect):
+    """Conditions as predicates; the facts that they hold are hexadecimal digits."""
+
+    def any_of(self, facts: Sequence[str]) -> str:
+        """Return: one of these is a fact of the passage."""
+        listed = ", ".join(f"'{fact}'" for fact in facts)
+        return f"array_has_any(facts, [{listed}])" if facts else "FALSE"
+
+
+class LanceTable:
+    """A table of LanceDB."""
+
+    def __init__(self, params: LanceParams) -> None:
+        self._module = client("lancedb", "lancedb")
+        self._place, self._name = params.path, params.collection
+        self._lock = threading.Lock()
+        self._database: Any = None
+        self._table: Any = None
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages with at least one word, by BM25."""
+        wanted = self._module.query.MatchQuery(query.text, "search")
+        found = (
+            self._open()
+            .search(wanted, query_type="fts")
+            .where(condition_of(query, Predicates()), prefilter=True)
+        )
+        return [_passage(row, row["_score"]) for row in found.select([*SHOWN, "_score"]).limit(k).to_list()]
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Return the nearest passages by the cosine."""
+        found = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
+        found = found.where(condition_of(query, Predicates()), prefilter=True)
+        rows = found.select([*SHOWN, "_distance"]).limit(k).to_list()
+        return [_passage(row, 1.0 - row["_distance"]) for row in rows]
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._database is None:
+                fresh = timedelta(seconds=VERSION_S)
+                self._database = self._module.connect(self._place, read_consistency_interval=fresh)
+            return self._database
+
+    def _there(self, name: str) -> bool:
+        database, token = self._connected(), None
+        while True:
+            page = database.list_tables(page_token=token)
+            if name in page.tables or not (token := page.page_token):
+                return name in page.tables
+
+    def _open(self) -> Any:
+        database = self._connected()
+        with self._lock:
+            if self._table is None:
+                self._table = database.open_table(self._name)
+            return self._table
+
+    def create(self, dim: int | None) -> None:
+        """Make the table, and its index of words."""
+        if self._there(self._name):
+            return
+        pa: Any = client("pyarrow", "lancedb")
+        texts = ("id", "title", "text", "search", "metadata", "digest")
+        columns = [pa.field(name, pa.utf8()) for name in texts]
+        columns.append(pa.field("facts", pa.list_(pa.utf8())))
+        if dim is not None:
+            columns.append(pa.field("vector", pa.list_(pa.float32(), dim)))
+        table = self._connected().create_table(self._name, schema=pa.schema(columns))
+        table.create_index("id", config=self._module.index.BTree())
+        table.create_index("search", config=self._module.index.FTS(remove_stop_words=False))
+
+    def state(self) -> State | None:
+        """Return what was put there."""
+        name = f"{self._name}_{STATE}"
+        if not self._there(name):
+            return None
+        (row,) = self._connected().open_table(name).to_arrow().to_pylist()
+        return State(**orjson.loads(row["state"]))
+
+    def keep(self, state: State) -> None:
+        """Store a state in a table beside."""
+        row = {"state": orjson.dumps(asdict(state)).decode()}
+        self._connected().create_table(f"{self._name}_{STATE}", data=[row], mode="overwrite")
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._open().count_rows()) if self._there(self._name) else 0
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of rows."""
+        listed = ", ".join(map(_literal, ids))
+        found = self._open().search().where(f"id IN ({listed})").select(["id", "digest"]).limit(len(ids))
+        return {row["id"]: row["digest"] for row in found.to_list()}
+
+    def ids(self) -> Iterator[str]:
+        """Yield every id."""
+        for batch in self._open().search().select(["id"]).to_batches():
+            yield from batch.column("id").to_pylist()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Insert or replace rows."""
+        values = [
+            {
+                "id": row.passage.id,
+                "title": row.passage.title,
+                "text": row.passage.text,
+                "search": f"{row.passage.title} {row.passage.text}",
+                "metadata": stored(row.passage.metadata),
+                "digest": row.digest,
+                "facts": facts_of(row.passage.metadata),
+                **({} if row.vector is None else {"vector": np.asarray(row.vector, dtype=np.float32)}),
+            }
+            for row in rows
+        ]
+        change = self._open().merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        change.execute(values)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete rows."""
+        self._open().delete(f"id IN ({', '.join(map(_literal, ids))})")
+
+    def finish(self) -> None:
+        """Merge what was written in pieces, and index it."""
+        self._open().optimize()
+
+
+def _literal(text: str) -> str:
+    """Return a text as a literal of SQL, which has no escapes but the doubled quote."""
+    if "\0" in text:
+        raise ArmError(f"id {text!r} has a NUL")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _passage(row: dict[str, Any], score: float) -> Passage:
+    return Passage(row["id"], row["title"], row["text"], score, loaded_metadata(row["metadata"]))
+
+
+KIND = engine_kind("lancedb", LanceParams, LanceTable)

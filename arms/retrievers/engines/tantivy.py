@@ -1,0 +1,206 @@
+"""Tantivy: full text search in a folder, as a library."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import Field
+
+from arms.base import ArmError, Passage, Query
+from arms.retrievers.engines.collection import EngineParams, Row, State, client, engine_kind
+from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of, loaded_metadata, stored
+
+STATE = "armwise.json"
+
+ANALYZER = "armwise"
+
+LONGEST_WORD = 40
+
+HEAP_BYTES = 128 << 20
+"""Memory of the writer."""
+
+
+class TantivyParams(EngineParams):
+    """Parameters of an arm over an index of Tantivy."""
+
+    path: str = Field(description="Folder of the indexes; each collection is a folder in it.")
+    mode: Literal["lexical"] = Field("lexical", description="By words.")
+    backbone: None = Field(None, description="None: there are no vectors.")
+    language: str = Field("english", description="Language of the stemmer.")
+
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return self.path
+
+
+class Clauses(FactsDialect[Any]):
+    """Conditions as queries of Tantivy."""
+
+    def __init__(self, module: Any, schema: Any) -> None:
+        self._query, self._occur, self._schema = module.Query, module.Occur, schema
+
+    def any_of(self, facts: Sequence[str]) -> Any:
+        """Return: one of these is a fact of the passage."""
+        return self._query.term_set_query(self._schema, "facts", list(facts))
+
+    def every(self, parts: Sequence[Any]) -> Any:
+        """Return: all of these hold."""
+        return self._query.boolean_query([(self._occur.Must, part) for part in parts])
+
+    def some(self, parts: Sequence[Any]) -> Any:
+        """Return: one of these holds."""
+        return self._query.boolean_query([(self._occur.Should, part) for part in parts])
+
+    def negated(self, part: Any) -> Any:
+        """Return: this does not hold."""
+        every = self._query.all_query()
+        return self._query.boolean_query([(self._occur.Must, every), (self._occur.MustNot, part)])
+
+
+class TantivyIndex:
+    """An index of Tantivy in a folder."""
+
+    def __init__(self, params: TantivyParams) -> None:
+        self._module: Any = client("tantivy", "tantivy")
+        self._folder = Path(params.path).expanduser() / params.collection
+        module = self._module
+        self._analyzer = (
+            module.TextAnalyzerBuilder(module.Tokenizer.simple())
+            .filter(module.Filter.remove_long(LONGEST_WORD))
+            .filter(module.Filter.lowercase())
+            .filter(module.Filter.stemmer(params.language))
+            .build()
+        )
+        self._schema = _schema(module)
+        self._clauses = Clauses(module, self._schema)
+        self._lock = threading.Lock()
+        self._opened: Any = None
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        """Return passages with at least one word, by BM25."""
+        module, index = self._module, self._index()
+        words = list(dict.fromkeys(self._analyzer.analyze(query.text)))
+        if not words:
+            return []
+        term = module.Query.term_query
+        wanted = self._clauses.some(
+            [term(self._schema, "search", word, index_option="freq") for word in words]
+        )
+        allowed = module.Query.const_score_query(condition_of(query, self._clauses), 0.0)
+        searcher = index.searcher()
+        hits = searcher.search(self._clauses.every([wanted, allowed]), k, count=False).hits
+        return [_passage(searcher.doc(address), score) for score, address in hits]
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        """Refuse: there are no vectors."""
+        del vector, query, k
+        raise ArmError("Tantivy has no vectors")
+
+    def _index(self) -> Any:
+        """Return the index. Raises ArmError where there is none."""
+        with self._lock:
+            if self._opened is None:
+                if not self._folder.is_dir() or not self._module.Index.exists(str(self._folder)):
+                    raise ArmError(f"no index in {self._folder}: armwise ingest --into this arm")
+                self._opened = self._module.Index(self._schema, str(self._folder))
+                self._opened.register_tokenizer(ANALYZER, self._analyzer)
+            return self._opened
+
+    def create(self, dim: int | None) -> None:
+        """Make the index."""
+        del dim
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._module.Index(self._schema, str(self._folder))
+
+    def state(self) -> State | None:
+        """Return what was put there."""
+        path = self._folder / STATE
+        return State(**orjson.loads(path.read_bytes())) if path.exists() else None
+
+    def keep(self, state: State) -> None:
+        """Store a state beside the index."""
+        unfinished = self._folder / f"{STATE}.part"
+        unfinished.write_bytes(orjson.dumps(asdict(state)))
+        unfinished.replace(self._folder / STATE)
+
+    def count(self) -> int:
+        """Return the number of documents."""
+        there = self._folder.is_dir() and self._module.Index.exists(str(self._folder))
+        return int(self._searcher().num_docs) if there else 0
+
+    def _searcher(self) -> Any:
+        index = self._index()
+        index.reload()
+        return index.searcher()
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the digests of documents."""
+        searcher = self._searcher()
+        wanted = self._module.Query.term_set_query(self._schema, "id", list(ids))
+        found = [searcher.doc(at) for _, at in searcher.search(wanted, max(1, len(ids)), count=False).hits]
+        return {one.get_first("id"): one.get_first("digest") for one in found}
+
+    def ids(self) -> Iterator[str]:
+        """Yield every id."""
+        # by a query, as the terms of deleted documents stay until their segment is merged
+        present = self._module.Query.all_query()
+        yield from (name for name, _ in self._searcher().terms_with_prefix("id", "", present))
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Add documents in place of those of the same ids, and commit."""
+        documents = [
+            {
+                "id": row.passage.id,
+                "title": row.passage.title,
+                "text": row.passage.text,
+                "search": f"{row.passage.title} {row.passage.text}",
+                "metadata": stored(row.passage.metadata),
+                "facts": facts_of(row.passage.metadata),
+                "digest": row.digest,
+            }
+            for row in rows
+        ]
+        self._change([row.passage.id for row in rows], documents)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete documents, and commit."""
+        self._change(ids, [])
+
+    def _change(self, gone: Sequence[str], documents: Sequence[dict[str, Any]]) -> None:
+        writer = self._index().writer(heap_size=HEAP_BYTES, num_threads=1)
+        for name in gone:
+            writer.delete_documents_by_term("id", name)
+        for document in documents:
+            writer.add_document(self._module.Document.from_dict(document, self._schema))
+        writer.commit()
+        writer.wait_merging_threads()
+
+    def finish(self) -> None:
+        """Let this process see what was written."""
+        self._index().reload()
+
+
+def _schema(module: Any) -> Any:
+    made = module.SchemaBuilder()
+    made.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
+    made.add_text_field("search", tokenizer_name=ANALYZER, index_option="freq")
+    made.add_text_field("facts", tokenizer_name="raw", index_option="basic")
+    for name in ("title", "text", "metadata", "digest"):
+        made.add_text_field(name, stored=True, tokenizer_name="raw", index_option="basic")
+    return made.build()
+
+
+def _passage(document: Any, score: float) -> Passage:
+    title, metadata = document.get_first("title"), document.get_first("metadata")
+    return Passage(
+        document.get_first("id"), title, document.get_first("text"), score, loaded_metadata(metadata)
+    )
+
+
+KIND = engine_kind("tantivy", TantivyParams, TantivyIndex)

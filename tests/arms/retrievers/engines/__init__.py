@@ -1,0 +1,1 @@
+"""Arms over search engines."""

@@ -1,0 +1,183 @@
+"""How an arm over an engine is built: what it may reach, its parameters, its client."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
+from arms.filters import Comparison
+from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
+from arms.retrievers.engines.collection import EngineArm, EngineParams
+from arms.retrievers.engines.postgres_table import PostgresTable
+from arms.retrievers.engines.qdrant import Filters, in_folder
+from arms.retrievers.kind import ArmSpec, Resources, Trust
+from arms.retrievers.new_arms import EngineAccess, NewArms
+from tests.arms.contract import DIM, ask
+from tests.arms.retrievers.engines.conftest import Engine
+from tests.arms.retrievers.test_catalog import BACKBONES
+from tests.postgres import Server
+
+DATABASE = "postgresql://search@db.example/search"
+NAMED = NewArms(engines=(EngineAccess(place=DATABASE, collections=("passages",), variables=("SEARCH_KEY",)),))
+
+
+def postgres(**params: Any) -> ArmSpec:
+    return ArmSpec(kind="postgres", params={"url": DATABASE, "collection": "passages", **params})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (postgres(url="postgresql://search@169.254.169.254/search"), "none that `new_arms.engines`"),
+        (postgres(url="postgresql://search@db.example/other"), "none that `new_arms.engines`"),
+        (postgres(collection="decisions"), "'decisions' of postgresql"),
+        (postgres(key_env="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY may not be sent"),
+        (postgres(fields={"metadata": None}), "only an arm of the configuration file can name the fields"),
+        (ArmSpec(kind="tantivy", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
+        (ArmSpec(kind="qdrant", params={"url": "http://db.example", "collection": "passages"}), "is none"),
+    ],
+)
+def test_an_arm_from_outside_reaches_no_more_than_is_named(
+    spec: ArmSpec, message: str, corpus: Any, tmp_path: Path
+) -> None:
+    trust = Trust((), NAMED)
+    with pytest.raises(ArmSpecError, match=message):
+        check_new({"arm": spec}, trust, (), Path("/nowhere"))
+    with pytest.raises(ArmError, match=message):  # and where it is built
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}, trust=trust))
+    check_new({"arm": spec}, Trust((spec,), NAMED), (), Path("/nowhere"))  # one of the file
+
+
+def test_an_arm_from_outside_searches_what_is_named() -> None:
+    for params in ({}, {"language": "german", "key_env": "SEARCH_KEY"}):
+        check_new({"arm": postgres(**params)}, Trust((), NAMED), (), Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"url": "postgresql://me:secret@db/search"}, "url holds a password"),
+        ({"url": "mysql://db/search"}, "does not begin with postgresql://"),
+        ({"collection": 'a"; DROP TABLE b'}, "collection"),
+        ({"language": "english'"}, "language"),
+        ({"mode": "dense"}, "mode dense needs a backbone"),
+    ],
+)
+def test_wrong_parameters_are_said(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArmSpecError, match=message):
+        described("arm", postgres(**params))
+
+
+BAD_PLACES = [{}, {"url": "http://q", "path": "q"}, {"url": "http://me:x@q"}, {"url": "q"}]
+
+
+@pytest.mark.parametrize("place", BAD_PLACES)
+def test_a_qdrant_is_in_one_place(place: dict[str, str]) -> None:
+    with pytest.raises(ArmSpecError, match="url"):
+        described("arm", ArmSpec(kind="qdrant", params={"collection": "x", **place}))
+
+
+def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path) -> None:
+    monkeypatch.delenv("SEARCH_KEY", raising=False)
+    resources = Resources(corpus, tmp_path, {}, {"arm": postgres(key_env="SEARCH_KEY")})
+    with pytest.raises(ArmBuildError, match="set the variable SEARCH_KEY"):
+        build_arm("arm", resources)
+
+
+MODULES = {"qdrant": "qdrant_client", "tantivy": "tantivy", "lancedb": "lancedb"}
+
+
+@pytest.mark.parametrize(("kind", "module"), MODULES.items())
+def test_a_client_that_is_not_installed_is_named(
+    kind: str, module: str, monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    spec = ArmSpec(kind=kind, params={"path": str(tmp_path), "collection": "x"})
+    with pytest.raises(ArmBuildError, match=rf"pip install 'armwise\[{kind}\]'"):
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}))
+
+
+def test_arms_over_one_collection_share_it(engine: Engine, corpus: Any, tmp_path: Path) -> None:
+    specs = {mode: engine.spec("encyclopedia", mode) for mode in engine.modes}
+    resources = Resources(corpus, tmp_path, BACKBONES, specs)
+    arms = [build_arm(mode, resources) for mode in specs]
+    assert all(isinstance(arm, EngineArm) and arm.collection is arms[0].collection for arm in arms)  # type: ignore[attr-defined]
+    for name, arm in zip(specs, arms, strict=True):
+        assert arm.backbones == frozenset(() if name == "lexical" else ("hashed",))
+
+
+def test_every_engine_filters() -> None:
+    kinds = {name for name, kind in KINDS.items() if issubclass(kind.params, EngineParams)}
+    assert kinds == {"postgres", "qdrant", "tantivy", "lancedb", "opensearch", "elasticsearch", "milvus"}
+    assert all(KINDS[name].filters for name in kinds)
+    assert not KINDS["remote"].filters
+
+
+def test_a_name_that_qdrant_cannot_quote_is_refused() -> None:
+    with pytest.raises(QuestionRefusedError, match="quotation mark"):
+        Filters(pytest.importorskip("qdrant_client").models, "metadata").lacks('x" OR "y')
+
+
+def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> None:
+    url = postgres.fresh()
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(
+            'CREATE TABLE pages (page_id int, "Body %" text, words tsvector '
+            "GENERATED ALWAYS AS (to_tsvector('simple', \"Body %\")) STORED)"
+        )
+        connection.execute("INSERT INTO pages VALUES (7, 'the Danube'), (8, 'the Rhine')")
+    fields = {"id": "page_id", "title": None, "text": "Body %", "search": "words", "metadata": None}
+    params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
+    own = described("arm", ArmSpec(kind="postgres", params=params))[1]
+    arm = EngineArm("arm", own, PostgresTable(own))
+    assert arm.search(Query("which Danube?"), 5).passages[0].scored(0.0) == Passage("7", "", "the Danube")
+    for groups in (frozenset[str](), frozenset({"staff"})):
+        assert len(arm.search(Query("the", groups=groups), 5).passages) == 2
+    nothing = Comparison(type="eq", key="x", value=1)
+    assert arm.search(Query("the", where=nothing), 5).passages == ()
+    assert arm.version == ""
+    postgres.drop(url)
+
+
+def test_points_of_others_are_searched_by_their_own_fields(tmp_path: Path, corpus: Any) -> None:
+    """As LangChain writes them: one vector without a name, the text beside its metadata."""
+    client = pytest.importorskip("qdrant_client")
+    params: dict[str, Any] = {
+        "path": str(tmp_path),
+        "collection": "notes",
+        "mode": "dense",
+        "backbone": "hashed",
+    }
+    params["fields"] = {"id": None, "title": None, "text": "page_content", "vector": ""}
+    resources = Resources(corpus, tmp_path, BACKBONES, {"arm": ArmSpec(kind="qdrant", params=params)})
+    arm = build_arm("arm", resources)
+    qdrant = in_folder(str(tmp_path))
+    models = client.models
+    qdrant.create_collection("notes", models.VectorParams(size=DIM, distance=models.Distance.COSINE))
+    query = ask("the Danube", arm.backbones)
+    vector = query.embeddings["hashed"].tolist()
+    payloads = [
+        {"page_content": "the Danube", "metadata": m} for m in ({"year": 1}, {"allowed_groups": ["a"]})
+    ]
+    qdrant.upsert(
+        "notes", [models.PointStruct(id=n, payload=p, vector=vector) for n, p in enumerate(payloads)]
+    )
+    (found,) = arm.search(query, 5).passages
+    assert (found.id, found.text, found.metadata) == ("0", "the Danube", {"year": 1})
+    assert len(arm.search(replace(query, groups=frozenset({"a"})), 5).passages) == 2
+
+
+def test_a_folder_of_qdrant_that_another_process_has_is_said(
+    tmp_path: Path, corpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise RuntimeError(f"Storage folder {path} is already accessed by another instance of Qdrant client.")
+
+    monkeypatch.setattr(pytest.importorskip("qdrant_client"), "QdrantClient", refuse)
+    spec = ArmSpec(kind="qdrant", params={"path": str(tmp_path), "collection": "x"})
+    with pytest.raises(ArmBuildError, match="already accessed by another instance"):
+        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}))
