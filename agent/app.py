@@ -16,12 +16,13 @@ from ray import serve
 from ray.serve import Application, Deployment
 
 from agent.config import AppConfig, configured
-from agent.hosts import METRICS_FOLDER, Ingress, JobsHost, LearnerHost
+from agent.hosts import Ingress, JobsHost, LearnerHost
 from agent.hosts import arms as hosted
 from agent.proxy import RUN_FOLDER
 from agent.routers import saved
 from agent.telemetry import begin
 from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, placement
+from arms.llm import writing
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""
@@ -49,7 +50,10 @@ def assemble(config: AppConfig) -> Application:
         if backbone.host == "own"
     }
     at_once = 4 * config.limits.in_flight
-    generator = _deployment(GeneratorHost, "Generator", at_once).bind(config.llm, prepare)
+    generators = {
+        name: _deployment(GeneratorHost, generator_of(name), at_once).bind(spec, prepare)
+        for name, spec in config.models.items()
+    }
     placed = dict.fromkeys(host for point in points for host in placement.needed(point.arms))
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
@@ -57,19 +61,19 @@ def assemble(config: AppConfig) -> Application:
             hosted.arms_on(host, config.arms, placed),
             partial(hosted.live_on, host, config),
             embedders,
-            generator,
+            generators[writing.DEFAULT],
         )
         for host in placed
     }
-    environment = {"env_vars": {METRICS_FOLDER: str(metrics_folder())}}
-    ingress = _deployment(Ingress, "Ingress", at_once, runtime_env=environment)
+    ingress = _deployment(Ingress, "Ingress", at_once)
     return ingress.options(health_check_period_s=0.25).bind(
         config,
         hosts,
         embedders,
-        generator,
+        generators,
         _deployment(LearnerHost, "Learner", 1).options(health_check_period_s=2).bind(config),
         _deployment(JobsHost, "Jobs", 1).bind(config),
+        str(metrics_folder()),
     )
 
 
@@ -92,20 +96,23 @@ def metrics_folder() -> Path:
     return own
 
 
-def _deployment(host: type, name: str, at_once: int, **actor: Any) -> Deployment:
+def generator_of(model: str) -> str:
+    """Return the deployment of a language model."""
+    return "Generator" if model == writing.DEFAULT else f"Generator-{model}"
+
+
+def _deployment(host: type, name: str, at_once: int) -> Deployment:
     """Return a deployment of a class.
 
     Args:
         host: The class.
         name: Its name in `deployments` of the configuration file.
         at_once: Concurrent calls of one replica, waiting ones included.
-        actor: More options of the Ray actor of each replica.
     """
-    options = {"num_cpus": CPUS_A_REPLICA, **actor}
     return serve.deployment(
         name=name,
         max_ongoing_requests=at_once,
         graceful_shutdown_timeout_s=10,
         max_surge_percent=SURGE_PERCENT,
-        ray_actor_options=options,
+        ray_actor_options={"num_cpus": CPUS_A_REPLICA},
     )(host)

@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.filters import Comparison, Compound, Metadata
+
 
 class ArmError(Exception):
     """An arm failed; the message names it and the reason."""
@@ -41,12 +43,14 @@ class Passage:
         title: Title of its document; may be empty.
         text: The text.
         score: The arm's own score; comparable within one retrieval only.
+        metadata: What else is known of it, such as its page or who may see it.
     """
 
     id: str
     title: str
     text: str
     score: float = 0.0
+    metadata: Metadata = field(default_factory=dict, hash=False)
 
     def scored(self, score: float) -> "Passage":
         """Return the same passage with another score."""
@@ -61,11 +65,15 @@ class Query:
         text: The question.
         embeddings: Unit vectors by the name of the backbone, shape (dim,), float32.
         seed: Seed of stochastic arms, derived from the decision id.
+        where: What the metadata of every passage fulfils; None for any.
+        groups: Those of the caller: a passage with `allowed_groups` is for one of these.
     """
 
     text: str
     embeddings: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     seed: int = 0
+    where: Comparison | Compound | None = None
+    groups: frozenset[str] = frozenset()
 
     def embedding(self, backbone: str, *, arm: str) -> NDArray[np.float32]:
         """Return the vector of `backbone`, shape (dim,). Raises MissingEmbeddingError."""
@@ -127,7 +135,8 @@ class Arm(Protocol):
         backbones: The embeddings that a query must have.
 
     A class of a user's own may also have `light = True`: a search takes at most a few milliseconds of
-    one thread and waits for nothing, so it may run beside HTTP.
+    one thread and waits for nothing, so it may run beside HTTP; and `filters = True`: it returns only
+    passages that the query permits, so it may be asked where a request has a filter or passages have groups.
     """
 
     name: str

@@ -120,7 +120,7 @@ def serve(
         store,
         FakeArms({"dense": _find}),
         FakeEmbedders(),
-        generator,
+        {"default": generator},
         gate=partial(verdict, store, configuration_of(config), clock=clock),
         telemetry=Telemetry(),
         clock=clock,

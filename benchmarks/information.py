@@ -256,7 +256,7 @@ async def replayed(
         store,
         arms,
         arms,
-        model,
+        {"default": model},
         gate=partial(verdict, store, configuration_of(config), clock=clock),
         telemetry=Telemetry(),
         clock=clock,

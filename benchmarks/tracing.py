@@ -40,6 +40,7 @@ from agent.telemetry import TelemetrySpec
 from agent.telemetry.process import traced
 from arms import tracing
 from arms.deployments import Embedders, GeneratorHost, spans
+from arms.llm.writing import DEFAULT
 from benchmarks.http_target import in_process, settings
 from feedback.clock import SteadyClock
 from feedback.log import open_log
@@ -96,7 +97,9 @@ def opened(config: AppConfig) -> Replica:
     learner.step()
     gate = partial(verdict, store, configuration_of(config), clock=clock)
     arms = hosted.open_here(config, {}, encoders, writer)
-    return Replica(config, store, arms, encoders, writer, gate=gate, telemetry=Telemetry(), clock=clock)
+    return Replica(
+        config, store, arms, encoders, {DEFAULT: writer}, gate=gate, telemetry=Telemetry(), clock=clock
+    )
 
 
 async def ask(app: Any, path: str) -> None:

@@ -36,6 +36,8 @@ class Mask(StrEnum):
     """The request excluded it."""
     NOT_ALLOWED = "not_allowed"
     """The request named arms to choose among, and not this one."""
+    CANNOT_FILTER = "cannot_filter"
+    """It cannot keep to the filter of the request, or to the permissions of passages."""
     LOADING = "loading"
     """Its encoder was not loaded yet."""
     BREAKER_OPEN = "breaker_open"
@@ -44,6 +46,10 @@ class Mask(StrEnum):
     """As many searches of it were under way as may be at a time."""
     SEARCH_FAILED = "search_failed"
     """It failed for this question already, before the draw."""
+    LLM_UNAVAILABLE = "llm_unavailable"
+    """Its language model had failed several times in a row, or had no room or rate left."""
+    UNSUPPORTED = "unsupported"
+    """Its language model does not support what the request asked for."""
 
 
 class Status(StrEnum):

@@ -30,6 +30,7 @@ PAGES = (
     "docs/guide/own-data.md",
     "docs/guide/feedback.md",
     "docs/guide/arms.md",
+    "docs/guide/engines.md",
     "docs/guide/policies.md",
     "docs/guide/replay.md",
     "docs/guide/promotion.md",
@@ -42,6 +43,7 @@ PAGES = (
     "docs/guide/personalizer.md",
     "docs/guide/data.md",
     "docs/guide/telemetry.md",
+    "docs/guide/permissions.md",
     "docs/guide/keys.md",  # last: it closes the service
 )
 
@@ -54,11 +56,13 @@ ELSEWHERE = {
     "armwise promote 41": "likewise",
     "armwise rollback 17": "likewise",
     "later_labels": "tests/agent/offline/test_evaluate_router.py, with outcomes of other questions",
-    "RAY_AUTH_MODE": "a cluster of its own: tests/live starts one",
+    "RAY_AUTH_MODE": "a cluster of its own: tests/nodes/test_guide.py makes one",
     "ray get-auth-token": "likewise",
-    "cluster.yaml": "likewise, with a configuration of its own",
+    "cluster.yaml": "likewise",
     "ray start": "likewise",
-    "serve deploy": "likewise",
+    "ray stop": "likewise",
+    "serve status": "likewise",
+    "serve shutdown": "likewise",
     "export OTEL": "tests/live/test_telemetry.py, with a receiver of its own",
     "benchmarks/tracing.py": "it takes minutes",
 }

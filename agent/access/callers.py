@@ -38,6 +38,7 @@ class Caller:
         limits: What it may use.
         point: The decision point that the request is for; empty for the default one.
         points: Names of the others, which no id of the default point begins with.
+        groups: Whose passages it may see, beside those for everybody; none where the service is open.
     """
 
     key: str | None
@@ -48,6 +49,7 @@ class Caller:
     limits: KeyLimits = keys.UNLIMITED
     point: str = ""
     points: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
 
     def at(self, point: str, points: frozenset[str]) -> "Caller":
         """Return the same caller at a decision point; empty for the default one."""

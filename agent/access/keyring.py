@@ -95,7 +95,9 @@ class NewKey(sections.KeyBase):
             self.rpm_limit, self.tpm_limit, self.max_budget, self.token_budget, self.budget_duration
         )
         expires = None if self.expires is None else self.expires.timestamp()
-        return KeySettings(self.name, self.scopes, self.project, self.source, limits, expires, self.tags)
+        return KeySettings(
+            self.name, self.scopes, self.project, self.source, limits, expires, self.tags, self.groups
+        )
 
 
 class Keyring:
@@ -152,7 +154,11 @@ class Keyring:
         held = [caller for secret, caller in self._configured if hmac.compare_digest(secret, token.encode())]
         if not held:
             raise UnauthorizedError("a key is needed: Authorization: Bearer <key>")
-        return replace(held[0], scopes=frozenset[Scope]().union(*(caller.scopes for caller in held)))
+        return replace(
+            held[0],
+            scopes=frozenset[Scope]().union(*(caller.scopes for caller in held)),
+            groups=frozenset[str]().union(*(caller.groups for caller in held)),
+        )
 
     def _of_log(self, public_id: str, secret: str) -> Caller:
         key, caller = self._logged.get(public_id, (None, OPEN))
@@ -189,10 +195,12 @@ def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:
 
 
 def _configured(key: Key) -> Caller:
-    return Caller(key.env, caller_scopes(key.scopes), key.project, key.source)
+    scopes, groups = caller_scopes(key.scopes), frozenset(key.groups)
+    return Caller(key.env, scopes, key.project, key.source, groups=groups)
 
 
 def _logged(key: keys.ApiKey) -> Caller:
     s = key.settings
     scopes = caller_scopes(tuple(s.scopes))  # type: ignore[arg-type]  # as they were checked when it was made
-    return Caller(key.public_id, scopes, s.project, s.source, s.expires, s.limits)
+    groups = frozenset(s.groups)
+    return Caller(key.public_id, scopes, s.project, s.source, s.expires, s.limits, groups=groups)

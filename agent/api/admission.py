@@ -19,7 +19,6 @@ from agent.api.errors import ApiError
 from agent.serving import Ask, Decided, Finished, Replica, TurnError, choices, messages, paced
 from agent.telemetry import log_turn
 from arms.base import Retrieval
-from arms.llm import catalog
 from feedback.errors import ConflictError
 from feedback.events import Cost, Execution, Status
 from feedback.log import Record
@@ -121,12 +120,18 @@ def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
     """Return the most tokens, and the most USD, that the language model is likely to take for a turn."""
     if not ask.messages:
         return 0, 0.0
-    config = replica.config
     characters = sum(len(message["content"]) for message in ask.messages)
     characters += len(orjson.dumps((dict(ask.options), [m.get("tool_calls") for m in ask.messages])))
-    read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * config.answering.word_budget
-    written = ask.max_tokens * ask.options.get("n", 1)
-    return read + written, catalog.usd_of(config.llm, read, written)
+    turns, most, dearest = replica.turns, 0, 0.0
+    for name, info in turns.arms.items():
+        if name != (ask.forced or name) or (ask.allowed is not None and name not in ask.allowed):
+            continue
+        how = info.answering
+        read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * how.word_budget
+        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
+        most = max(most, read + written)
+        dearest = max(dearest, turns.models[how.llm].usd_of(read, written))
+    return most, dearest
 
 
 def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit]) -> None:
@@ -201,7 +206,8 @@ async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator
     else:
         yield await replica.turns.again(ask, record.decision, execution)
     # The log holds no finish reason of a text: one of the greatest length allowed was cut.
-    cut = bool(ask.messages) and execution.cost.completion_tokens >= ask.max_tokens
+    how = replica.turns.known[execution.served or record.decision.drawn].answering
+    cut = bool(ask.messages) and execution.cost.completion_tokens >= (ask.max_tokens or how.max_tokens)
     answered = choices.Choices.of(execution.answer or "", "length" if cut else "stop")
     for chunk in answered.chunks():
         yield chunk

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from agent.api.schemas import AgentOptions
 from agent.policies import FeatureSpec
 from agent.serving import Ask, Decided, Finished, Replica, choices, messages
 from arms import tracing
+from arms.filters import GROUPS, Comparison, Compound, comparisons
 from arms.llm import Chunk
 from feedback.log import erasures
 
@@ -56,6 +58,7 @@ def ask_of(
     body: Asking,
     key: str | None,
     param: str = "messages",
+    where: Comparison | Compound | None = None,
     **rest: Any,
 ) -> Ask:
     """Check what the routes have in common, and return the question for the turn. Raises ApiError."""
@@ -66,6 +69,7 @@ def ask_of(
         message = f"the question has {len(question)} characters; at most {limit} are read"
         raise ApiError("invalid_value", message, param)
     user = options.user or getattr(body, "user", None)
+    groups = _groups(caller, options.groups)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
         question=replica.redact(question),
@@ -78,9 +82,31 @@ def ask_of(
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
-        request_digest=digest_of(body) if key else "",
+        request_digest=digest_of(body, groups) if key else "",
+        where=_where(options.filters if where is None else where),
+        groups=groups,
         **rest,
     )
+
+
+def _groups(caller: Caller, wanted: Sequence[str] | None) -> frozenset[str]:
+    """Return the groups that a request is made for: those of its key, or fewer. Raises ApiError."""
+    if wanted is None:
+        return caller.groups
+    if foreign := sorted({*wanted} - caller.groups):
+        message = (
+            f"this key is not of the groups {', '.join(map(repr, foreign))}: some of its own were expected"
+        )
+        raise ApiError("forbidden", message, "agent.groups")
+    return frozenset(wanted)
+
+
+def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
+    """Return a filter that does not look at who else may see a passage. Raises ApiError."""
+    if where is not None and any(one.key == GROUPS for one in comparisons(where)):
+        message = f"{GROUPS!r} cannot be filtered by: the key has the groups of its callers"
+        raise ApiError("invalid_value", message, "filters")
+    return where
 
 
 def user_digest(replica: Replica, caller: Caller, user: str | None) -> str | None:
@@ -134,9 +160,14 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
-def digest_of(body: Asking | BaseModel) -> str:
-    """Return a hash of a request; a field at its default is left out, so that a new field changes none."""
+def digest_of(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) -> str:
+    """Return a hash of a request; a field at its default is left out, so that a new field changes none.
+
+    Callers of other groups make another request: an answer was written from what its callers may see.
+    """
     explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # of numbers in the context
+    if groups:
+        explicit += json.dumps(sorted(groups))
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 

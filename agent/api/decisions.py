@@ -1,7 +1,7 @@
 """`/v1/decisions`: what is known of a decision, and whether it can be computed again from the log."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar
@@ -21,7 +21,19 @@ from agent.learning import restore
 from agent.learning import verify as learning_verify
 from agent.policies import Policy, PolicyError
 from agent.serving import Replica, choices
-from feedback.events import LABELS, Decision, Example, Feedback, Kind, Mode, Status
+from arms.base import ArmError, Passage
+from arms.filters import permits
+from feedback.events import (
+    LABELS,
+    Decision,
+    Example,
+    Execution,
+    Feedback,
+    Kind,
+    Mode,
+    Observation,
+    Status,
+)
 from feedback.fold import DecisionFact, Fold
 from feedback.log import Record, listing
 from feedback.registry import Version, keys
@@ -32,6 +44,8 @@ router = APIRouter(tags=["decisions"])
 Result = TypeVar("Result")
 
 Fact = TypeVar("Fact", Decision, Feedback)
+
+Run = TypeVar("Run", Execution, Observation)
 
 
 @router.get("/v1/decisions", **documented("listDecisions", replies.DecisionList, scopes=("decide", "read")))
@@ -97,8 +111,43 @@ async def decision(replica: AppReplica, caller: RequestCaller, decision_id: Deci
         found = ranking.record_by_ids(found)
     if "read" not in caller.scopes:
         found = replace(found, observations=())
+    found, withheld = await _permitted(replica, caller, found)
     # in a thread: a decision may have thousands of items of feedback
-    return await asyncio.to_thread(lambda: JSONResponse(document(found, replica.config, replica.clock())))
+    shown = await asyncio.to_thread(document, found, replica.config, replica.clock())
+    return JSONResponse(shown | {"withheld": withheld})
+
+
+async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
+    """Return those of passages that are in the corpus, and that the groups of a key permit, by id.
+
+    Raises:
+        ArmError: The corpus is not at hand.
+    """
+    found = await replica.passages([*ids])
+    return {one.id: one for one in found if permits(None, caller.groups, one.metadata)}
+
+
+async def _permitted(replica: Replica, caller: Caller, found: Record) -> tuple[Record, bool]:
+    """Return a decision without passages that a key may not see, and without what was written from them.
+
+    What is not in the corpus any more counts as such, where any passage is for some groups alone.
+    """
+    if not replica.turns.restricted or replica.ranks:
+        return found, False
+    runs = [one for one in (found.execution, *found.observations) if one is not None]
+    try:
+        seen = (await permitted(replica, caller, {name for one in runs for name in one.passages})).keys()
+    except ArmError:
+        seen = {}.keys()
+
+    def shown(one: Run) -> Run:
+        if seen >= {*one.passages}:
+            return one
+        return replace(one, answer=None, passages=tuple(name for name in one.passages if name in seen))
+
+    execution = found.execution and shown(found.execution)
+    less = replace(found, execution=execution, observations=tuple(map(shown, found.observations)))
+    return less, less != found
 
 
 @router.get(

@@ -112,7 +112,7 @@ _KINDS = (
     ErrorKind(
         "forbidden",
         403,
-        "The key does not have the scope of the route, or a page of another site sent the request.",
+        "The key lacks the scope of the route or a group of the request, or a page of another site sent it.",
         raised_by={keyring.ForbiddenError: None},
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),

@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     JsonValue,
     StrictBool,
+    StrictInt,
     Tag,
     ValidationError,
     model_validator,
@@ -100,7 +101,7 @@ class RouterOutcome(Request):
     replay_id: LoggedId
     target: Literal["model", "route", "policy", "stability", "provider", "router"]
     target_ref: TagText | None = None
-    target_revision: int | None = Field(default=None, description="Ignored.")
+    target_revision: StrictInt | None = Field(default=None, description="Ignored.")
     verdict: Literal["good_fit", "underpowered", "overprovisioned", "failed"]
     reason: Comment | None = None
     score: Annotated[Finite, Field(ge=0, le=1)] | None = None

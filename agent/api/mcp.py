@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from agent.access import Caller, Hosts, require_scope
 from agent.api import asking, errors
+from agent.api.decisions import permitted
 from agent.api.errors import ApiError
 from agent.api.feedback import keep_all
 from agent.api.openai import chat
@@ -32,6 +33,7 @@ from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveReq
 from agent.config import Scope as KeyScope
 from agent.serving import Replica
 from arms.base import Passage
+from arms.filters import shown
 
 INSTRUCTIONS = (
     "Search the passages of this service, or have it answer from them. Each search and each answer names its "
@@ -129,7 +131,7 @@ async def search(query: Question, ctx: Context[Any, Any]) -> SearchResults:
     """Search for passages that answer a question."""
     with _of(ctx, "decide") as (replica, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.ask_of(replica, caller, query, body, None, "query", k=replica.config.answering.passages)
+        ask = asking.ask_of(replica, caller, query, body, None, "query")
         decided, _, _ = await asking.whole(asking.events_of(replica, caller, ask, None, None))
         return SearchResults(
             results=_found(replica, decided.retrieval.passages), decision_id=decided.decision.id
@@ -142,14 +144,14 @@ async def fetch(
     ctx: Context[Any, Any],
 ) -> Document:
     """Return the text of a passage that a search has found."""
-    with _of(ctx, "decide", "read") as (replica, _):
-        passage = next(iter(await replica.passages([id])), None)
+    with _of(ctx, "decide", "read") as (replica, caller):
+        passage = (await permitted(replica, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
         corpus = replica.config.corpus.name
-        return Document(
-            id=id, title=passage.title, text=passage.text, url=url_of(id, corpus), metadata={"corpus": corpus}
-        )
+        known = {name: str(value) for name, value in shown(passage.metadata).items()}
+        about = {**known, "corpus": corpus}
+        return Document(id=id, title=passage.title, text=passage.text, url=url_of(id, corpus), metadata=about)
 
 
 @SERVER.tool(annotations=READS)

@@ -10,6 +10,7 @@ from typing_extensions import override
 from agent.config import AppConfig
 from agent.serving import Decided, Finished
 from arms.base import Passage
+from arms.filters import shown
 from feedback.events import Cost, Decision
 
 
@@ -67,7 +68,10 @@ def agent(decision: Decision, served: str | None, raw: Cost | None, config: AppC
 
 def passages(found: Collection[Passage]) -> list[dict[str, Any]]:
     """Return passages as objects."""
-    return [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in found]
+    return [
+        {"id": p.id, "title": p.title, "text": p.text, "score": p.score, "metadata": shown(p.metadata)}
+        for p in found
+    ]
 
 
 def retrieval(decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]) -> Json:

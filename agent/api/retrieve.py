@@ -38,8 +38,8 @@ async def retrieve(
 ) -> Response:
     """Decide and retrieve, without the language model."""
     replica, caller = asking.at_model(replica, caller, body.model)
-    k = body.k or replica.config.answering.passages
-    if k > replica.config.limits.passages:
+    k = body.k
+    if k is not None and k > replica.config.limits.passages:
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
     ask = asking.ask_of(replica, caller, body.query, body, key, k=k, param="query")

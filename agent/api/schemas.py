@@ -23,7 +23,10 @@ from pydantic import (
 )
 
 from agent.access import keyring
+from agent.config import sections
 from arms.base import NAME
+from arms.filters import Filter
+from arms.llm import WritingSpec
 from arms.models import Backbone
 from feedback.registry import promotions
 
@@ -140,6 +143,10 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Filters = Annotated[Filter | None, BeforeValidator(lambda found: found or None)]
+"""A condition on the metadata of passages; an empty object is none."""
+
+
 class AgentOptions(Request):
     """The fields that OpenAI's API does not have, in one object, so that its clients work unchanged."""
 
@@ -152,6 +159,13 @@ class AgentOptions(Request):
     excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
     cost_weight: Annotated[Finite, Field(ge=0)] | None = None
     explore: StrictBool = True
+    filters: Filters = Field(
+        default=None,
+        description="What the metadata of every passage fulfils, as OpenAI's vector stores have it.",
+    )
+    groups: Annotated[list[sections.Group], Field(max_length=256)] | None = Field(
+        default=None, description="Fewer of the groups of the key, such as those of the user; null for all."
+    )
     same_arm: StrictBool = Field(
         default=True, description="Answer from the results of functions with the arm that was drawn before."
     )
@@ -334,6 +348,7 @@ class ArmDescription(Request):
     params: dict[Text, Any] = Field(default_factory=dict)
     action: StrictBool = True
     host: Text = "Arms"
+    answering: WritingSpec = WritingSpec()
 
 
 class ArmsReplacement(Request):

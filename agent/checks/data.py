@@ -12,9 +12,12 @@ import psutil
 
 from agent.checks.finding import Finding
 from agent.config import AppConfig
+from arms.base import ArmError
 from arms.corpus import Corpus, CorpusError, open_source
-from arms.llm import LlmSpec, catalog
+from arms.llm import LlmSpec, catalog, writing
 from arms.models import Backbone, ModelNotFoundError, digest_of, locate
+from arms.retrievers import Resources
+from arms.retrievers import catalog as arms_catalog
 from arms.secrets import secret_of
 from arms.suggestions import did_you_mean
 from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
@@ -112,6 +115,45 @@ def corpus_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding(f"corpus {name!r} is read from {source} at the first start")
     else:
         yield Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}")
+        if corpus.restricted:
+            yield _restricted(config, corpus)
+        for point in config.by_point.values():
+            yield from _engines(point, corpus)
+
+
+def _restricted(config: AppConfig, corpus: Corpus) -> Finding:
+    """Return whether every arm keeps to the permissions of passages."""
+    what = f"{corpus.manifest.restricted:,} passages are for some groups alone"
+    unable = [name for name in config.actions if not arms_catalog.filters(name, config.arms)]
+    if not unable:
+        return Finding(what)
+    return Finding(
+        f"{what}, and no request draws {', '.join(unable)}, which cannot keep to that",
+        "replace these arms, or let a class of your own filter",
+        serious=False,
+    )
+
+
+def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
+    """Yield whether the collections of arms over search engines hold the corpus."""
+    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    for name in config.arms:
+        remedy = f"`armwise ingest --into {name}`, unless something else fills it"
+        try:
+            held = arms_catalog.ingested(name, resources)
+        except (ArmError, ModelNotFoundError) as error:
+            yield Finding(str(error), "start the engine, or correct the arm", serious=False)
+            continue
+        if held is None:
+            continue
+        version, current = held
+        if not version:
+            yield Finding(f"arm {name!r}: nothing was ingested into its collection", remedy, serious=False)
+        elif not current:
+            what = f"arm {name!r}: its collection holds version {version}, not the present corpus"
+            yield Finding(what, remedy, serious=False)
+        else:
+            yield Finding(f"arm {name!r}: its collection holds version {version}")
 
 
 def model_findings(config: AppConfig) -> Iterator[Finding]:
@@ -119,7 +161,10 @@ def model_findings(config: AppConfig) -> Iterator[Finding]:
     points = config.by_point.values()
     for name, backbone in {name: one for point in points for name, one in point.backbones.items()}.items():
         yield from _backbone(name, backbone)
-    yield from llm_findings(config.llm)
+    for name, llm in config.models.items():
+        yield from llm_findings(
+            llm, "the language model" if name == writing.DEFAULT else f"language model {name!r}"
+        )
 
 
 def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:
@@ -140,28 +185,30 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
         yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
 
 
-def llm_findings(llm: LlmSpec) -> Iterator[Finding]:
-    """Yield whether the language model is there; an endpoint is asked for the names of its models."""
+def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Finding]:
+    """Yield whether a language model is there; an endpoint is asked for the names of its models.
+
+    Args:
+        llm: The model.
+        what: What it is called.
+    """
     match llm:
         case catalog.EmbeddedSpec():
-            yield from _weights("the language model", llm.model)
+            yield from _weights(what, llm.model)
         case catalog.VllmSpec():
             if find_spec("vllm") is None:
                 yield Finding("vLLM is not installed", "`pip install 'armwise[gpu]'`")
-            yield from _weights("the language model", llm.model)
+            yield from _weights(what, llm.model)
         case catalog.OpenAISpec():
-            yield from _endpoint(llm)
+            yield from _endpoint(llm, what)
         case catalog.ScriptedSpec():
-            what = "the language model is scripted: fixed replies"
-            yield Finding(what, "set llm for answers", serious=False)
+            yield Finding(f"{what} is scripted: fixed replies", "set llm for answers", serious=False)
 
 
-def _endpoint(llm: catalog.OpenAISpec) -> Iterator[Finding]:
+def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
     key = "" if llm.api_key_env is None else secret_of(llm.api_key_env)
     if llm.api_key_env is not None and not key:
-        yield Finding(
-            f"no key of the language model in {llm.api_key_env}", f"set the variable {llm.api_key_env}"
-        )
+        yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
         return
     address = str(llm.base_url).rstrip("/")
     base = database.shown(address)

@@ -97,9 +97,8 @@ def prepared(config: Path, folder: Path | None = None, *, cold: bool = False) ->
     """
     words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
-    return subprocess.run(
-        [sys.executable, "-m", "agent.cli", *words], env=environment, check=False
-    ).returncode
+    command = [sys.executable, "-m", "agent.cli", *words]
+    return subprocess.run(command, env=environment, check=False, preexec_fn=ends_with_its_parent).returncode
 
 
 @contextmanager

@@ -281,9 +281,10 @@ def _log(config: Path) -> Iterator[Store]:
 @key.command()
 @settings_options(
     NewKey,
-    {"scopes": "--scope", "tags": "--tag"},
+    {"scopes": "--scope", "groups": "--group", "tags": "--tag"},
     text=("expires", "tags"),
     help_texts={
+        "groups": "a group whose passages its callers may see; repeatable.",
         "scopes": "decide, feedback, read, operate or admin; else decide and feedback; repeatable.",
         "tags": "name=value, kept and not interpreted.",
     },
@@ -308,14 +309,16 @@ def list_keys(config: ConfigPath = CONFIG) -> None:
         with _log(config) as store:
             made, spent = keys.read(store), usage.spend(store, now)
         table = Table(
-            Column("key", min_width=12), "name", "project", "scopes", "limits", "state", "this month"
+            *(Column("key", min_width=12), "name", "project", "scopes", "groups", "limits", "state"),
+            "this month",
         )
         for one in made:
             s = one.settings
-            row = one.public_id, s.name, s.project, " ".join(s.scopes), _limits(one), _state(one, now)
+            lists = " ".join(s.scopes), ", ".join(s.groups)
+            row = one.public_id, s.name, s.project, *lists, _limits(one), _state(one, now)
             table.add_row(*row, _spent(spent.pop(one.public_id, {})))
         for name, amounts in spent.items():
-            table.add_row(name, "of the configuration", *[""] * 4, _spent(amounts))
+            table.add_row(name, "of the configuration", *[""] * 5, _spent(amounts))
         console.print(table)
 
 

@@ -88,7 +88,8 @@ def apply(
         document = read_portfolio(portfolio)
         before = request("GET", url, "/v1/arms", key, point=point)
         live = {
-            arm["name"]: ArmSpec(**{p: arm[p] for p in ("kind", "params", "host")}) for arm in before["arms"]
+            arm["name"]: ArmSpec(**{part: arm[part] for part in ArmSpec.model_fields if part in arm})
+            for arm in before["arms"]
         }
         parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
         for name in keep or ():

@@ -1,4 +1,4 @@
-"""Build what a service needs before it starts: corpus, indexes, vectors, tables of the log."""
+"""Build what a service needs before it starts: corpus, indexes, vectors, tables of the log; fill engines."""
 
 from agent.config import AppConfig
 from agent.routers import open_selector, saved
@@ -6,7 +6,7 @@ from arms.base import Progress
 from arms.corpus import ingest
 from arms.indexes import Vectors
 from arms.llm import LateWriter
-from arms.retrievers import Resources
+from arms.retrievers import Resources, catalog
 from arms.retrievers import prepare as prepare_arms
 from feedback.log import open_log
 
@@ -30,3 +30,11 @@ def prepare(config: AppConfig, progress: Progress) -> None:
         for name in saved.looked_at(point.router):
             backbone = point.backbones[name]
             Vectors.of(corpus, point.indexes_path, backbone).prepare(corpus, backbone, progress)
+
+
+def fill(config: AppConfig, point: str, arm: str, progress: Progress) -> str:
+    """Put the corpus into the engine of an arm, and return what was done. Raises ValueError, ArmError."""
+    own = config.of(point).settled()
+    corpus = ingest(own.corpus.source, own.corpus_path, progress=progress)
+    done = catalog.fill(arm, Resources(corpus, own.indexes_path, own.backbones, own.arms), progress)
+    return f"{done.written:,} passages written, {done.deleted:,} deleted; version {done.version}"

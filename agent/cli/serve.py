@@ -13,7 +13,7 @@ import typer
 from agent.cli import launch
 from agent.cli.ask import print_answer
 from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
-from agent.cli.options import CONFIG, ConfigPath, Key
+from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point
 
 if TYPE_CHECKING:
     from agent.checks import Finding
@@ -105,19 +105,33 @@ def is_open(settings: "AppConfig", host: str) -> bool:
 
 SOURCES = "A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`."
 
-Source = Annotated[str, typer.Argument(help=SOURCES)]
-
 
 def ingest_corpus(
-    source: Source,
-    name: Annotated[str, typer.Option("--name", help="Name of the corpus in the configuration.")],
+    source: Annotated[str | None, typer.Argument(help=SOURCES)] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the corpus in the configuration.")
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into", help="Instead: put the corpus of the configuration into the search engine of this arm."
+        ),
+    ] = None,
+    point: Point = POINT,
     config: ConfigPath = CONFIG,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")
     ] = False,
 ) -> None:
-    """Read passages into a corpus; an interrupted run continues where it stopped."""
+    """Read passages into a corpus, or a corpus into a search engine; an interrupted run continues."""
     with explained():
+        if into is not None:
+            if source is not None or name is not None or skip_bad:
+                raise ValueError("--into puts the corpus of the configuration there: it takes no source")
+            _fill(config, point, into)
+            return
+        if source is None or name is None:
+            raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
         from agent.config import CorpusSpec, load
         from arms.corpus import ingest
 
@@ -129,3 +143,12 @@ def ingest_corpus(
         for line in corpus.skipped():
             errors.print(f"skipped {line}", markup=False)
         console.print(f"serve it with   corpus: {{name: {name}, source: {Path(source).absolute()}}}", **PLAIN)
+
+
+def _fill(config: Path, point: str, arm: str) -> None:
+    from agent.cli.prepare import fill
+    from agent.config import load
+
+    with progress() as on_progress:
+        done = fill(load(config), point, arm, on_progress)
+    console.print(done, **PLAIN)

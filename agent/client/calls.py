@@ -40,6 +40,8 @@ class Options(TypedDict, total=False):
         explore: False takes the most probable arm.
         defer_activation: Whether it counts only once its answer was shown.
         cost_weight: Quality given up for a unit of priced cost.
+        filters: What the metadata of every passage fulfils, as OpenAI's vector stores have it.
+        groups: Fewer of the groups of the key, such as those of the user.
         key: Idempotency key; made where it is not given.
     """
 
@@ -52,6 +54,8 @@ class Options(TypedDict, total=False):
     explore: bool
     defer_activation: bool
     cost_weight: float
+    filters: Mapping[str, Any]
+    groups: Sequence[str]
     key: str
 
 

@@ -26,6 +26,7 @@ class Passage(BaseModel):
     title: str = ""
     text: str = ""
     score: float = 0.0
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class Message(BaseModel):

@@ -1,5 +1,6 @@
 from . import new_config, points, sections, warm_start
-from .app_config import CONFIG, AppConfig, ConfigError, configured, load, parse, read_portfolio
+from .app_config import AppConfig, ConfigError
+from .loading import CONFIG, configured, load, parse, read_portfolio
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import WarmStartSpec
 

@@ -4,17 +4,15 @@ An unknown key is an error that names it and the closest valid one.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from agent.config.environment import EnvironmentSettingError, overridden, variables_of
 from agent.config.points import DEFAULT, PointSpec
 from agent.config.privacy import Privacy
-from agent.config.sections import Answering, CorpusSpec, Http, Key, Learning, Limits, Observations
+from agent.config.sections import CorpusSpec, Http, Key, Learning, Limits, Observations
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
 from agent.policies import catalog as policy_catalog
@@ -22,8 +20,9 @@ from agent.routers import saved
 from agent.spec import lines
 from agent.telemetry import TelemetrySpec
 from arms.base import NAME
-from arms.llm import LlmSpec
+from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
+from arms.llm import prompts as llm_prompts
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
@@ -33,6 +32,11 @@ from feedback.errors import StoreError
 from feedback.log import database
 from feedback.ope import GateSpec
 from feedback.reward import RewardRule
+
+TEMPLATES = {
+    form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)
+}
+"""Prompts that an arm can name beside those of the configuration."""
 
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
@@ -78,6 +82,11 @@ class AppConfig(BaseModel):
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
+    pipelines: tuple[writing.PipelineGrid, ...] = Field(
+        default=(),
+        description="Grids of further arms: copies of those that they name, one for each way to write an "
+        "answer.",
+    )
     portfolio: str | None = Field(
         default=None,
         description="A file that `armwise portfolio` wrote; its arms and backbones are added to these.",
@@ -87,7 +96,14 @@ class AppConfig(BaseModel):
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )
     llm: LlmSpec
-    answering: Answering = Answering()
+    llms: dict[str, LlmSpec] = Field(
+        default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
+    )
+    prompts: dict[str, writing.PromptSpec] = Field(
+        default_factory=dict,
+        description="Instructions of your own by name, for `answering.prompt` of an arm.",
+    )
+    answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
@@ -123,12 +139,39 @@ class AppConfig(BaseModel):
 
     _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
 
+    @classmethod
+    def parsed(cls, document: object) -> "AppConfig":
+        """Validate a document that names no portfolio. Raises ConfigError."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise ConfigError("\n".join(lines(error, cls))) from None
+
+    @model_validator(mode="after")
+    def _expand_pipelines(self) -> "AppConfig":
+        """Add the arms of the grids to the others, once: what is stored and sent on has arms alone."""
+        empty = {name for name, spec in self.arms.items() if spec.kind == "none"}
+        arms = dict(self.arms)
+        for grid in self.pipelines:
+            for name, retrieval, answering in grid.members(empty):
+                if retrieval not in self.arms:
+                    hint = did_you_mean(retrieval, self.arms)
+                    raise ValueError(f"pipelines: unknown arm {retrieval!r}{hint}")
+                if name in arms:
+                    raise ValueError(f"pipelines: {name!r} is an arm already")
+                update = {"action": True, "answering": answering}
+                arms[name] = self.arms[retrieval].model_copy(update=update)
+        object.__setattr__(self, "arms", arms)
+        object.__setattr__(self, "pipelines", ())
+        return self
+
     @model_validator(mode="after")
     def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
         catalog.validate_specs(self.arms, self.backbones)
+        self._check_writing()
         names = list(self.actions)
         if not names:
             raise ValueError("no arm is an action: nothing could be chosen")
@@ -145,11 +188,24 @@ class AppConfig(BaseModel):
             raise ValueError(
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
             )
-        for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
-            default, limit = getattr(self.answering, key), getattr(self.limits, largest)
-            if default > limit:
-                raise ValueError(f"answering.{key} {default} is above limits.{largest} {limit}")
         return self
+
+    def _check_writing(self) -> None:
+        """Refuse a language model or a prompt that nothing names. Raises ValueError."""
+        for kind, own in (("llms", self.llms), ("prompts", self.prompts)):
+            for name in own:
+                if not NAME.fullmatch(name) or name in (writing.DEFAULT, *TEMPLATES):
+                    raise ValueError(f"{kind}: {name!r} is not a valid name, or has a meaning already")
+        for arm in ("", *self.arms):
+            place = f"arm {arm!r}: answering" if arm else "answering"
+            found = self.answering_of(arm) if arm else self.answering
+            for key, known in (("llm", self.models), ("prompt", self.templates)):
+                if (value := getattr(found, key)) not in known:
+                    raise ValueError(f"{place}.{key} {value!r} is not declared{did_you_mean(value, known)}")
+            for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
+                default, limit = getattr(found, key), getattr(self.limits, largest)
+                if default > limit:
+                    raise ValueError(f"{place}.{key} {default} is above limits.{largest} {limit}")
 
     @model_validator(mode="after")
     def _check_router(self) -> "AppConfig":
@@ -173,7 +229,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_hosts(self) -> "AppConfig":
         for name, spec in self.arms.items():
-            if spec.host in RESERVED_HOSTS or spec.host.startswith("Embedder-"):
+            if spec.host in RESERVED_HOSTS or spec.host.startswith(("Embedder-", "Generator-")):
                 raise ValueError(f"arm {name!r}: host {spec.host!r} is another deployment of the service")
         return self
 
@@ -227,7 +283,7 @@ class AppConfig(BaseModel):
             raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
         service = self.model_dump(mode="json", exclude={"points", "personalizer"})
         document = self.points[point].over(service, self.limits.actions)
-        return parse({**document, "log_url": database.point_url(self.database_url, point)})
+        return self.parsed({**document, "log_url": database.point_url(self.database_url, point)})
 
     @property
     def by_point(self) -> dict[str, "AppConfig"]:
@@ -240,10 +296,25 @@ class AppConfig(BaseModel):
         return {name: spec for name, spec in self.arms.items() if spec.action}
 
     @property
+    def models(self) -> dict[str, LlmSpec]:
+        """Every language model by name; the first one is that of `llm`."""
+        return {writing.DEFAULT: self.llm, **self.llms}
+
+    def answering_of(self, arm: str) -> writing.Answering:
+        """Return how the answers of an arm are written; as those of others for one that is gone."""
+        return self.answering.over(self.arms[arm].answering) if arm in self.arms else self.answering
+
+    @property
+    def templates(self) -> dict[str, llm_prompts.Template]:
+        """Every prompt by name."""
+        return {**TEMPLATES, **{name: prompt.template for name, prompt in self.prompts.items()}}
+
+    @property
     def chats(self) -> int:
-        """Answers of the language model at once in a replica."""
-        slots = self.llm.slots if isinstance(self.llm, llm_catalog.EmbeddedSpec) else self.limits.in_flight
-        return self.limits.chats or slots
+        """Answers of language models at once in a replica."""
+        slots = [m.slots for m in self.models.values() if isinstance(m, llm_catalog.EmbeddedSpec)]
+        all_embedded = len(slots) == len(self.models)
+        return self.limits.chats or (sum(slots) if all_embedded else self.limits.in_flight)
 
     @property
     def home_path(self) -> Path:
@@ -302,7 +373,8 @@ class AppConfig(BaseModel):
         document = self.model_dump(mode="json")
         actions = {name for name, arm in arms.items() if arm.get("action", True)}
         caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
-        found = parse({**document, "arms": dict(arms), "limits": {**document["limits"], "arm_caps": caps}})
+        limits = {**document["limits"], "arm_caps": caps}
+        found = self.parsed({**document, "arms": dict(arms), "limits": limits})
         found._file_arms = self.arms if self._file_arms is None else self._file_arms  # noqa: SLF001
         return found
 
@@ -316,103 +388,3 @@ class AppConfig(BaseModel):
         warm_start = self.warm_start and self.warm_start.settled()
         settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
-
-
-def configured(args: object, without: Collection[str] = ()) -> AppConfig:
-    """Validate the `args` of the application as `parse` does, with the settings of this environment.
-
-    The process that starts the service calls it, once: others get what it returns, or `parse` it.
-
-    Args:
-        args: The settings of the file.
-        without: Keys that are ignored.
-
-    Raises:
-        ConfigError: They are invalid, or a variable ARMWISE_... is no setting.
-    """
-    try:
-        found = overridden(args, AppConfig)
-    except EnvironmentSettingError as error:
-        raise ConfigError(str(error)) from None
-    if isinstance(found, dict):
-        found = {key: value for key, value in found.items() if key not in without}
-    return parse(found)
-
-
-def parse(args: object) -> AppConfig:
-    """Validate the `args` of the application, and read the portfolio that they name. Raises ConfigError."""
-    try:
-        return AppConfig.model_validate(_with_portfolio(args))
-    except ValidationError as error:
-        raise ConfigError("\n".join(lines(error, AppConfig))) from None
-
-
-def _with_portfolio(args: object) -> object:
-    """Add the arms and backbones of the portfolio to the arguments. Raises ConfigError."""
-    if not isinstance(args, dict) or not isinstance(args.get("portfolio"), str):
-        return args
-    merged = {**args, "portfolio": None}
-    for key, chosen in read_portfolio(Path(args["portfolio"]).expanduser()).items():
-        here = args.get(key) or {}
-        if not isinstance(here, dict):
-            return args  # reported with all other errors
-        for name in chosen.keys() & here.keys():
-            if not _equivalent(key, chosen[name], here[name]):
-                raise ConfigError(f"{args['portfolio']}: {key}.{name} is another in the configuration")
-        merged[key] = {**here, **{name: spec for name, spec in chosen.items() if name not in here}}
-    return merged
-
-
-def _equivalent(key: str, one: object, other: object) -> bool:
-    """Return whether two descriptions of an arm or a backbone mean the same."""
-    try:
-        if key == "backbones":
-            return Backbone.model_validate(one).vectors_as(Backbone.model_validate(other))
-        return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
-    except ValueError:
-        return one == other  # their errors are reported later
-
-
-def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the `arms` and the `backbones` of a portfolio file, unchecked. Raises ConfigError."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(document, dict) or not document.get("arms"):
-        raise ConfigError(f"{path}: no `arms` stand there; `armwise portfolio` writes such a file")
-    for key, value in document.items():
-        if key not in ("arms", "backbones") or not isinstance(value, dict):
-            raise ConfigError(f"{path}: `arms` and `backbones` were expected, each by name; got {key!r}")
-    return document
-
-
-def load(path: Path, without: Collection[str] = ()) -> AppConfig:
-    """Read the application's `args` from a Ray Serve configuration file.
-
-    Args:
-        path: The file.
-        without: Keys of `args` that are ignored.
-
-    Raises:
-        ConfigError: It cannot be read, or is invalid.
-    """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    applications = document.get("applications") if isinstance(document, dict) else None
-    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
-        raise ConfigError(f"{path}: exactly one application is expected under `applications`")
-    try:
-        return configured(applications[0].get("args") or {}, without)
-    except ConfigError as error:
-        set_here = variables_of(os.environ)
-        where = f"{path} with {', '.join(set_here)}" if set_here else path
-        raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
-
-
-CONFIG = Path("serve_config.yaml")
-"""Default of `--config`."""

@@ -5,10 +5,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from agent.config.sections import Answering, Learning, Observations
+from agent.config.sections import Learning, Observations
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec
 from agent.routers import saved
+from arms.llm import writing
 from arms.retrievers import ArmSpec
 from feedback.budget import Budget
 from feedback.drift import DriftSpec
@@ -49,7 +50,7 @@ class PointSpec(BaseModel):
         default=None, min_length=1, description="Its arms; each key that is left out is as at the top level."
     )
     fallback: str | None = Field(default=None, description="As at the top level, like all that follow.")
-    answering: Answering = Answering()
+    answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = None

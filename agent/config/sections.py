@@ -12,6 +12,8 @@ Scope = Literal["decide", "feedback", "read", "operate", "admin"]
 
 Source = Literal["user", "judge", "operator"]
 
+Group = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
+
 Project = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
@@ -33,6 +35,12 @@ class KeyBase(BaseModel):
         description="Owner of the decisions, episodes and feedback that the key makes and reads.",
     )
     source: Source = Field(default="user", description="Who judges with it; kept with each item of feedback.")
+    groups: tuple[Group, ...] = Field(
+        default=(),
+        max_length=256,
+        description="Whose passages its callers may see: those with one of these in `allowed_groups`, beside "
+        "those for everybody.",
+    )
 
     @model_validator(mode="after")
     def _check_project(self) -> "KeyBase":
@@ -186,22 +194,6 @@ class Http(BaseModel):
         description="Requests of a kind that wait until a replica has room; more get 503 at once.",
     )
     queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")
-
-
-class Answering(BaseModel):
-    """How an answer is generated from passages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    passages: int = Field(default=4, ge=1, description="Passages that an arm returns.")
-    word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
-    max_tokens: int = Field(default=128, ge=1, description="Default of max_tokens.")
-    temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
-    cite: bool = Field(
-        default=False,
-        description="Whether the model is instructed to write the numbers of the passages that it used, "
-        "such as [1]; they become citations of the reply.",
-    )
 
 
 class Learning(BaseModel):

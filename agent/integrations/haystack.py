@@ -69,7 +69,7 @@ class ArmwiseRetriever:
 def _documents(found: Answer) -> dict[str, list[Document]]:
     about = {"decision_id": found.decision_id, "arm": found.arm, "propensity": found.propensity}
     documents = [
-        Document(id=p.id, content=p.text, meta={**about, "title": p.title}, score=p.score)
+        Document(id=p.id, content=p.text, meta={**p.metadata, **about, "title": p.title}, score=p.score)
         for p in found.passages
     ]
     return {"documents": documents}

@@ -61,6 +61,8 @@ class ArmwiseRetriever(BaseRetriever):
 def _documents(found: Answer) -> list[Document]:
     about = {"decision_id": found.decision_id, "arm": found.arm, "propensity": found.propensity}
     return [
-        Document(id=p.id, page_content=p.text, metadata={**about, "title": p.title, "score": p.score})
+        Document(
+            id=p.id, page_content=p.text, metadata={**p.metadata, **about, "title": p.title, "score": p.score}
+        )
         for p in found.passages
     ]

@@ -55,7 +55,7 @@ def _nodes(found: Answer) -> list[NodeWithScore]:
             node=TextNode(
                 id_=p.id,
                 text=p.text,
-                metadata={**about, "title": p.title},
+                metadata={**p.metadata, **about, "title": p.title},
                 excluded_llm_metadata_keys=list(about),
                 excluded_embed_metadata_keys=list(about),
             ),

@@ -139,8 +139,12 @@ def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcome
         word_budget=answering.word_budget,
         max_tokens=answering.max_tokens,
         at_once=settings.at_once,
+        llms=config.llms,
+        templates=config.templates,
     )
-    workers = settings.workers or (1 if isinstance(config.llm, catalog.VllmSpec) else None)
+    workers = settings.workers or (
+        1 if any(isinstance(one, catalog.VllmSpec) for one in config.models.values()) else None
+    )
     report = label(job, settings.output, workers=workers, progress=on_progress)
     _print_report(report, job, settings, console)
     return report.outcomes

@@ -120,7 +120,7 @@ def _maker(
         highlight=False,
         soft_wrap=True,
     )
-    model = digest_of_document(config.llm.model_dump(mode="json"))
+    model = digest_of_document(catalog.identity_of(config.llm))
     return Prompting(corpus, LateWriter(config.llm), styles, extraction, model, settings.at_once)
 
 

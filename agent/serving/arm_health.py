@@ -14,23 +14,41 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 from feedback.events import Mask
 
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
+
 DOUBLINGS = 6
 """How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
+
+
+LONGEST_REST_S = 300.0
+"""Longest rest that a language model can ask for: what a provider says is not to be trusted with more."""
+
+
+def llm_key(model: str) -> str:
+    """Return the name by which the health of a language model is known, which is that of no arm."""
+    return f"llm/{model}"
 
 
 class Report(Protocol):
     """Records how searches ended. A cancelled search is not reported: it is no evidence about its arm."""
 
     def __call__(
-        self, *, worked: Collection[str] = (), failed: Collection[str] = (), refused: Collection[str] = ()
+        self,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+        rest_s: float = 0.0,
     ) -> None:
         """Record the arms that answered, those that failed, and those that refused the question.
 
-        The caller chooses what is refused: of an arm that has worked, that is no evidence.
+        The caller chooses what is refused: of an arm that has worked, that is no evidence. One that failed
+        and asked for a rest has it at once.
         """
         ...
 
@@ -88,7 +106,9 @@ class ArmHealth:
         masked = self.masked(arms, searched)
         return [arm for arm in arms if arm not in masked]
 
-    def masked(self, arms: Sequence[str], searched: Collection[str] = ()) -> dict[str, Mask]:
+    def masked(
+        self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
         """Return the arms that may not be drawn now, each with why.
 
         Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
@@ -97,6 +117,8 @@ class ArmHealth:
         Args:
             arms: To choose among.
             searched: Those that have searched already and need no room.
+            models: The language model of each arm that is to answer; those of one that may not be asked now
+                are masked, by the same rules.
         """
         masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
         loaded = [arm for arm in arms if arm not in masked]
@@ -106,7 +128,17 @@ class ArmHealth:
         for arm in loaded:
             if arm not in masked and arm not in searched and self._full(arm):
                 masked[arm] = Mask.AT_CAP
+        if models and (self._open_until or self._caps):
+            self._mask_by_model(masked, [arm for arm in loaded if arm not in masked], models)
         return masked
+
+    def _mask_by_model(self, masked: dict[str, Mask], left: Sequence[str], models: Mapping[str, str]) -> None:
+        keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
+        opened = {arm for arm, key in keys.items() if self.is_open(key)}
+        if len(opened) == len(left):
+            opened = set()
+        full = {arm for arm, key in keys.items() if self._full(key)}
+        masked |= dict.fromkeys(sorted(opened | full), Mask.LLM_UNAVAILABLE)
 
     def is_open(self, arm: str) -> bool:
         """Return whether the breaker of an arm is open."""
@@ -139,6 +171,7 @@ class ArmHealth:
         worked: Collection[str] = (),
         failed: Collection[str] = (),
         refused: Collection[str] = (),
+        rest_s: float = 0.0,
     ) -> None:
         self._worked.update(worked)
         failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
@@ -151,3 +184,6 @@ class ArmHealth:
             failures = self._failures[arm] = self._failures.get(arm, 0) + 1
             if (again := failures - self._limit) >= 0:
                 self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
+            if rest_s:
+                until = self._clock() + min(rest_s, LONGEST_REST_S)
+                self._open_until[arm] = max(until, self._open_until.get(arm, until))

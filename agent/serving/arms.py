@@ -12,6 +12,7 @@ from agent.serving.messages import ArmInfo
 from agent.serving.probe import Embeddings
 from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
+from arms.llm import catalog as llm_catalog
 from arms.retrievers import ArmSpec, catalog
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets
@@ -41,6 +42,10 @@ class Arms(Protocol):
         """Return those of these passages that are in the corpus. Raises ArmError."""
         ...
 
+    async def restricted(self) -> bool:
+        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        ...
+
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         """Build these arms. Raises ArmError."""
         ...
@@ -50,12 +55,18 @@ class Arms(Protocol):
         ...
 
 
-def arm_infos(specs: Mapping[str, ArmSpec]) -> dict[str, ArmInfo]:
+def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
     """Return what a turn knows of each arm before it runs."""
     return {
-        name: ArmInfo(catalog.embeddings_of(name, specs), catalog.arm_features(name, spec))
-        for name, spec in specs.items()
-        if spec.action
+        name: ArmInfo(
+            catalog.embeddings_of(name, config.arms),
+            catalog.arm_features(name, spec),
+            filters=catalog.filters(name, config.arms),
+            answering=how,
+            options=llm_catalog.options_of(config.models[how.llm]),
+        )
+        for name, spec in config.actions.items()
+        for how in [config.answering_of(name)]
     }
 
 
@@ -181,7 +192,7 @@ class ArmRegistry:
             saved.warn_of_unknown(self._router, config.actions)
         self.config, self.seq = config, seq
         self._turns.former = {**self._turns.former, **self._turns.arms}
-        self._turns.arms = self._switched(arm_infos(config.arms))
+        self._turns.arms = self._switched(arm_infos(config))
         self._on_serve()
 
     def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:

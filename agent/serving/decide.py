@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies import FeatureSpec, choose, describe, sampling, served_distribution
-from agent.serving.arm_health import ArmHealth
+from agent.serving.arm_health import NO_MODELS, ArmHealth
 from agent.serving.messages import ArmInfo, Ask, Canary, NoEligibleArmError, OverloadedError, Serving
 from agent.serving.probe import UNPROBED, Embeddings, Probes, Scorer
 from arms import tracing
 from arms.base import ArmError, Query
+from arms.llm import base
 from feedback.budget import Price
 from feedback.events import Context, Decision, Mask, Mode
 
 logger = logging.getLogger(__name__)
+
+UNFILTERED = "cannot keep to a filter, or to who may see a passage"
 
 
 def context_of(
@@ -54,8 +57,13 @@ def context_of(
     )
 
 
-def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
-    """Return the arms that are neither switched off nor excluded by the request.
+def eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> list[str]:
+    """Return the arms that are neither switched off nor excluded by the request, and keep to its filter.
+
+    Args:
+        ask: The request.
+        arms: The live arms.
+        restricted: Whether any passage is for some groups alone.
 
     Raises:
         NoEligibleArmError: There is none.
@@ -63,16 +71,19 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo]) -> list[str]:
     if ask.forced is not None:
         if ask.forced not in arms:
             raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
+        if must_filter(ask, restricted) and not arms[ask.forced].filters:
+            raise NoEligibleArmError(f"arm {ask.forced!r} {UNFILTERED}")
         return [ask.forced]
-    masked = refused(ask, arms)
+    masked = refused(ask, arms, restricted=restricted)
     if len(masked) == len(arms):
-        raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded")
+        why = ", or cannot filter passages" if Mask.CANNOT_FILTER in masked.values() else ""
+        raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded{why}")
     return [name for name in arms if name not in masked]
 
 
-def refused(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, Mask]:
-    """Return the arms that are switched off or that the request leaves out; none where it names one."""
-    masked = {}
+def refused(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> dict[str, Mask]:
+    """Return the arms that are switched off, or that the request leaves out; none where it names one."""
+    masked, wanted = {}, ask.options.keys() - base.HINTS
     for name, info in arms.items() if ask.forced is None else ():
         if not info.enabled:
             masked[name] = Mask.DISABLED
@@ -80,7 +91,16 @@ def refused(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, Mask]:
             masked[name] = Mask.EXCLUDED
         elif ask.allowed is not None and name not in ask.allowed:
             masked[name] = Mask.NOT_ALLOWED
+        elif must_filter(ask, restricted) and not info.filters:
+            masked[name] = Mask.CANNOT_FILTER
+        elif info.options is not None and wanted - info.options:
+            masked[name] = Mask.UNSUPPORTED
     return masked
+
+
+def must_filter(ask: Ask | Query, restricted: bool) -> bool:
+    """Return whether a request is only for arms that find nothing but what it permits."""
+    return restricted or ask.where is not None
 
 
 def scorers_of(serving: Serving) -> list[Scorer]:
@@ -138,10 +158,17 @@ class Decider:
     def _canary_of(self, serving: Serving) -> Canary | None:
         return None if serving.canary is self.dropped else serving.canary
 
-    def masked(self, names: Sequence[str], probes: Probes = UNPROBED) -> dict[str, Mask]:
+    def masked(
+        self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
         """Return the arms that may not be drawn now, each with why; at least one is left.
 
         Those whose probe failed are among them, unless all of them did.
+
+        Args:
+            names: To choose among.
+            probes: What they found already.
+            models: The language model of each, where they are to answer.
 
         Raises:
             ArmError: The encoders of all of them are still being loaded.
@@ -150,7 +177,7 @@ class Decider:
         worked = [name for name in names if name not in probes.failed] or names
         masked = {name: Mask.SEARCH_FAILED for name in names if name not in worked} if probes.failed else {}
         names = worked
-        masked |= self.health.masked(names, searched=probes.found.keys() | probes.failed.keys())
+        masked |= self.health.masked(names, probes.found.keys() | probes.failed.keys(), models)
         if self.health.loading.issuperset(names):
             raise ArmError(
                 f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
@@ -218,6 +245,7 @@ class Decider:
         serving: Serving | None = None,
         candidate_scores: Mapping[str, float] | None = None,
         masked: Mapping[str, Mask] = MappingProxyType({}),
+        models: Mapping[str, str] = NO_MODELS,
     ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
 
@@ -229,11 +257,12 @@ class Decider:
             serving: What decides the turn; None for what serves now.
             candidate_scores: Those of the canary's router, where that is another one.
             masked: The live arms that are not among `names`, each with why.
+            models: The language model of each, where they are to answer.
 
         Raises:
             OverloadedError: The arms have no room any more.
         """
-        serving, unavailable = serving or self.serving, self.masked(names, probes)
+        serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
         candidate, share = 0, 0.0
         price, costs = 0.0, tuple[float, ...]()

@@ -46,7 +46,8 @@ class TurnRecorder:
         steps: Rounds of retrieval.
         tokens: Read to find passages.
         retrieval_s: Seconds in arms.
-        llm_s: Seconds in the language model.
+        llm_s: Seconds in language models.
+        llm_until: When they must have ended, by the event loop's clock; 0 before the first one begins.
         error: Why the drawn arm failed, where another one served.
     """
 
@@ -65,6 +66,7 @@ class TurnRecorder:
     tokens: int = 0
     retrieval_s: float = 0.0
     llm_s: float = 0.0
+    llm_until: float = 0.0
     error: str = ""
 
     @property

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from agent.policies import Policy
 from agent.serving.probe import Scorer
 from arms.base import Retrieval
-from arms.llm import Chunk, Message
+from arms.filters import Comparison, Compound
+from arms.llm import Chunk, Message, writing
 from feedback.events import Decision, Execution, Status
 
 
@@ -85,7 +86,7 @@ class Ask:
         decision_id: Names the turn; the draw is hashed from it, the arms that could be drawn, and a secret.
         question: The query, and what the policy sees.
         messages: The conversation that the model answers; empty to retrieve only.
-        k: Passages to retrieve.
+        k: Passages to retrieve; None for as many as the arm is configured with.
         forced: An arm that the caller named; recorded as forced.
         allowed: Arms to choose among; None for all.
         excluded: Arms not to choose.
@@ -95,7 +96,7 @@ class Ask:
         episode_id: Groups the turns of one conversation; kept and returned.
         request_digest: Distinguishes a retry from another request under the same id.
         deferred: The decision counts only once its answer was shown.
-        max_tokens: Longest answer.
+        max_tokens: Longest answer; None for that of the arm, as with the next two.
         temperature: Sampling temperature of the model.
         top_p: Nucleus sampling of the model.
         seed: Of the model's sampling.
@@ -107,12 +108,14 @@ class Ask:
             choose among arms.
         ids: Their ids, by the same names.
         user_digest: What the log keeps of the end user; None for nobody.
+        where: What the metadata of every passage fulfils; None for any.
+        groups: The caller's, for passages that are for some groups alone.
     """
 
     decision_id: str
     question: str
     messages: tuple[Message, ...] = ()
-    k: int = 4
+    k: int | None = None
     forced: str | None = None
     allowed: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
@@ -122,9 +125,9 @@ class Ask:
     episode_id: str | None = None
     request_digest: str = ""
     deferred: bool = False
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_p: float = 1.0
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -132,6 +135,8 @@ class Ask:
     actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
     user_digest: str | None = None
+    where: Comparison | Compound | None = None
+    groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +161,20 @@ Event = Decided | Chunk | Finished
 
 @dataclass(frozen=True, slots=True)
 class ArmInfo:
-    """What the turn knows of an arm before it runs."""
+    """What the turn knows of an arm before it runs.
+
+    Attributes:
+        backbones: The embeddings that a query must have.
+        features: What a policy sees of it.
+        enabled: Whether it is switched on.
+        filters: Whether it finds only what a query permits.
+        answering: How its answers are written.
+        options: Names of the `Prompt.options` that its language model is given; None for any.
+    """
 
     backbones: frozenset[str] = frozenset()
     features: Mapping[str, float] = field(default_factory=dict)
     enabled: bool = True
+    filters: bool = False
+    answering: writing.Answering = field(default_factory=writing.Answering)
+    options: frozenset[str] | None = None

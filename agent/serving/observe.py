@@ -27,7 +27,7 @@ from agent.serving.places import Places
 from agent.serving.telemetry import Telemetry
 from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage
-from arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge
+from arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
 from feedback.answer_metrics import words
 from feedback.errors import StoreError, described
 from feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
@@ -75,7 +75,7 @@ class Observer:
 
     Attributes:
         spec: How much is observed.
-        turns: Answers a question again; its language model is the judge.
+        turns: Answers a question again; its default language model is the judge.
         log: Where observations are committed.
         places: Of the language model.
         telemetry: Counts observations.
@@ -239,8 +239,7 @@ class Observer:
 
     async def _judged(self, found: Observation, ask: Callable[[Write], judge.Verdict[float]]) -> Observation:
         """Return an observation with what a judge finds, in a thread, and with its cost."""
-        generator = self.turns.generator
-        assert generator is not None  # there was an answer
+        generator = self.turns.models[writing.DEFAULT].generator
         loop, spent = asyncio.get_running_loop(), list[Chunk]()
         pending: list[Future[tuple[str, Chunk]]] = []
         stopped = False

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 from weakref import WeakSet
@@ -18,9 +17,10 @@ from agent.access import Keyring, Quota
 from agent.config import AppConfig, points
 from agent.learning import PolicyHistory
 from agent.policies import describe
-from agent.serving.arm_health import ArmHealth
+from agent.serving.arm_health import ArmHealth, llm_key
 from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
 from agent.serving.decide import Decider
+from agent.serving.generation import Model
 from agent.serving.messages import Serving
 from agent.serving.observe import Observer
 from agent.serving.places import Places
@@ -82,6 +82,29 @@ class Gate(Protocol):
         ...
 
 
+def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, Model]:
+    """Return every language model of a configuration by name.
+
+    Args:
+        config: The configuration.
+        generators: Those that write, by the same names.
+    """
+    return {
+        name: Model(generators[name], catalog.pricer(spec), catalog.options_of(spec))
+        for name, spec in config.models.items()
+    }
+
+
+def _caps(config: AppConfig) -> dict[str, int]:
+    """Return the most concurrent searches by arm, and the most answers by language model."""
+    of_models = {
+        llm_key(name): spec.concurrency
+        for name, spec in config.models.items()
+        if isinstance(spec, catalog.OpenAISpec) and spec.concurrency is not None
+    }
+    return {**config.limits.arm_caps, **of_models}
+
+
 class Replica:
     """The state behind the HTTP surface. Start it inside a running event loop.
 
@@ -90,7 +113,7 @@ class Replica:
         store: The log; `stop` closes it.
         arms: Builds and runs arms.
         embedders: Embeds with any backbone.
-        generator: The language model.
+        generators: The language models by name.
         gate: Decides whether a version may be promoted.
         telemetry: Counts what the turns commit.
         clock: Seconds since the epoch; the one that the store was opened with.
@@ -128,7 +151,7 @@ class Replica:
         store: Store,
         arms: Arms,
         embedders: Embedders,
-        generator: Generator,
+        generators: Mapping[str, Generator],
         *,
         gate: Gate,
         telemetry: Telemetry,
@@ -178,9 +201,9 @@ class Replica:
             salt=store.draw_secret.salt(config.salt),
             wait_s=config.reward.wait_s,
             clock=clock,
-            health=ArmHealth(limits.arm_failures, limits.arm_rest_s, limits.arm_caps),
+            health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
         )
-        infos = arm_infos(config.arms)
+        infos = arm_infos(config)
         self.decider.health.loading = frozenset(
             name for name, info in infos.items() if info.backbones & embedders.loading
         )
@@ -189,16 +212,15 @@ class Replica:
             decider=self.decider,
             embed=embedders.embed,
             search=arms.search,
-            generator=generator,
+            models=models_of(config, generators),
+            templates=config.templates,
             log=CountedLog(self.log, self.telemetry, self._charge),
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
-            word_budget=config.answering.word_budget,
-            cite=config.answering.cite,
             arm_timeout_s=limits.arm_timeout_s,
             llm_timeout_s=limits.llm_timeout_s,
-            usd_of=partial(catalog.usd_of, config.llm),
+            restricted=True,  # until the corpus was read
         )
         self.observer = Observer(config.observations, self.turns, self.log, self.chats, self.telemetry)
         self.turns.on_answer = self.observer.offer
@@ -316,6 +338,7 @@ class Replica:
             await self._reach()
         if not self.is_service:
             await self._built.load(self.config.arms)
+        self.turns.restricted = await self._built.restricted()
         features = self.config.features
         if features.embedding is not None:
             backbone = features.embedding.backbone

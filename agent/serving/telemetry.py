@@ -1,12 +1,12 @@
 """Counters and latencies for Prometheus, summed over the replicas of one machine.
 
-Each replica writes its numbers into a file of a shared folder
-(`PROMETHEUS_MULTIPROC_DIR`, set before the process starts), so that any
+Each replica writes its numbers into a file of a shared folder, so that any
 replica can answer a scrape for all of them.
 """
 
 import asyncio
 import copy
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from prometheus_client import (
     Histogram,
     generate_latest,
     multiprocess,
+    values,
 )
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -74,12 +75,17 @@ class Telemetry:
     """The metrics of one replica.
 
     Args:
-        folder: The shared folder of all replicas; None keeps the numbers in this process.
+        folder: The shared folder of all replicas; None keeps the numbers in this process. One process has
+            one folder.
     """
 
     media_type = CONTENT_TYPE_LATEST
 
     def __init__(self, folder: str | None = None) -> None:
+        if folder is not None:
+            # the library reads it when it is imported, which Ray may have done before
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+            values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
         self._folder = folder
         self._own = CollectorRegistry()
         counter = partial(Counter, registry=self._own)

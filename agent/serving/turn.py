@@ -14,9 +14,19 @@ from functools import partial
 from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
+from agent.serving.arm_health import llm_key
 from agent.serving.choices import CallNames, Choices
-from agent.serving.decide import Decider, context_of, eligible, refused, scorers_of
+from agent.serving.decide import (
+    UNFILTERED,
+    Decider,
+    context_of,
+    eligible,
+    must_filter,
+    refused,
+    scorers_of,
+)
 from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
+from agent.serving.generation import Model, k_of, models_of, prompt_of, reported
 from agent.serving.messages import (
     AnsweredElsewhereError,
     ArmInfo,
@@ -32,7 +42,8 @@ from agent.serving.messages import (
 from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
 from agent.telemetry import turns
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from arms.llm import Chunk, Generator, GeneratorError, Prompt, prompts
+from arms.filters import permits
+from arms.llm import Chunk, GeneratorError, prompts
 from feedback.errors import described
 from feedback.events import Context, Cost, Decision, Execution, Status
 
@@ -49,17 +60,17 @@ class TurnLoop:
         decider: Draws an arm.
         embed: Embeds a question with each of the named backbones.
         search: Runs an arm by name.
-        generator: The language model; None to retrieve only.
+        models: The language models by name, as arms name them; none to retrieve only.
+        templates: Prompts by name, likewise; the first form of `arms.llm.prompts` for another name.
         log: Where facts are committed.
         features: Which features a context has.
         cost_weight: Of a request that names none.
         fallback: Arm that answers when the drawn one fails.
-        word_budget: Words of passages that the model reads.
-        cite: Whether the model is instructed to cite them by number.
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
         former: Arms that were live before, for repeated requests that these answered.
-        usd_of: Price of tokens that the model reads and writes.
+        restricted: Whether any passage of the corpus is for some groups alone; such passages are found for
+            callers of these groups, by arms that filter.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
     """
 
@@ -67,17 +78,16 @@ class TurnLoop:
     decider: Decider
     embed: Embed
     search: Search
-    generator: Generator | None
+    models: Mapping[str, Model]
     log: Log
     features: FeatureSpec
     cost_weight: float = 0.0
     fallback: str | None = None
-    word_budget: int = 400
-    cite: bool = False
+    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
-    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    restricted: bool = False
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
 
     @property
@@ -105,14 +115,16 @@ class TurnLoop:
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         with turns.deciding() as span:
             query, context = await self.describe(ask, arms, serving)
-            live = eligible(ask, arms)
-            masked = {**refused(ask, arms), **decider.masked(live)}
+            live = eligible(ask, arms, restricted=self.restricted)
+            models = models_of(ask, arms)
+            masked = refused(ask, arms, restricted=self.restricted)
+            masked |= decider.masked(live, models=models)
             names = [name for name in live if name not in masked]
             search_first = partial(self._search_first, ask, query, arms, _depth(serving))
             scored = await decider.score(ask, names, query, context, search_first, serving)
             probes = scored.probes
             seen = scored.context, probes, serving, scored.candidate_scores
-            decision = decider.choose(ask, names, *seen, masked)
+            decision = decider.choose(ask, names, *seen, masked, models)
             turns.decided(span, decision)
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
@@ -173,7 +185,7 @@ class TurnLoop:
             AnsweredElsewhereError: Another process has carried it out meanwhile.
         """
         arms = self.known
-        self.decider.masked([decision.drawn])
+        self.decider.masked([decision.drawn], models=models_of(ask, arms))
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
@@ -193,7 +205,7 @@ class TurnLoop:
         self.decider.masked([served])
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         try:
-            retrieval = await self._search(served, query, ask.k, recorder)
+            retrieval = await self._search(served, query, ask, recorder)
         except TimeoutError:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
         return Decided(decision, retrieval, served)
@@ -209,7 +221,7 @@ class TurnLoop:
         other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
         recorder, failure = TurnRecorder(other, self.known, _depth(self.decider.serving)), None
         try:
-            retrieval = await self.retrieve(self._query(ask), ask.k, recorder)
+            retrieval = await self.retrieve(self._query(ask), ask, recorder)
             async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
                 async for _ in chunks:
                     pass
@@ -226,14 +238,13 @@ class TurnLoop:
         failure: Exception | None = None
         try:
             try:
-                retrieval = await self.retrieve(query, ask.k, recorder)
+                retrieval = await self.retrieve(query, ask, recorder)
                 decided = Decided(decision, retrieval, recorder.served or decision.drawn)
                 if ask.messages:
                     await commit.decision_durable()
-                    yield decided
-                    async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
-                        async for chunk in chunks:
-                            yield chunk
+                    async with aclosing(self._answer(ask, query, recorder)) as events:
+                        async for event in events:
+                            yield event
             except (ArmError, GeneratorError, TimeoutError) as error:
                 failure = error
         except (asyncio.CancelledError, GeneratorExit):
@@ -250,6 +261,55 @@ class TurnLoop:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
         yield Finished(execution, (recorder.usage.finish_reason or "stop", *recorder.usage.finish_reasons))
 
+    async def _answer(
+        self, ask: Ask, query: Query, recorder: TurnRecorder
+    ) -> AsyncGenerator[Decided | Chunk, None]:
+        """Generate the answer, with the fallback's language model where the first one writes nothing.
+
+        Where that may happen, the decision is sent with the first words: it says who answers.
+        """
+        fallback = self._other_model(recorder)
+        decided = Decided(recorder.decision, recorder.retrieval, recorder.served or recorder.decision.drawn)
+        unsent = fallback is not None
+        if not unsent:
+            yield decided
+        try:
+            async with aclosing(self.generate(ask, recorder.retrieval.passages, recorder)) as chunks:
+                async for chunk in chunks:
+                    if unsent:
+                        yield decided
+                        unsent = False
+                    yield chunk
+        except GeneratorError as error:
+            if fallback is None or not unsent:
+                raise
+            recorder.error = described(error)
+            retrieval = await self._search(fallback, query, ask, recorder)
+            yield Decided(recorder.decision, retrieval, fallback)
+            unsent = False
+            async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        if unsent:
+            yield decided
+
+    def _other_model(self, recorder: TurnRecorder) -> str | None:
+        """Return the fallback, where it may answer in the place of what is served with another model."""
+        arm, served = self._fallback(recorder), recorder.served or recorder.decision.drawn
+        if arm is None or arm == served:
+            return None
+        return arm if recorder.arms[arm].answering.llm != recorder.arms[served].answering.llm else None
+
+    def _fallback(self, recorder: TurnRecorder) -> str | None:
+        """Return the fallback, if it could have been drawn, is switched on, and is available."""
+        arm = self.fallback
+        # It must have been one that could be drawn: not switched off, not excluded, and none was forced.
+        if arm is None or arm == recorder.decision.drawn or arm not in recorder.decision.arms:
+            return None
+        if not recorder.arms[arm].enabled:  # since then, where a turn is resumed
+            return None
+        return arm if self.decider.health.available([arm], recorder.probes.found) else None
+
     async def describe(
         self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
     ) -> tuple[Query, Context]:
@@ -264,7 +324,7 @@ class TurnLoop:
 
     def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
         seed = sampling.seed_of_arm(ask.continues or ask.decision_id, self.decider.salt)
-        return Query(ask.question, embeddings or {}, seed)
+        return Query(ask.question, embeddings or {}, seed, ask.where, ask.groups)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
         try:
@@ -279,28 +339,29 @@ class TurnLoop:
         self, ask: Ask, query: Query, arms: Mapping[str, ArmInfo], depth: int, names: Sequence[str]
     ) -> Probes:
         needs = {name: arms[name].backbones for name in names}
-        return await probe(query, max(ask.k, depth), needs, self.embed, self.search, self.arm_timeout_s)
+        k = max(depth, *(k_of(ask, arms[name]) for name in names))
+        return await probe(query, k, needs, self.embed, self.search, self.arm_timeout_s)
 
-    async def retrieve(self, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
+    async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
         try:
-            return await self._search(recorder.decision.drawn, query, k, recorder)
+            return await self._search(recorder.decision.drawn, query, ask, recorder)
         except (ArmError, TimeoutError) as error:
-            fallback = self.fallback
-            # It must have been one that could be drawn: not switched off, not excluded, and none was forced.
-            if fallback == recorder.decision.drawn or fallback not in recorder.decision.arms:
-                raise
-            if not recorder.arms[fallback].enabled:  # since then, where a turn is resumed
-                raise
-            if not self.decider.health.available([fallback], recorder.probes.found):
+            fallback = self._fallback(recorder)
+            if fallback is None:
                 raise
             recorder.error = described(error)
-            return await self._search(fallback, query, k, recorder)
+            return await self._search(fallback, query, ask, recorder)
 
-    async def _search(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
-        found = recorder.probes.of(arm)
+    async def _search(self, arm: str, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
+        filtered = must_filter(query, self.restricted)
+        if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
+            raise ArmError(f"arm {arm!r} {UNFILTERED}")
+        k, found = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
         if found is None:
             found = await self._run_arm(arm, query, k, recorder)
+        if filtered and not all(permits(query.where, query.groups, one.metadata) for one in found.passages):
+            raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
         recorder.served, recorder.retrieval = arm, replace(found, passages=found.passages[:k])
         return recorder.retrieval
 
@@ -330,33 +391,29 @@ class TurnLoop:
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
     ) -> AsyncGenerator[Chunk, None]:
         """Generate the answer from the passages, chunk by chunk; nothing without a language model."""
-        if self.generator is None:
+        how = recorder.arms[recorder.served or recorder.decision.drawn].answering
+        model = self.models.get(how.llm)
+        if model is None:
             return
-        prompt = Prompt(
-            prompts.answer_prompt(ask.messages, passages, word_budget=self.word_budget, cite=self.cite),
-            max_tokens=ask.max_tokens,
-            temperature=ask.temperature,
-            top_p=ask.top_p,
-            seed=ask.seed,
-            stop=ask.stop,
-            options=ask.options,
-        )
+        prompt = prompt_of(ask, passages, how, self.templates.get(how.prompt), model.options)
         recorder.written = Choices()
         before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
         calls = CallNames(ask.continues or ask.decision_id, before)
         recorder.read = sum(tokens_in(message["content"]) for message in prompt.messages)
-        recorder.usd_of = self.usd_of
-        started = time.perf_counter()
-        deadline = asyncio.get_running_loop().time() + self.llm_timeout_s
+        recorder.usd_of = model.usd_of
+        started, now = time.perf_counter(), asyncio.get_running_loop().time()
+        recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
+        prompt = replace(prompt, patience_s=recorder.llm_until - now)
         try:
-            async with aclosing(self.generator.stream(prompt)) as chunks:
-                async for chunk in paced(chunks, deadline):
-                    if chunk.tool_calls:
-                        chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
-                    recorder.note(chunk)
-                    yield chunk
+            with self.decider.health.track(llm_key(how.llm)) as report, reported(report, how.llm):
+                async with aclosing(model.generator.stream(prompt)) as chunks:
+                    async for chunk in paced(chunks, recorder.llm_until):
+                        if chunk.tool_calls:
+                            chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
+                        recorder.note(chunk)
+                        yield chunk
         finally:
-            recorder.llm_s = time.perf_counter() - started
+            recorder.llm_s += time.perf_counter() - started
 
 
 def _depth(serving: Serving) -> int:

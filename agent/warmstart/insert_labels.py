@@ -180,7 +180,7 @@ def seen_as(config: AppConfig) -> str:
     if seen := config.features.embedding:
         backbone = config.backbones[seen.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
-    arms = {name: info.features for name, info in serving_arms.arm_infos(config.arms).items()}
+    arms = {name: info.features for name, info in serving_arms.arm_infos(config).items()}
     return orjson.dumps([config.features.model_dump(mode="json"), encoder, arms]).decode()
 
 
@@ -195,7 +195,7 @@ def contexts_of(
         on_progress: Called with the progress.
         scored: Scores of the configured router; None for none.
     """
-    arms, seen = serving_arms.arm_infos(config.arms), config.features.embedding
+    arms, seen = serving_arms.arm_infos(config), config.features.embedding
     vectors = (
         [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, on_progress, scored)
     )

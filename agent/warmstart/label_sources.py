@@ -24,6 +24,7 @@ from agent.offline import Labelling, Scoring, Synthesis, alignment, label, score
 from agent.warmstart.label_decisions import WarmStartError
 from arms.base import Progress
 from arms.jobs import digest_of_document
+from arms.llm import catalog as llm_catalog
 from arms.models import digest_backbone, digest_of
 from arms.portfolio import read_matrix, write_matrix
 from feedback.log import Store
@@ -178,14 +179,18 @@ class LabelSources:
         if all(isinstance(one, without_arms) for one in self._spec.sources.values()):
             return ""
         config = self._config
+        models = {name: llm_catalog.identity_of(one) for name, one in config.llms.items()}
+        own_prompts = {name: one.model_dump() for name, one in config.prompts.items()}
         return digest_of_document(
             {
                 "arms": config.arm_documents,
                 "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
                 "corpus": score.corpus_of(config, None, on_progress).digest,
-                "llm": config.llm.model_dump(mode="json"),
-                "answering": config.answering.model_dump(mode="json"),
+                "llm": llm_catalog.identity_of(config.llm),
+                "answering": config.answering.identity(),
                 "scores": sorted(self._spec.scores),
+                **({"llms": models} if models else {}),
+                **({"prompts": own_prompts} if own_prompts else {}),
             }
         )
 

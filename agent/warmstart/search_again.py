@@ -2,7 +2,8 @@
 
 The log has the passages of the arm that was drawn. So the arms that could be drawn search again, as they
 would have before the draw: with the same question and seed, in the corpus of today. Only arms that are light
-are asked: others may cost money, or answer otherwise the second time.
+are asked: others may cost money, or answer otherwise the second time. The log does not hold the groups of a
+caller: where passages are for some groups alone, nothing is searched again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,11 @@ def score_by_searching(
         return (
             f"earlier decisions are not searched again, which would ask {', '.join(heavy)}: "
             "the router has no scores of them"
+        )
+    if ingest(config.corpus.source, config.corpus_path).restricted:
+        return (
+            "earlier decisions are not searched again: which passages they could find depended on the groups "
+            "of their callers, so the router has no scores of them"
         )
     unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=newest)]
     if not unscored:

@@ -21,8 +21,10 @@ from typing import Self
 import orjson
 from filelock import FileLock
 
-from arms.base import Passage, Progress
+from arms.base import Passage, Progress, Query
+from arms.corpus.permissions import Permissions, Permitted
 from arms.corpus.readers import CorpusError, Record, Source, open_source
+from arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
 """Records between two commits: a killed run repeats at most so many."""
@@ -37,10 +39,12 @@ SCHEMA = """
     CREATE TABLE passages (
         position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL
     );
+    CREATE TABLE metadata (position INTEGER PRIMARY KEY, fields BLOB NOT NULL);
     CREATE TABLE skipped (place TEXT NOT NULL, problem TEXT NOT NULL);
     CREATE TABLE manifest (
         name TEXT NOT NULL, source TEXT NOT NULL, fingerprint TEXT NOT NULL, created_at REAL NOT NULL,
-        records INTEGER NOT NULL, done INTEGER NOT NULL, count INTEGER NOT NULL, digest TEXT NOT NULL
+        records INTEGER NOT NULL, done INTEGER NOT NULL, count INTEGER NOT NULL, digest TEXT NOT NULL,
+        metadata TEXT NOT NULL, restricted INTEGER NOT NULL
     );
 """
 
@@ -57,7 +61,9 @@ class Manifest:
         records: Number of records read: lines, files or names.
         done: Progress in the unit of `Source.total`.
         count: Number of passages.
-        digest: Hash of ids, titles and texts in order.
+        digest: Hash of ids, titles and texts in order: what indexes are made from.
+        metadata: Hash of the metadata in order; empty where no passage has any.
+        restricted: Number of passages that are for some groups alone.
     """
 
     name: str
@@ -68,6 +74,8 @@ class Manifest:
     done: int = 0
     count: int = 0
     digest: str = ""
+    metadata: str = ""
+    restricted: int = 0
 
 
 class Corpus:
@@ -81,6 +89,7 @@ class Corpus:
         self.manifest = manifest
         self._target = target
         self._local = threading.local()
+        self._permissions = Permissions(self._metadata, len(self))
 
     @classmethod
     def open(cls, target: Path) -> Self:
@@ -114,24 +123,33 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Passage]:
         """Yield every passage in order of position."""
-        for row in self._database.execute("SELECT id, title, text FROM passages ORDER BY position"):
-            yield Passage(*row)
+        for row in self._database.execute(f"{self._select} ORDER BY position"):
+            yield _passage(*row)
 
     def passages(self, positions: Iterable[int]) -> list[Passage]:
         """Return the passages at these positions, in this order. Raises CorpusError."""
-        execute = self._database.execute
+        execute, lookup = self._database.execute, f"{self._select} WHERE position = ?"
         found = []
         for position in positions:
             # int: SQLite would compare a NumPy integer as bytes, and find nothing
-            row = execute(
-                "SELECT id, title, text FROM passages WHERE position = ?", (int(position),)
-            ).fetchone()
+            row = execute(lookup, (int(position),)).fetchone()
             if row is None:
                 raise CorpusError(
                     f"position {position} is outside corpus {self.name!r} of {len(self)} passages"
                 )
-            found.append(Passage(*row))
+            found.append(_passage(*row))
         return found
+
+    @property
+    def restricted(self) -> bool:
+        """Whether any passage is for some groups alone."""
+        return self.manifest.restricted > 0
+
+    def permitted(self, query: Query) -> Permitted | None:
+        """Return the passages that a query may find; None for all of them."""
+        if query.where is None and not self.manifest.restricted:
+            return None
+        return self._permissions.of(query.where, query.groups)
 
     def ids(self) -> list[str]:
         """Return every id, in order of position."""
@@ -155,6 +173,19 @@ class Corpus:
         """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
         rows = self._database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
         return [f"{place}: {problem}" for place, problem in rows]
+
+    @property
+    def _select(self) -> str:
+        """The query of passages; one without metadata, or of an older version, has none to join."""
+        if not self.manifest.metadata:
+            return "SELECT id, title, text FROM passages"
+        return "SELECT id, title, text, fields FROM passages LEFT JOIN metadata USING (position)"
+
+    def _metadata(self) -> Iterator[tuple[int, Metadata]]:
+        """Yield the position and the metadata of each passage that has some."""
+        if self.manifest.metadata:
+            for position, fields in self._database.execute("SELECT position, fields FROM metadata"):
+                yield position, orjson.loads(fields)
 
     def __reduce__(self) -> tuple[Callable[[Path], "Corpus"], tuple[Path]]:
         return Corpus.open, (self._target,)
@@ -225,11 +256,19 @@ def _write(
 ) -> Manifest:
     """Write a batch, uncommitted, and return the manifest after it. Raises CorpusError."""
     records, done, count, digest = manifest.records, manifest.done, manifest.count, manifest.digest
+    metadata, restricted = manifest.metadata, manifest.restricted
     for record in batch:
         problem = record.problem
         for passage in record.passages:
             row = (count, passage.id, passage.title, passage.text)
             if database.execute("INSERT OR IGNORE INTO passages VALUES (?, ?, ?, ?)", row).rowcount:
+                if passage.metadata:
+                    fields = orjson.dumps(passage.metadata, option=orjson.OPT_SORT_KEYS)
+                    database.execute("INSERT INTO metadata VALUES (?, ?)", (count, fields))
+                    metadata = hashlib.blake2b(
+                        b"%s %d %s" % (metadata.encode(), count, fields), digest_size=16
+                    ).hexdigest()
+                    restricted += GROUPS in passage.metadata
                 count, digest = count + 1, extend_digest(digest, passage)
             else:
                 problem = f"another passage has the id {passage.id!r}"
@@ -238,9 +277,22 @@ def _write(
         if problem:
             database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))
         records, done = records + 1, record.done
-    progressed = (records, done, count, digest)
-    database.execute("UPDATE manifest SET records = ?, done = ?, count = ?, digest = ?", progressed)
-    return replace(manifest, records=records, done=done, count=count, digest=digest)
+    manifest = replace(
+        manifest,
+        records=records,
+        done=done,
+        count=count,
+        digest=digest,
+        metadata=metadata,
+        restricted=restricted,
+    )
+    columns = "records = ?, done = ?, count = ?, digest = ?, metadata = ?, restricted = ?"
+    database.execute(f"UPDATE manifest SET {columns}", astuple(manifest)[4:])
+    return manifest
+
+
+def _passage(id_: str, title: str, text: str, fields: bytes | None = None) -> Passage:
+    return Passage(id_, title, text, metadata={} if fields is None else orjson.loads(fields))
 
 
 def extend_digest(digest: str, passage: Passage) -> str:
@@ -266,7 +318,7 @@ def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.
     database = sqlite3.connect(path)
     database.executescript(f"BEGIN; {SCHEMA}")
     manifest = Manifest(source.name, source.place, fingerprint, time.time())
-    database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(manifest))
+    database.execute("INSERT INTO manifest VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(manifest))
     database.commit()
     return database
 

@@ -6,6 +6,7 @@ with `records(n)`.
 """
 
 import codecs
+import contextlib
 import gzip
 import hashlib
 import io
@@ -17,14 +18,17 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import orjson
+import yaml
 
 from arms.base import Passage
 from arms.corpus import stdlib
 from arms.corpus.chunking import chunks
+from arms.filters import GROUPS, Metadata
 
 STDLIB = "stdlib"
 """Name of the source that is the documentation of the running interpreter."""
@@ -33,10 +37,17 @@ JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 TEXT_SUFFIXES = (".md", ".markdown", ".txt")
 
-READER_VERSION = 1
+READER_VERSION = 2
 """Part of every fingerprint: raise it when the same source would read differently."""
 
+MAX_NAMES, MAX_NAME, MAX_LISTED, MAX_TEXT = 64, 64, 256, 512
+"""Names in the metadata of a passage, characters of a name, texts of a list, and characters of a text."""
+
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
+
+NAMES_GROUPS = re.compile(r"^[^\w\n]*allowed_groups\b", re.MULTILINE)
 
 HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
@@ -108,7 +119,7 @@ def open_source(source: str | Path) -> Source:
 
 
 class JsonLines:
-    """One JSON object a line, `{"id" or "_id", "title"?, "text"}`; may be compressed with gzip."""
+    """One JSON object a line, `{"id" or "_id", "title"?, "text", "metadata"?}`; may be gzipped."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
@@ -163,9 +174,18 @@ class TextFolder:
                 line = bytes(error.object[: error.start]).count(b"\n") + 1
                 yield Record(f"{where}:{line}", done, problem=f"not UTF-8: {error.reason}")
                 continue
+            about: Metadata = {"path": where} if len(where) <= MAX_TEXT else {}
+            if path.suffix != ".txt":
+                try:
+                    found, text = front_matter(where, text)
+                except CorpusError as error:
+                    yield Record(where, done, problem=str(error))
+                    continue
+                about = {**found, **about}
             title = path.stem if path.suffix == ".txt" else markdown_title(text) or path.stem
             pieces = enumerate(chunks(text))
-            yield Record(where, done, tuple(Passage(f"{where}#{n}", title, piece) for n, piece in pieces))
+            passages = (Passage(f"{where}#{n}", title, piece, metadata=about) for n, piece in pieces)
+            yield Record(where, done, tuple(passages))
 
     def _files(self) -> list[Path]:
         return [
@@ -223,6 +243,37 @@ def markdown_title(text: str) -> str:
     return heading[1].rstrip(" \t#") if heading else ""
 
 
+def front_matter(name: str, text: str) -> tuple[Metadata, str]:
+    r"""Return the metadata between two lines `---` at the beginning of a Markdown text, and the rest.
+
+    What no metadata can be is left out, but groups that cannot be read are an error: the text of such a file
+    is for somebody alone.
+
+    >>> front_matter("plan.md", "---\nyear: 2024\nallowed_groups: [staff]\nlinks: {a: 1}\n---\nThe plan.")
+    ({'allowed_groups': ['staff'], 'year': 2024}, 'The plan.')
+    >>> front_matter("plan.md", "---\nA rule above.\n---\n")
+    ({}, '---\nA rule above.\n---\n')
+
+    Raises:
+        CorpusError: It names groups, and is no map of YAML, or they are no list of texts.
+    """
+    block = FRONT_MATTER.match(text)
+    found: object = None
+    if block is not None:
+        with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):  # such as a date out of range
+            found = yaml.safe_load(block[1] or "")
+    if block is None or not isinstance(found, dict):
+        if text.lstrip().startswith("---") and NAMES_GROUPS.search(text):
+            raise CorpusError(
+                f"{name} names {GROUPS}, but does not begin with a map of YAML between lines ---"
+            )
+        return {}, text
+    values = {str(key): one.isoformat() if isinstance(one, date) else one for key, one in found.items()}
+    kept = [(key, one) for key, one in values.items() if key == GROUPS or not _problem(key, one)]
+    kept.sort(key=lambda item: item[0] != GROUPS)
+    return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]
+
+
 def _parse(line: bytes) -> tuple[Passage, ...]:
     """Return the passage of a line, or none for a blank line. Raises CorpusError."""
     if not line.strip():
@@ -242,7 +293,51 @@ def _parse(line: bytes) -> tuple[Passage, ...]:
         raise CorpusError(f"passage {name!r} needs a non-empty 'text', got {text!r}")
     if not isinstance(title, str | None):
         raise CorpusError(f"the title of passage {name!r} is not text: {title!r}")
-    return (Passage(name, title or "", text),)
+    return (Passage(name, title or "", text, metadata=checked(name, found.get("metadata"))),)
+
+
+def checked(passage: str, found: object) -> Metadata:
+    """Return the metadata of a passage, without what is null. Raises CorpusError.
+
+    >>> checked("1", {"year": 2024, "source": None, "allowed_groups": ["staff"]})
+    {'year': 2024, 'allowed_groups': ['staff']}
+    """
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise CorpusError(f"the metadata of passage {passage!r} is not an object: {_short(found)}")
+    if len(found) > MAX_NAMES:
+        raise CorpusError(f"passage {passage!r} has {len(found)} names of metadata: at most {MAX_NAMES} fit")
+    for name, value in found.items():
+        problem = _problem(name, value)
+        if problem:
+            raise CorpusError(
+                f"metadata {_short(name)} of passage {passage!r} {problem}, got {_short(value)}"
+            )
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _problem(name: str, value: object) -> str:
+    """Return why a name or its value is bad; empty where both are good."""
+    if not 1 <= len(name) <= MAX_NAME:
+        return f"has a name of {len(name)} characters: 1 to {MAX_NAME} were expected"
+    if isinstance(value, list):
+        if len(value) > MAX_LISTED:
+            return f"has {len(value)} texts: at most {MAX_LISTED} fit"
+        if not all(isinstance(one, str) and one for one in value):
+            return "is a list of other than texts"
+    elif name == GROUPS:
+        return "must be a list of texts, empty for nobody"  # null would be for everybody
+    elif not isinstance(value, str | int | float | bool | None):
+        return "must be a text, a number, true, false or a list of texts"
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(one, str) and len(one) > MAX_TEXT for one in texts):
+        return f"has a text of more than {MAX_TEXT} characters"
+    return ""
+
+
+def _short(value: object) -> str:
+    return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
 
 
 def _is_utf8(line: bytes) -> bool:

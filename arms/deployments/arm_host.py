@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from arms import tracing
 from arms.async_bridge import Blocking
 from arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus import CorpusError, ingest
+from arms.corpus import Corpus, CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
 from arms.llm import Generator, blocking_writer
@@ -42,6 +43,8 @@ THREADS = max(4, os.cpu_count() or 4)
 """Concurrent searches of each arm in a process."""
 
 Specs = Mapping[str, ArmSpec]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -178,13 +181,17 @@ class ArmHost:
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return those of these passages that are in the corpus. Raises ArmError."""
+        return await self._of_corpus(lambda corpus: corpus.passages(corpus.known(ids).values()))
 
-        def read() -> list[Passage]:
-            corpus = self._resources.corpus
-            return corpus.passages(corpus.known(ids).values())
+    async def restricted(self) -> bool:
+        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        return await self._of_corpus(lambda corpus: corpus.restricted)
 
+    async def _of_corpus(self, read: Callable[[Corpus], T]) -> T:
+        """Read the corpus in a thread. Raises ArmError."""
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+            return await loop.run_in_executor(self._reader, lambda: read(self._resources.corpus))
         except Exception as error:
             raise ArmError(f"passages of the corpus: {type(error).__name__}: {error}") from error
 

@@ -136,3 +136,7 @@ class HostedArms:
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return those of these passages that are in the corpus. Raises ArmError."""
         return await self._here.passages(ids)
+
+    async def restricted(self) -> bool:
+        """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
+        return await self._here.restricted()

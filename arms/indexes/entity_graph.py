@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from arms.base import Progress
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes.build_once import Identity, check, folder, publish
 from arms.indexes.entities import Extractor
 from arms.indexes.entity_names import title_names
@@ -155,9 +155,19 @@ class Graph:
         for name, values in zip(_ARRAYS, arrays, strict=True):
             np.save(target / f"{name}.npy", values)
 
-    def known(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which of the names are entities, shape (n_names,)."""
-        return self._look_up(names)[1]
+    def counts(self, permitted: Permitted | None = None) -> NDArray[np.int64]:
+        """Return how many passages name each entity, of those that are permitted; shape (n_entities,)."""
+        if permitted is None:
+            return np.diff(self._passages.starts)
+        before = np.concatenate(([0], np.cumsum(permitted.mask[self._passages.targets])))
+        return np.diff(before[self._passages.starts])
+
+    def known(self, names: Sequence[str], counts: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+        """Return which of the names are entities, shape (n_names,); with counts, of at least one passage."""
+        places, known = self._look_up(names)
+        if counts is not None:
+            known[known] = counts[places[known]] > 0
+        return known
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.intp]:
         """Return the entities of the names that are known, in order."""
@@ -165,24 +175,39 @@ class Graph:
         return places[known]
 
     def walk(
-        self, entities: NDArray[np.intp], max_entity_df: int, max_hops: int, max_candidates: int
+        self,
+        entities: NDArray[np.intp],
+        max_entity_df: int,
+        max_hops: int,
+        max_candidates: int,
+        permitted: Permitted | None = None,
+        counts: NDArray[np.int64] | None = None,
     ) -> Walk:
         """Gather passages hop by hop, in order of discovery: by entity, then by position.
+
+        Passages that are not permitted are neither gathered nor walked through, nor counted.
 
         Args:
             entities: The start, without repetitions.
             max_entity_df: An entity in more passages is not expanded.
             max_hops: At least 1; an even last hop adds nothing.
             max_candidates: Most passages.
+            permitted: The passages that may be found; None for all.
+            counts: Those of `permitted`; None to count them now.
 
         Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
         """
-        seen_passages = np.zeros(len(self._entities.starts) - 1, dtype=np.bool_)
+        if permitted is None:
+            seen_passages = np.zeros(len(self._entities.starts) - 1, dtype=np.bool_)
+        else:
+            seen_passages = ~permitted.mask
+            counts = self.counts(permitted) if counts is None else counts
         seen_entities = np.zeros(len(self._keys), dtype=np.bool_)
         seen_entities[entities] = True
         gathered, ends, total = [], [], 0
         for _ in range(0, max_hops, 2):
-            expanded = entities[self._passages.counts(entities) <= max_entity_df]
+            named = self._passages.counts(entities) if counts is None else counts[entities]
+            expanded = entities[named <= max_entity_df]
             found = self._discovered(expanded, seen_passages, max_candidates - total)
             total += len(found)
             gathered.append(found)

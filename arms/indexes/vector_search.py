@@ -1,5 +1,6 @@
 """A FAISS index over the vectors of a corpus, by the inner product."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -8,12 +9,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Progress
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes.build_once import Identity, check, folder, publish
 from arms.indexes.vectors import Vectors
 from arms.models import Backbone
 
 INDEX = "index.faiss"
+
+LEAST_COUNT, LEAST_SHARE = 10_000, 0.1
+"""Permitted passages, and their share, from which a graph is walked; fewer are compared one by one."""
 
 ADD_AT_ONCE = 65_536
 """Vectors that are added to an index at a time."""
@@ -88,19 +92,48 @@ class VectorIndex:
         ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
         return cls(faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC), params, ranks)
 
-    def nearest(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    def nearest(
+        self, vector: NDArray[np.float32], k: int, permitted: Permitted | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
         """Return the scores and positions of the `k` nearest, and of all that tie with the last of them.
 
         Args:
             vector: Shape (dim,).
             k: At least 1.
+            permitted: The passages that may be found; None for all.
 
         Returns:
             Two arrays of shape (m,), highest score first, ties by id; m < k if there are no more.
         """
+        if permitted is not None:
+            return self._nearest_permitted(vector, k, permitted)
+        return self._ranked(self._index, vector, k, self._effort)
+
+    def _nearest_permitted(
+        self, vector: NDArray[np.float32], k: int, permitted: Permitted
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return the nearest permitted passages, exact where they are few or the graph ends early."""
+        import faiss
+
+        bits = np.packbits(permitted.mask, bitorder="little")
+        # its stubs have the arguments of C++
+        selector = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
+        exact = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]
+        if self._params.index == "flat":
+            return self._ranked(self._index, vector, k, lambda _: exact)
+        share = permitted.count / len(self.ranks)
+        if permitted.count >= LEAST_COUNT and share >= LEAST_SHARE:
+            found = self._ranked(self._index, vector, k, lambda width: self._effort(width, share, selector))
+            if len(found[0]) >= min(k, permitted.count):
+                return found
+        return self._ranked(faiss.downcast_index(self._index.storage), vector, k, lambda _: exact)
+
+    def _ranked(
+        self, index: Any, vector: NDArray[np.float32], k: int, effort: Callable[[int], Any]
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
         width = k + 1
         while True:
-            scores, positions = self._index.search(vector[np.newaxis], width, params=self._effort(width))
+            scores, positions = index.search(vector[np.newaxis], width, params=effort(width))
             reached = positions[0] >= 0  # -1: the corpus or the graph has no more
             # FAISS returns any of equal vectors; the lowest ids are sure to be there only if all are
             if not reached.all() or scores[0, -1] < scores[0, k - 1]:
@@ -109,13 +142,15 @@ class VectorIndex:
                 return kept[order], where[order]
             width *= 2
 
-    def _effort(self, width: int) -> Any:
+    def _effort(self, width: int, share: float = 1.0, selector: Any = None) -> Any:
         if self._params.index == "flat":
             return None
         import faiss
 
+        # candidates that may not be found take room, too
+        effort = max(self._params.search_width, width) / share
         return faiss.SearchParametersHNSW(  # type: ignore[attr-defined]  # not in its stubs
-            efSearch=max(self._params.search_width, width)
+            efSearch=int(min(effort, len(self.ranks))), sel=selector
         )
 
 

@@ -90,7 +90,7 @@ class PoolJob:
             "corpus": self.corpus.digest,
             "questions": digest_of_document(self.questions),
             "arms": digest_of_document([arms, encoders]),
-            "language model": _language_model(self.llm),
+            "language model": language_model(self.llm),
             "seed": str(self.seed),
             "block": str(self.block),
             **{f"model {name}": digest_backbone(one) for name, one in self.backbones.items()},
@@ -177,7 +177,7 @@ def _models(specs: Mapping[str, ArmSpec]) -> set[str]:
     }
 
 
-def _language_model(spec: LlmSpec | None) -> str:
+def language_model(spec: LlmSpec | None) -> str:
     """Return a digest of the spec of a language model, and of weights that run in this process."""
     if spec is None:
         return "none"
@@ -185,7 +185,7 @@ def _language_model(spec: LlmSpec | None) -> str:
     if isinstance(spec, llm_catalog.EmbeddedSpec | llm_catalog.VllmSpec):
         with contextlib.suppress(ModelNotFoundError):  # the job may need no language model
             weights = weights_of(spec.model)
-    return digest_of_document([spec.model_dump(mode="json"), weights])
+    return digest_of_document([llm_catalog.identity_of(spec), weights])
 
 
 def digest_of_document(document: object) -> str:

@@ -8,22 +8,25 @@ model that batches has as many prompts as it may.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from arms.base import ArmError
 from arms.corpus import Corpus
 from arms.jobs.answer_measures import Grade, Measure
-from arms.jobs.job import PoolJob, PoolWorker, digest_of_document
+from arms.jobs.job import PoolJob, PoolWorker, digest_of_document, language_model
 from arms.jobs.sweep import FAILED, Found
-from arms.llm import Chunk, GeneratorError, Message, answer_to, prompts
+from arms.llm import Chunk, GeneratorError, LateWriter, LlmSpec, Message, WritingSpec, answer_to, prompts
+from arms.llm import writing as llm_writing
 from arms.portfolio import Outcomes
 from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
 from arms.scoring import ScoringError, scorers
 
 T = TypeVar("T")
+
+_WRITING = ("word_budget", "max_tokens", "temperature", "top_p", "reasoning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class LabelJob(PoolJob):
         word_budget: Most words of them.
         max_tokens: Most tokens of an answer.
         at_once: Searches, and prompts beside them, that a worker has in flight.
+        llms: Further language models by name, which arms name in `answering`.
+        templates: Prompts by name, likewise.
     """
 
     arms: tuple[str, ...]
@@ -49,11 +54,27 @@ class LabelJob(PoolJob):
     word_budget: int = 400
     max_tokens: int = 128
     at_once: int = 64
+    llms: Mapping[str, LlmSpec] = field(default_factory=dict)
+    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
 
     @property
     def writing(self) -> prompts.Writing:
-        """How the answers are written."""
+        """How the answers of arms are written that name nothing else."""
         return prompts.Writing(self.form, self.word_budget, self.max_tokens)
+
+    def writing_of(self, arm: str) -> tuple[str, int, prompts.Writing]:
+        """Return the language model of an arm, how many passages it reads, and how it writes."""
+        own = self.specs[arm].answering
+        model, k = own.llm or llm_writing.DEFAULT, own.passages or self.k
+        if own == WritingSpec(llm=own.llm, passages=own.passages):
+            return model, k, self.writing
+        named = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in _WRITING}
+        writing = replace(prompts.PipelineWriting(self.form, self.word_budget, self.max_tokens), **named)
+        if own.prompt in set(prompts.Form):
+            writing = replace(writing, form=prompts.Form(own.prompt))
+        elif own.prompt is not None:
+            writing = replace(writing, form=prompts.Form.DIRECT, template=self.templates[own.prompt])
+        return model, k, writing
 
     @property
     def measures(self) -> tuple[Measure[Any], ...]:
@@ -81,6 +102,11 @@ class LabelJob(PoolJob):
         }
         for measure in self.measures:
             facts |= measure.facts
+        for arm in self.arms:
+            if self.specs[arm].answering != WritingSpec():
+                model, k, writing = self.writing_of(arm)
+                spec = self.llms.get(model, self.llm)
+                facts[f"answers of {arm}"] = digest_of_document([language_model(spec), k, asdict(writing)])
         return {**self.facts(), **facts}
 
 
@@ -167,12 +193,12 @@ class _Graded:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question in progress: the rankings, and futures for each distinct one."""
+    """A question in progress: the rankings, and by arm the futures, which are one for what is the same."""
 
     question: Question
     found: Found
-    replies: Sequence["Future[_Reply]"]
-    graded: Sequence["Future[_Graded]"]
+    replies: Mapping[str, "Future[_Reply]"]
+    graded: Mapping[str, "Future[_Graded]"]
 
 
 class LabelWorker(PoolWorker):
@@ -186,12 +212,18 @@ class LabelWorker(PoolWorker):
         # Two pools: a search that prompts the model must not wait for a prompt that waits for it.
         self._searching = ThreadPoolExecutor(job.at_once, thread_name_prefix="search")
         self._asking = ThreadPoolExecutor(job.at_once, thread_name_prefix="ask")
+        self._writers = {
+            llm_writing.DEFAULT: self.write,
+            **{name: LateWriter(spec) for name, spec in job.llms.items()},
+        }
+        self._writing = {arm: job.writing_of(arm) for arm in job.arms}
+        self._k = max(k for _, k, _ in self._writing.values())
 
     def block(self, number: int) -> LabelBlock:
         """Search with every arm for each question of a block, answer, and measure."""
         questions = self._job.questions_of(number)
         searches = [
-            self._searching.submit(self.sweep.search, query, self._job.k) for query in self.queries(questions)
+            self._searching.submit(self.sweep.search, query, self._k) for query in self.queries(questions)
         ]
         asked = [
             self._asked(question, search.result())
@@ -202,30 +234,43 @@ class LabelWorker(PoolWorker):
 
     def _asked(self, question: Question, found: Found) -> _Asked:
         """Submit each distinct prompt of a question, and the measures of each distinct ranking."""
-        replies: dict[str, Future[_Reply]] = {}
-        of_rankings = []
-        for ranking in found.rankings:
-            messages = self._job.writing.prompt(question.text, ranking)
-            shown = messages[0]["content"]
-            if shown not in replies:
-                replies[shown] = self._asking.submit(self._reply, messages, ranking)
-            of_rankings.append(replies[shown])
-        grade = partial(_grade, self._of_passages, question)
-        graded = [self._asking.submit(grade, ranking) for ranking in found.rankings]
-        return _Asked(question, found, of_rankings, graded)
+        replies: dict[tuple[str, prompts.Writing, str], Future[_Reply]] = {}
+        graded: dict[tuple[int, int], Future[_Graded]] = {}
+        of_arms: dict[str, Future[_Reply]] = {}
+        of_rankings: dict[str, Future[_Graded]] = {}
+        for arm, at in zip(self._job.arms, found.which, strict=True):
+            if at == FAILED:
+                continue
+            model, k, writing = self._writing[arm]
+            ranking = found.rankings[at][:k]
+            messages = writing.prompt(question.text, ranking)
+            key = model, writing, messages[0]["content"]
+            if key not in replies:
+                replies[key] = self._asking.submit(self._reply, model, writing, messages, ranking)
+            of_arms[arm] = replies[key]
+            if (at, k) not in graded:
+                graded[at, k] = self._asking.submit(_grade, self._of_passages, question, ranking)
+            of_rankings[arm] = graded[at, k]
+        return _Asked(question, found, of_arms, of_rankings)
 
-    def _reply(self, messages: tuple[Message, ...], ranking: scorers.Ranking) -> _Reply:
-        """Prompt the language model."""
-        name = prompts.prompt_name(self._job.form, ranking, word_budget=self._job.word_budget)
+    def _reply(
+        self,
+        model: str,
+        writing: prompts.Writing,
+        messages: tuple[Message, ...],
+        ranking: scorers.Ranking,
+    ) -> _Reply:
+        """Prompt a language model."""
+        name = prompts.prompt_name(writing.form, ranking, word_budget=writing.word_budget)
         try:
-            answer = answer_to(messages, self._job.writing, self.write)
+            answer = answer_to(messages, writing, self._writers[model])
         except GeneratorError as error:
             return _Reply(name, problem=str(error))
         return _Reply(name, answer.text, answer.tagged, answer.calls)
 
     def _graded(self, asked: _Asked) -> dict[str, "Future[_Graded]"]:
         """Submit the measures of the distinct answers to a question."""
-        answers = dict.fromkeys(reply.result().answer for reply in asked.replies)
+        answers = dict.fromkeys(reply.result().answer for reply in asked.replies.values())
         grade = partial(_grade, self._of_answers, asked.question)
         return {answer: self._asking.submit(grade, answer) for answer in answers if answer is not None}
 
@@ -241,7 +286,7 @@ class LabelWorker(PoolWorker):
                     portfolio_outcomes.Outcome(asked.question, arm, error=asked.found.problems[column])
                 )
                 continue
-            reply, of_passages = asked.replies[at].result(), asked.graded[at].result()
+            reply, of_passages = asked.replies[arm].result(), asked.graded[arm].result()
             of_answer = _Graded() if reply.answer is None else answers[reply.answer].result()
             problems = [reply.problem, *of_answer.problems, *of_passages.problems]
             costs: dict[str, float] = {"steps": asked.found.steps[column].item()}
@@ -251,7 +296,7 @@ class LabelWorker(PoolWorker):
                 portfolio_outcomes.Outcome(
                     asked.question,
                     arm,
-                    tuple(passage.id for passage in asked.found.rankings[at]),
+                    tuple(passage.id for passage in asked.found.rankings[at][: self._writing[arm][1]]),
                     reply.answer,
                     {**of_answer.scores, **of_passages.scores},
                     costs,

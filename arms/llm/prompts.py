@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from typing_extensions import override
+
 from arms.base import Passage
-from arms.llm.base import Message
+from arms.llm.base import Message, Prompt
 from arms.llm.quotation import one_line, quoted
 
 
@@ -27,6 +29,23 @@ class Form(StrEnum):
     DIRECT = "direct"
     SHORT = "short"
     REASONING = "reasoning"
+
+
+PASSAGES = "{passages}"
+"""Stands in a template for the passages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The instructions of a prompt.
+
+    Attributes:
+        with_passages: Those with passages, whose place `PASSAGES` has.
+        without_passages: Those without.
+    """
+
+    with_passages: str
+    without_passages: str
 
 
 WITH_PASSAGES = {
@@ -120,6 +139,41 @@ class Writing:
         conversation: list[Message] = [{"role": "user", "content": question}]
         return answer_prompt(conversation, passages, word_budget=self.word_budget, form=self.form)
 
+    def asked(self, messages: tuple[Message, ...]) -> Prompt:
+        """Return messages with the settings of the text."""
+        return Prompt(messages, self.max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineWriting(Writing):
+    """Settings of an answer of an arm that names more of them.
+
+    Attributes:
+        template: Instructions of one's own, in the place of those of the form; None for those.
+        temperature: Sampling temperature.
+        top_p: Nucleus sampling.
+        reasoning: Effort, for engines that know it; None leaves it to the model.
+    """
+
+    template: Template | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    reasoning: str | None = None
+
+    @override
+    def prompt(self, question: str, passages: Sequence[Passage]) -> tuple[Message, ...]:
+        conversation: list[Message] = [{"role": "user", "content": question}]
+        return answer_prompt(
+            conversation, passages, word_budget=self.word_budget, form=self.form, template=self.template
+        )
+
+    @override
+    def asked(self, messages: tuple[Message, ...]) -> Prompt:
+        options = {} if self.reasoning is None else {"reasoning_effort": self.reasoning}
+        return Prompt(
+            messages, self.max_tokens, temperature=self.temperature, top_p=self.top_p, options=options
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:
@@ -140,6 +194,7 @@ def answer_prompt(
     *,
     word_budget: int = 600,
     form: Form = Form.DIRECT,
+    template: Template | None = None,
     cite: bool = False,
 ) -> tuple[Message, ...]:
     """Return the prompt for an answer to the last message of a conversation.
@@ -152,17 +207,24 @@ def answer_prompt(
         passages: Best first; may be empty.
         word_budget: Most words of passages, titles included; the last one that fits is cut.
         form: Form of the answer.
+        template: Instructions of one's own, in the place of those of the form.
         cite: Whether it has the numbers of the passages that it is taken from.
 
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
     """
     block = passage_block(passages, word_budget)
-    own = WITH_PASSAGES[form].format(passages=block) if block else WITHOUT_PASSAGES[form]
+    used = template or template_of(form)
+    own = used.with_passages.replace(PASSAGES, block) if block else used.without_passages
     given = [message["content"] for message in conversation if message["role"] == "system"]
     numbers = [CITE] if block and cite else []
     system: Message = {"role": "system", "content": "\n\n".join([*given, own, *numbers])}
     return (system, *(message for message in conversation if message["role"] != "system"))
+
+
+def template_of(form: Form) -> Template:
+    """Return the instructions of a form."""
+    return Template(WITH_PASSAGES[form], WITHOUT_PASSAGES[form])
 
 
 def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 600) -> str:

@@ -86,6 +86,9 @@ class BM25:
     def search(self, query: Query, k: int) -> Retrieval:
         """Return passages with at least one word of the query, at most `k` of them."""
         scores, matched = self._columns.scores(words(query.text, self._params.stop_words))
+        permitted = self._corpus.permitted(query)
+        if permitted is not None:
+            matched = matched[permitted.mask[self._columns.positions(matched)]]
         rows = matched[best(scores[matched], k)]
         found = self._corpus.passages(self._columns.positions(rows))
         return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(found, rows, strict=True)))
@@ -219,4 +222,4 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
     return BM25.open(name, have.corpus, have.indexes, params)
 
 
-KIND = Kind(BM25Params, _build, _prepare, light=True)
+KIND = Kind(BM25Params, _build, _prepare, light=True, filters=True)

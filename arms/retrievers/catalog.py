@@ -2,14 +2,16 @@
 
 An arm is data: a name, a kind, parameters. `KINDS` lists the kinds of this package. A class
 of the user's own is given by its import path, `package.module:Class`, and built as
-`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs, and
-`light = True` says that it may search beside HTTP.
+`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs,
+`light = True` says that it may search beside HTTP, and `filters = True` that it finds only what a query
+permits.
 """
 
 import importlib
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -31,10 +33,16 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
+from arms.retrievers.engines import lancedb, milvus, opensearch, postgres, qdrant, tantivy
+from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
+from arms.retrievers.engines.ingest import Report, current_version, fill_arm
 from arms.retrievers.external import frameworks, mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
 from arms.suggestions import did_you_mean
+
+FILL_TIMEOUT_S = 600.0
+"""Seconds that one batch may take when a collection is filled: indexes grow with it."""
 
 
 class ArmSpecError(ValueError):
@@ -48,7 +56,7 @@ class OwnParams(BaseModel):
 
 
 KINDS: dict[str, Kind[Any]] = {
-    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0, light=True),
+    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0, light=True, filters=True),
     "bm25": lexical.KIND,
     "dense": dense.KIND,
     "ds": discounted.KIND,
@@ -68,6 +76,12 @@ KINDS: dict[str, Kind[Any]] = {
     "remote": remote.KIND,
     "mcp": mcp.KIND,
     **frameworks.KINDS,
+    "postgres": postgres.KIND,
+    "qdrant": qdrant.KIND,
+    "tantivy": tantivy.KIND,
+    "lancedb": lancedb.KIND,
+    "milvus": milvus.KIND,
+    **opensearch.KINDS,
 }
 """The kinds of arms of this package."""
 
@@ -172,6 +186,46 @@ def prepare(
         kind.prepare(params, resources, progress)
 
 
+def fill(name: str, resources: Resources, progress: Progress | None = None) -> Report:
+    """Put the corpus into the collection of a search engine that an arm searches.
+
+    Args:
+        name: The arm.
+        resources: The resources of the arms.
+        progress: Progress callback.
+
+    Raises:
+        ArmSpecError: There is no such arm, or it has no collection.
+        ArmError: The collection holds something else, or the engine fails.
+        ModelNotFoundError: The model of the backbone cannot be found.
+    """
+    spec = _spec(name, resources.specs)
+    validate_specs({name: spec}, resources.backbones)
+    params = described(name, spec)[1]
+    if not isinstance(params, EngineParams):
+        kinds = ", ".join(kind for kind, one in KINDS.items() if issubclass(one.params, EngineParams))
+        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
+    if isinstance(params, NetworkParams):
+        spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
+    arm = build_arm(name, replace(resources, specs={**resources.specs, name: spec}))
+    return fill_arm(cast(EngineArm, arm), resources, progress)
+
+
+def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
+    """Return the version of the collection that an arm searches, and whether it is that of the corpus.
+
+    None for an arm without a collection; the version is empty where nothing was ingested.
+
+    Raises:
+        ArmSpecError: There is no such arm.
+        ArmError: The engine cannot be asked.
+    """
+    if not isinstance(described(name, _spec(name, resources.specs))[1], EngineParams):
+        return None
+    arm = cast(EngineArm, build_arm(name, resources))
+    return arm.version, arm.version == current_version(arm, resources)
+
+
 def build_arm(name: str, resources: Resources) -> Arm:
     """Build an arm from its index.
 
@@ -256,6 +310,18 @@ def is_light(name: str, specs: Mapping[str, ArmSpec]) -> bool:
     return all(described(*part)[0].light for part in closure(name, specs).items())
 
 
+def filters(name: str, specs: Mapping[str, ArmSpec]) -> bool:
+    """Return whether an arm and all of its members find only what a query permits. Raises ArmSpecError.
+
+    >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
+    >>> specs = {"b": ArmSpec(kind="bm25"), "m": server}
+    >>> fused = ArmSpec(kind="rrf", params={"arms": ["b", "m"]})
+    >>> filters("b", specs), filters("f", {**specs, "f": fused})
+    (True, False)
+    """
+    return all(described(*part)[0].filters for part in closure(name, specs).items())
+
+
 def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     """Return the features of an arm, so that a policy generalises to new arms.
 
@@ -273,16 +339,17 @@ def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     # logarithms: some parameters are hundreds, others shares
     numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
     indicators += [f"member={member}" for member in kind.members(params)]
-    return {**dict.fromkeys(indicators, 1.0), **numbers, "steps": kind.steps(params)}
+    writing = dict(spec.answering.features())
+    return {**dict.fromkeys(indicators, 1.0), **numbers, **writing, "steps": kind.steps(params)}
 
 
 def same(one: ArmSpec, other: ArmSpec) -> bool:
-    """Return whether two descriptions are the same arm on any host. Raises ArmSpecError.
+    """Return whether two descriptions are the same pipeline on any host. Raises ArmSpecError.
 
     >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
     True
     """
-    if one.kind != other.kind:
+    if one.kind != other.kind or one.answering != other.answering:
         return False
     return bool(described("one", one)[1] == described("other", other)[1])
 
@@ -341,15 +408,19 @@ def _own_kind(name: str, path: str) -> Kind[Any]:
     declared: Any = getattr(found, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
         raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
-    light: Any = getattr(found, "light", False)
-    if not isinstance(light, bool):
-        raise ArmSpecError(f"arm {name!r}: {found.__name__}.light must be True or False, set on the class")
+    traits: dict[str, Any] = {trait: getattr(found, trait, False) for trait in ("light", "filters")}
+    for trait, value in traits.items():
+        if not isinstance(value, bool):
+            raise ArmSpecError(
+                f"arm {name!r}: {found.__name__}.{trait} must be True or False, set on the class"
+            )
     needed = tuple(declared)
     return Kind(
         OwnParams,
         lambda name, params, *_: _own_arm(name, found, params.model_dump()),
         backbones=lambda _: needed,
-        light=light,
+        light=traits["light"],
+        filters=traits["filters"],
     )
 
 

@@ -93,4 +93,5 @@ KIND = Kind(
     members=lambda params: (params.arm,),
     models=lambda params: (params.model,),
     features=("depth",),
+    filters=True,
 )

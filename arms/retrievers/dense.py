@@ -2,14 +2,14 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import ArmError, Progress, Query, Retrieval
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes import IndexParams, VectorIndex, Vectors
 from arms.retrievers.kind import Batch, Kind, Members, Resources
 
@@ -43,14 +43,22 @@ class FirstStage:
         backbone: Name of the backbone.
         index: The index.
         vectors: All passages by position, shape (n_passages, dim); may be memory-mapped.
+        permitted: Returns the passages that a query may find; None for all.
     """
 
-    def __init__(self, backbone: str, index: VectorIndex, vectors: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        backbone: str,
+        index: VectorIndex,
+        vectors: NDArray[np.float32],
+        permitted: Callable[[Query], Permitted | None] = lambda _: None,
+    ) -> None:
         self.backbone = backbone
         self.vectors = vectors
+        self.permitted = permitted
         self._index = index
         self._deepest = 1
-        self._kept: OrderedDict[tuple[bytes, int], Candidates] = OrderedDict()
+        self._kept: OrderedDict[tuple[bytes, int, Permitted | None], Candidates] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -69,32 +77,33 @@ class FirstStage:
             self._deepest = 1
 
     def candidates(self, query: Query, depth: int, *, arm: str) -> Candidates:
-        """Return the `depth` nearest passages, or all if there are fewer.
+        """Return the `depth` nearest of the passages that a query may find, or all if there are fewer.
 
         Raises:
             MissingEmbeddingError: The query lacks the embedding of this backbone.
             ArmError: Its embedding has another dimension than the index.
         """
-        vector = self.embedding(query, arm=arm)
+        vector, permitted = self.embedding(query, arm=arm), self.permitted(query)
+        most = len(self.vectors) if permitted is None else permitted.count
         with self._lock:
             # The deepest request so far, so that a shallow arm that comes first costs no second search. Only
             # for an exact index: other arms' requests must not change an answer.
             self._deepest = max(self._deepest, depth)
             reach = self._deepest if self._index.exact else depth
-            key = vector.tobytes(), 0 if self._index.exact else depth
+            key = vector.tobytes(), 0 if self._index.exact else depth, permitted
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
-        if found is None or (len(found.positions) < depth and len(found.positions) < len(self.vectors)):
-            found = self._search(vector, reach)
+        if found is None or (len(found.positions) < depth and len(found.positions) < most):
+            found = self._search(vector, reach, permitted)
             with self._lock:
                 self._kept[key] = found
                 while len(self._kept) > CACHED_QUERIES:
                     self._kept.popitem(last=False)
         return found.first(depth)
 
-    def _search(self, vector: NDArray[np.float32], depth: int) -> Candidates:
-        relevance, positions = self._index.nearest(vector, depth)
+    def _search(self, vector: NDArray[np.float32], depth: int, permitted: Permitted | None) -> Candidates:
+        relevance, positions = self._index.nearest(vector, depth, permitted)
         order = np.argsort(positions)  # sequential reads of a mapped file
         vectors = np.empty((len(positions), self.vectors.shape[1]), dtype=np.float32)
         vectors[order] = self.vectors[positions[order]]
@@ -134,7 +143,7 @@ def first_stage(params: IndexParams, have: Resources) -> FirstStage:
 
     def make() -> FirstStage:
         vectors = Vectors.of(have.corpus, have.indexes, have.backbones[own.backbone]).read()
-        return FirstStage(own.backbone, shared_index(own, have), vectors)
+        return FirstStage(own.backbone, shared_index(own, have), vectors, have.corpus.permitted)
 
     return have.shared(("first stage", own), make)
 
@@ -161,7 +170,7 @@ class Dense:
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
         vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
-        scores, positions = self._index.nearest(vector, k)
+        scores, positions = self._index.nearest(vector, k, self._corpus.permitted(query))
         found = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
         return Retrieval(tuple(passage.scored(score) for passage, score in found))
 
@@ -197,5 +206,11 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
 
 
 KIND = Kind(
-    DenseParams, _build, prepare_index, _batches, backbones=lambda params: (params.backbone,), light=True
+    DenseParams,
+    _build,
+    prepare_index,
+    _batches,
+    backbones=lambda params: (params.backbone,),
+    light=True,
+    filters=True,
 )

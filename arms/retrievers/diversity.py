@@ -79,7 +79,7 @@ class DiverseBatch(Generic[P]):
         self._pick = pick
 
     def picks(self, query: Query, k: int) -> Picks:
-        """Return min(k, corpus size) positions in the corpus, and scores.
+        """Return positions in the corpus, fewer than k where a query may find fewer, and scores.
 
         The score of a pick is what it added, or the previous score if that was less; ties are
         broken by id.
@@ -89,6 +89,9 @@ class DiverseBatch(Generic[P]):
         """
         depth = max(k, self._configurations[0].depth)
         candidates = self._stage.candidates(query, depth, arm=self.names[0])
+        if not len(candidates.positions):  # none is permitted
+            none = (len(self.names), 0)
+            return np.empty(none, dtype=np.intp), np.empty(none)
         picks, scores = self._pick(self._configurations, candidates, min(k, len(candidates.positions)))
         positions, falling = candidates.positions[picks], np.minimum.accumulate(scores, axis=1)
         order = np.lexsort((self._stage.ranks[positions], -falling), axis=-1)
@@ -133,7 +136,13 @@ def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> K
         ]
 
     return Kind(
-        params, build, prepare_index, batches, backbones=lambda params: (params.backbone,), features=features
+        params,
+        build,
+        prepare_index,
+        batches,
+        backbones=lambda params: (params.backbone,),
+        features=features,
+        filters=True,
     )
 
 

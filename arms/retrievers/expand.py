@@ -7,6 +7,7 @@ one that reads embeddings gets a vector moved towards theirs.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class Expand:
             return first
         text = expanded(query.text, relevant, self._params.terms, self._params.own_weight)
         moved = {backbone: self._moved(query, backbone, relevant) for backbone in self.backbones}
-        found = self._base.search(Query(text, moved, query.seed), k)
+        found = self._base.search(replace(query, text=text, embeddings=moved), k)
         return Retrieval(found.passages, first.steps + found.steps, first.tokens + found.tokens)
 
     def _moved(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
@@ -127,4 +128,5 @@ KIND = Kind(
     features=("own_weight",),
     steps=lambda _: 2.0,
     light=True,
+    filters=True,
 )

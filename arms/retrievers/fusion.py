@@ -72,4 +72,4 @@ def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fu
     return Fusion(name, [member(other) for other in params.arms], params)
 
 
-KIND = Kind(FusionParams, _build, members=lambda params: params.arms, light=True)
+KIND = Kind(FusionParams, _build, members=lambda params: params.arms, light=True, filters=True)

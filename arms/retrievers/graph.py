@@ -5,7 +5,7 @@ birthplace of the director of a film.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import Progress, Query, Retrieval
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes import Graph, IndexParams, entity_graph
 from arms.indexes import entities as indexe_entities
 from arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
@@ -52,28 +52,39 @@ class Explorer:
         self._entities = lru_cache(CACHED_QUERIES)(self._find_entities)
         # a pool has few frequencies, each with many configurations
         self._walks = lru_cache(4 * CACHED_QUERIES)(self._walk)
+        self._counts = lru_cache(CACHED_QUERIES)(graph.counts)
 
     def walk(
-        self, question: str, max_entity_df: int, max_hops: int, max_candidates: int
+        self,
+        question: str,
+        max_entity_df: int,
+        max_hops: int,
+        max_candidates: int,
+        permitted: Permitted | None = None,
     ) -> tuple[entity_graph.Walk, int]:
         """Return the walk from the entities of a question, and the tokens spent to find these.
 
         Raises:
             ArmError: The entities cannot be found.
         """
-        return self._walks(question, max_entity_df, max_hops, max_candidates)
+        return self._walks(question, max_entity_df, max_hops, max_candidates, permitted)
 
-    def _walk(self, question: str, *limits: int) -> tuple[entity_graph.Walk, int]:
-        entities, tokens = self._entities(question)
-        return self._graph.walk(entities, *limits), tokens
+    def _walk(
+        self, question: str, df: int, hops: int, most: int, permitted: Permitted | None
+    ) -> tuple[entity_graph.Walk, int]:
+        entities, tokens = self._entities(question, permitted)
+        counts = None if permitted is None else self._counts(permitted)
+        return self._graph.walk(entities, df, hops, most, permitted, counts), tokens
 
     def forget(self) -> None:
         """Clear the caches."""
         self._entities.cache_clear()
         self._walks.cache_clear()
+        self._counts.cache_clear()
 
-    def _find_entities(self, question: str) -> tuple[NDArray[np.intp], int]:
-        names, tokens = self._extractor.of_question(question, self._graph.known)
+    def _find_entities(self, question: str, permitted: Permitted | None) -> tuple[NDArray[np.intp], int]:
+        counts = None if permitted is None else self._counts(permitted)
+        names, tokens = self._extractor.of_question(question, partial(self._graph.known, counts=counts))
         return self._graph.numbers(names), tokens
 
 
@@ -98,13 +109,19 @@ class GraphDense:
         params = self._params
         vector = self._stage.embedding(query, arm=self.name)
         walk, tokens = self._explorer.walk(
-            query.text, params.max_entity_df, params.max_hops, params.max_candidates
+            query.text,
+            params.max_entity_df,
+            params.max_hops,
+            params.max_candidates,
+            self._corpus.permitted(query),
         )
         if len(walk.passages):
             positions, relevance = walk.passages, _relevance(self._stage, walk.passages, vector)
         else:
             near = self._stage.candidates(query, max(k, params.max_candidates), arm=self.name)
             positions, relevance = near.positions, near.relevance
+        if not len(positions):  # none is permitted
+            return Retrieval(tokens=tokens)
         # with all that tie with the last one: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
         found = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
@@ -138,7 +155,10 @@ class GraphBatch:
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
         """Return the best passages of each arm's walk."""
         vector = self._stage.embedding(query, arm=self.names[0])
-        walks = {df: self._explorer.walk(query.text, df, *self._reach)[0] for df in self._frequencies}
+        permitted = self._stage.permitted(query)
+        walks = {
+            df: self._explorer.walk(query.text, df, *self._reach, permitted)[0] for df in self._frequencies
+        }
         union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
         order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
         ranks = np.empty_like(order)
@@ -219,4 +239,5 @@ KIND = Kind(
     backbones=lambda params: (params.backbone,),
     models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
     features=("max_hops", "max_entity_df", "max_candidates"),
+    filters=True,
 )

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
 from arms.corpus import Corpus
-from arms.llm import Chunk, Prompt, Write, prompts
+from arms.llm import Chunk, Prompt, Write, WritingSpec, prompts
 from arms.models import Backbone
 from arms.retrievers.new_arms import NewArms
 
@@ -66,6 +66,11 @@ class ArmSpec(BaseModel):
         description="Deployment that runs it, with processes and a number of replicas of its own. At the "
         "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
         "`learned_fusion`, `expand` and `plackett_luce` of such arms.",
+    )
+
+    answering: WritingSpec = Field(
+        default=WritingSpec(),
+        description="How its answers are written: an arm is a pipeline, from the passages to the answer.",
     )
 
     @field_validator("params")
@@ -332,6 +337,7 @@ class Kind(Generic[P]):
         light: Whether a search takes a few milliseconds of one thread, members apart, and waits for
             nothing: such an arm runs beside HTTP.
         embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
+        filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
     """
 
     params: type[P]
@@ -347,6 +353,7 @@ class Kind(Generic[P]):
     steps: Callable[[P], float] = lambda _: 1.0
     light: bool = False
     embeds_texts: bool = False
+    filters: bool = False
 
 
 def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:

@@ -87,4 +87,5 @@ KIND = Kind(
     members=lambda params: params.arms,
     models=lambda params: (params.model,),
     light=True,
+    filters=True,
 )

@@ -23,6 +23,18 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
+class EngineAccess(BaseModel):
+    """Collections of a search engine that arms put over HTTP may search."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    place: str = Field(description="Address or folder of the engine, as the arms write it.")
+    collections: tuple[str, ...] = Field(description="Names of collections there.")
+    variables: tuple[str, ...] = Field(
+        default=(), description="Environment variables that may be sent there, as `key_env`."
+    )
+
+
 class NewArms(BaseModel):
     """What arms may name that are put over HTTP, besides those of this file."""
 
@@ -43,7 +55,9 @@ class NewArms(BaseModel):
         description="Models and trained routers, as an arm names them; those of the arms and backbones of "
         "this file, and those below `home`, can be named anyway.",
     )
-
+    engines: tuple[EngineAccess, ...] = Field(
+        default=(), description="Search engines of arms such as `postgres` and `qdrant`."
+    )
     retrievers: tuple[str, ...] = Field(
         default=(),
         description="Functions that make retrievers, `package.module:function`, which arms of kind "

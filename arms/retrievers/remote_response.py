@@ -40,7 +40,7 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
         UnreadableError: It is not JSON, lacks a list, or a result lacks a part.
 
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
-    [Passage(id='a', title='', text='one', score=1.0)]
+    [Passage(id='a', title='', text='one', score=1.0, metadata={})]
     """
     return passages_of(results_at(loaded(content), path), fields)
 

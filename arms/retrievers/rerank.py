@@ -197,6 +197,7 @@ REGULARIZE = Kind(
     embeds=lambda _: (),
     members=lambda params: (params.arm,),
     features=("depth", "neighbors", "passes"),
+    filters=True,
 )
 
 PLACKETT_LUCE = Kind(
@@ -205,4 +206,5 @@ PLACKETT_LUCE = Kind(
     members=lambda params: (params.arm,),
     features=("depth", "power"),
     light=True,
+    filters=True,
 )

@@ -26,6 +26,7 @@ keys = Table(
     Column("expires", Double),
     Column("tags", JSON, nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("groups", JSON),  # null in keys of older schemas
     sqlite_autoincrement=True,
 )
 

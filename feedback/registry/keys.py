@@ -67,6 +67,7 @@ class KeySettings:
         limits: What it may use.
         expires: When it ceases to be valid, seconds since the epoch; None for never.
         tags: Free text pairs.
+        groups: Whose passages its callers may see, beside those for everybody.
     """
 
     name: str
@@ -76,6 +77,7 @@ class KeySettings:
     limits: KeyLimits = UNLIMITED
     expires: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,13 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
         row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": now}
         connection.execute(
             sa.insert(k.keys),
-            {**row, **chosen, "tags": dict(settings.tags), **asdict(settings.limits)},
+            {
+                **row,
+                **chosen,
+                "tags": dict(settings.tags),
+                "groups": list(settings.groups),
+                **asdict(settings.limits),
+            },
         )
     return key, f"sk-aw-{public_id}-{secret}"
 
@@ -174,5 +182,6 @@ def _read(connection: sa.Connection) -> list[ApiKey]:
 def _key_of(row: sa.RowMapping) -> ApiKey:
     chosen = {one.name: row[one.name] for one in fields(KeySettings) if one.name in row}
     limits = KeyLimits(**{one.name: row[one.name] for one in fields(KeyLimits)})
-    settings = KeySettings(**{**chosen, "scopes": tuple(row["scopes"]), "limits": limits})
+    lists = {"scopes": tuple(row["scopes"]), "groups": tuple(row["groups"] or ())}
+    settings = KeySettings(**{**chosen, **lists, "limits": limits})
     return ApiKey(row["public_id"], row["secret_hash"], settings, row["created_at"], row["disabled_at"])

@@ -129,6 +129,9 @@ class FakeArms:
             Passage(f"{arm}-{i}", f"title {i}", f"text {i}") for arm, _, i in found if arm and i.isdigit()
         ]
 
+    async def restricted(self) -> bool:
+        return False
+
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         if self.unbuildable & specs.keys():
             raise ArmError(f"arm {min(self.unbuildable)!r} cannot be built")
@@ -281,15 +284,17 @@ class Service:
         self,
         folder: Path,
         generator: Generator | None = None,
+        generators: Mapping[str, Generator] | None = None,
         reach: Callable[[], Awaitable[None]] | None = None,
         gate: FakeGate | None = None,
         loading: frozenset[str] = frozenset(),
+        searched: FakeArms | None = None,
         **changes: Any,
     ) -> None:
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
         self.folder = folder
         self.config = parse(document)
-        self.arms, self.embedders = FakeArms(), FakeEmbedders(loading)
+        self.arms, self.embedders = searched or FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
         clock, telemetry = SteadyClock(), Telemetry()
         redact = self.config.privacy.redactor()
@@ -300,7 +305,7 @@ class Service:
                 store,
                 self.arms,
                 self.embedders,
-                self.generator,
+                {**dict.fromkeys(config.models, self.generator), **(generators or {})},
                 gate=gate or partial(verdict, store, configuration_of(config), clock=clock),
                 telemetry=telemetry,
                 clock=clock,

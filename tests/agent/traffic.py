@@ -19,8 +19,10 @@ from agent.policies.vowpal import VowpalPolicy
 from agent.serving import ArmInfo, Ask, TurnError, TurnLoop, messages, probe
 from agent.serving.arm_health import ArmHealth
 from agent.serving.decide import Decider
+from agent.serving.generation import Model
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
+from arms.llm.writing import DEFAULT
 from feedback.events import Context, Decision, Execution, Mode, Status
 from feedback.log import Receipt
 
@@ -219,7 +221,7 @@ class Traffic:
             ),
             embed=self.embed,
             search=self.search,
-            generator=Writer(),
+            models={DEFAULT: Model(Writer())},
             log=self,
             features=FeatureSpec(),
             fallback=FALLBACK,

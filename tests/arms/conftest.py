@@ -29,9 +29,8 @@ ENCYCLOPEDIA = (
 def keep(folder: Path, passages: tuple[Passage, ...]) -> Corpus:
     """Return a corpus of these passages, in this order."""
     source = folder / "source.jsonl"
-    source.write_bytes(
-        b"\n".join(orjson.dumps({"id": p.id, "title": p.title, "text": p.text}) for p in passages)
-    )
+    fields = ({"id": p.id, "title": p.title, "text": p.text, "metadata": p.metadata} for p in passages)
+    source.write_bytes(b"\n".join(map(orjson.dumps, fields)))
     return ingest(source, folder / "corpus")
 
 

@@ -66,7 +66,7 @@ async def ask_of(replica: Replica, caller: Caller, body: ChatRequest, key: str |
         body,
         key,
         messages=conversation.read_by_model(body.messages),
-        options=options.asked_of(replica.config, options.of_chat(body)),
+        options=options.asked_of(replica.config, options.of_chat(body), body.model),
         **sampling_of(replica, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await conversation.in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
@@ -78,21 +78,20 @@ def sampling_of(
     """Return how the model samples an answer, as `Ask` has it. Raises ApiError.
 
     Args:
-        replica: Has the defaults and the limits.
+        replica: Has the limits.
         body: The request.
         param: The field that `tokens` came from.
-        tokens: The longest answer; None for `max_tokens` of the request, or the default.
+        tokens: The longest answer; None for `max_tokens` of the request, or that of the arm.
     """
-    answering, limits = replica.config.answering, replica.config.limits
-    max_tokens = tokens or body.max_tokens or answering.max_tokens
-    if max_tokens > limits.completion_tokens:
-        message = f"{max_tokens} tokens were requested; the limit is {limits.completion_tokens}"
+    limit = replica.config.limits.completion_tokens
+    max_tokens = tokens or body.max_tokens or None
+    if max_tokens is not None and max_tokens > limit:
+        message = f"{max_tokens} tokens were requested; the limit is {limit}"
         raise ApiError("invalid_value", message, param if tokens else "max_tokens")
     return {
-        "k": answering.passages,
         "max_tokens": max_tokens,
-        "temperature": answering.temperature if body.temperature is None else body.temperature,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
         "seed": body.seed,
         "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
     }

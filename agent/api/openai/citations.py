@@ -12,16 +12,18 @@ from arms.llm import prompts
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 
 
-def annotations(text: str, passages: Sequence[Passage], config: AppConfig) -> list[dict[str, Any]]:
+def annotations(text: str, passages: Sequence[Passage], config: AppConfig, arm: str) -> list[dict[str, Any]]:
     """Return a citation for each number of a shown passage in an answer, in OpenAI's shape.
 
     Args:
         text: The answer.
         passages: What the arm found, best first.
         config: Says how much of them the model was shown.
+        arm: Which one answered.
     """
     found = list(_MARKER.finditer(text))
-    shown = sum(1 for _ in prompts.numbered(passages, config.answering.word_budget)) if found else 0
+    how = config.answering_of(arm)
+    shown = sum(1 for _ in prompts.numbered(passages, how.word_budget)) if found else 0
     return [
         {"type": "url_citation", "url_citation": _citation(marker, passages[number - 1], config)}
         for marker in found

@@ -9,7 +9,7 @@ from typing import Any
 from agent.api.errors import ApiError
 from agent.api.openai.schemas import ChatRequest, Sampling
 from agent.config import AppConfig
-from arms.llm import catalog
+from arms.llm import base, catalog
 
 SAMPLING = ("n", "presence_penalty", "frequency_penalty", "logit_bias")
 
@@ -23,16 +23,26 @@ _ELSEWHERE = {
 }
 
 
-def asked_of(config: AppConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that ask for something and that the engine is given. Raises ApiError."""
-    known = catalog.options_of(config.llm)
+def asked_of(config: AppConfig, given: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return the options that ask for something and that an engine is given. Raises ApiError.
+
+    Args:
+        config: Has the language models.
+        given: The options of the request.
+        model: That of the request: an arm that it names is the only one that answers.
+    """
+    forced = model.rpartition("arm/")[2]
+    arms = [forced] if model and forced in config.actions and forced != model else config.actions
+    engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
+    known = frozenset[str]().union(*map(catalog.options_of, engines.values()))
     asked = {
         name: value
         for name, value in given.items()
         if (value not in (None, _NOTHING[name]) if name in _NOTHING else value)
     }
-    for name in asked.keys() - known - catalog.HINTS:
-        message = f"the engine {config.llm.engine!r} of the language model does not support {name!r}"
+    for name in asked.keys() - known - base.HINTS:
+        names = " and ".join(repr(engine) for engine in sorted({one.engine for one in engines.values()}))
+        message = f"the engine {names} of the language model does not support {name!r}"
         raise ApiError("unsupported_parameter", message, name)
     return {name: value for name, value in asked.items() if name in known}
 

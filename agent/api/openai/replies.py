@@ -51,7 +51,7 @@ def completion(
 
 def cited(text: str, decided: Decided, config: AppConfig) -> list[dict[str, Any]]:
     """Return where a text cites the passages of its decision."""
-    return annotations(text, decided.retrieval.passages, config)
+    return annotations(text, decided.retrieval.passages, config, decided.served)
 
 
 def _message(one: choices.Choice, decided: Decided, config: AppConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.api.schemas import LARGEST, AgentOptions, Count, Finite, Name, OneOrMany, Text
+from agent.api.schemas import LARGEST, AgentOptions, Count, Filters, Finite, Name, OneOrMany, Text
 
 DEEPEST = 64
 """Levels of a JSON schema and of other documents in a request."""
@@ -260,7 +260,7 @@ class VectorStoreSearch(Open):
         OneOrMany,
     ]
     max_num_results: Annotated[StrictInt, Field(ge=1, le=50)] = 10
-    filters: Document | None = None
+    filters: Filters = None
     ranking_options: RankingOptions | None = None
     rewrite_query: StrictBool | None = None
     model: Name = "auto"

@@ -18,6 +18,9 @@ from arms.base import Passage
 router = APIRouter(tags=["answers"])
 
 
+MAX_ATTRIBUTES = 16
+"""Of a result, as OpenAI's clients expect."""
+
 StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["stdlib"])]
 
 
@@ -67,7 +70,11 @@ async def search(
     _require(replica, store)
     query = _query(body)
     k = min(body.max_num_results, replica.config.limits.passages)
-    ask = asking.ask_of(replica, caller, query, body, key, k=k, param="query")
+    if body.filters is not None and body.agent.filters is not None:
+        raise ApiError(
+            "invalid_value", "'filters' and 'agent.filters' are the same: one was expected", "filters"
+        )
+    ask = asking.ask_of(replica, caller, query, body, key, "query", body.filters, k=k)
     decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
@@ -106,10 +113,6 @@ def _require(replica: Replica, store: str) -> None:
 
 def _query(body: VectorStoreSearch) -> str:
     """Return the query of a search, several joined. Raises ApiError."""
-    if body.filters:
-        raise ApiError(
-            "unsupported_parameter", "'filters' is not supported: passages have no attributes", "filters"
-        )
     if body.rewrite_query:
         message = "'rewrite_query' is not supported: an arm may change the query"
         raise ApiError("unsupported_parameter", message, "rewrite_query")
@@ -117,12 +120,15 @@ def _query(body: VectorStoreSearch) -> str:
 
 
 def _result(replica: Replica, decided: Decided, passage: Passage) -> dict[str, Any]:
-    attributes = {
+    attributes: dict[str, str | int | float] = {
         "decision_id": decided.decision.id,
         "arm": decided.served,
         "title": passage.title[:512],
         "url": url_of(passage.id, replica.config.corpus.name)[:512],
     }
+    for name, value in passage.metadata.items():  # lists do not fit: tags, and the groups of others
+        if isinstance(value, str | int | float) and len(attributes) < MAX_ATTRIBUTES:
+            attributes.setdefault(name, value)
     return {
         "file_id": passage.id,
         "filename": passage.title or passage.id,

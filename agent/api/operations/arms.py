@@ -91,6 +91,7 @@ def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
         "kind": spec.kind,
         "params": _masked(spec.params),
         "host": spec.host,
+        "answering": spec.answering.model_dump(exclude_none=True),
         "backbones": sorted(info.backbones),
         "features": dict(info.features),
         "enabled": info.enabled,

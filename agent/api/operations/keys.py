@@ -87,4 +87,5 @@ def spend_of(spent: Mapping[str, usage.Amount]) -> dict[str, Any]:
 def _configured(caller: Caller) -> dict[str, Any]:
     """Describe a key of the configuration."""
     about = {"public_id": caller.key, "name": caller.key, "scopes": sorted(caller.scopes)}
-    return {**about, "project": caller.project, "source": caller.source, "configured": True}
+    rest = {"project": caller.project, "source": caller.source, "groups": sorted(caller.groups)}
+    return {**about, **rest, "configured": True}

@@ -16,6 +16,7 @@ class Passage(Reply):
     title: str
     text: str
     score: float
+    metadata: dict[str, str | int | float | bool | list[str]]
 
 
 class AnswerCost(Reply):

@@ -157,6 +157,9 @@ class DecisionRecord(Chosen):
     reward: float | None
     example_seq: int | None = Field(description="Position in the training log.")
     state: Literal["running", "open", "learned", "closed"]
+    withheld: bool = Field(
+        description="Whether answers and passages are left out, which the groups of the key do not permit."
+    )
 
 
 class Recomputed(Reply):

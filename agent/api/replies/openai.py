@@ -113,7 +113,9 @@ class StoreHit(Reply):
     file_id: str = Field(description="Id of the passage.")
     filename: str
     score: float
-    attributes: dict[str, str] = Field(description="`decision_id`, `arm`, `title` and `url`.")
+    attributes: dict[str, str | int | float | bool] = Field(
+        description="`decision_id`, `arm`, `title` and `url`, and of its metadata."
+    )
     content: list[PassageText]
 
 

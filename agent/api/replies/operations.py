@@ -6,6 +6,7 @@ from pydantic import Field
 
 from agent.api.replies.base import Reply, Time
 from agent.config import Scope
+from arms.llm import WritingSpec
 from arms.retrievers import ArmSpec
 from feedback.reward import RewardRule
 
@@ -17,6 +18,7 @@ class Arm(Reply):
     kind: str
     params: dict[str, Any]
     host: str
+    answering: WritingSpec
     backbones: list[str]
     features: dict[str, float]
     enabled: bool
@@ -263,6 +265,7 @@ class KeyBase(Reply):
     scopes: list[Scope]
     project: str
     source: str | None
+    groups: list[str] = Field(description="Whose passages its callers may see, beside those for everybody.")
 
 
 class KeyState(KeyBase):

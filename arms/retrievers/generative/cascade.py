@@ -128,5 +128,6 @@ KIND = Kind(
     members=lambda params: params.arms,
     models=lambda params: (params.decider,),
     steps=lambda params: float(len(params.stages[0])),
+    filters=True,
 )
 """The expected steps are those of the first stage at most: how often it goes on is the decider's to know."""

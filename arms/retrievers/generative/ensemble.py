@@ -278,4 +278,5 @@ KIND = Kind(
     members=lambda params: params.arms,
     models=lambda params: () if params.router is None else (params.router,),
     steps=lambda params: float(len(params.arms)),
+    filters=True,
 )

@@ -85,7 +85,7 @@ class Multistep(WritesQueries[MultistepParams]):
             if words(text) in asked:
                 break
             asked.append(words(text))
-            looked_up = self._embedded(text, query.seed + step)
+            looked_up = self._embedded(query, text, query.seed + step)
         ranked = enumerate([*(kept | spare).values()][:k], start=1)
         return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)
 
@@ -132,4 +132,5 @@ KIND = Kind(
     features=("max_steps",),
     steps=lambda params: float(params.max_steps),
     embeds_texts=True,
+    filters=True,
 )

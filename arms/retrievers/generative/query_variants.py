@@ -7,6 +7,7 @@ hyde       a passage that would answer it, true or not: passages resemble passag
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -71,7 +72,10 @@ class QueryVariants(WritesQueries[QueryVariantsParams]):
             queries = [self._with_passage(query, text)]
         else:
             new = variants(text, query.text, params.most)
-            queries = [query, *(self._embedded(one, query.seed + n) for n, one in enumerate(new, start=1))]
+            queries = [
+                query,
+                *(self._embedded(query, one, query.seed + n) for n, one in enumerate(new, start=1)),
+            ]
         if len(queries) == 1:
             found = self._base.search(queries[0], k)
             return Retrieval(found.passages, found.steps, found.tokens + spent)
@@ -102,12 +106,12 @@ class QueryVariants(WritesQueries[QueryVariantsParams]):
         passage = prompts.cut(passage, VARIANT_WORDS)
         if not words(passage):
             return query
-        written = self._embedded(passage, query.seed).embeddings
+        written = self._embedded(query, passage, query.seed).embeddings
         mixed = {
             backbone: mean_direction([query.embedding(backbone, arm=self.name), vector])
             for backbone, vector in written.items()
         }
-        return Query(f"{query.text}\n{passage}", mixed, query.seed)
+        return replace(query, text=f"{query.text}\n{passage}", embeddings=mixed)
 
 
 def variants(text: str, question: str, most: int) -> list[str]:
@@ -143,4 +147,5 @@ KIND = Kind(
     features=("most",),
     steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
     embeds_texts=True,
+    filters=True,
 )

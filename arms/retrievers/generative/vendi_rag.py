@@ -127,4 +127,5 @@ KIND = Kind(
     backbones=lambda params: (params.backbone,),
     features=("diversity", "rounds"),
     steps=lambda params: float(params.rounds),
+    filters=True,
 )

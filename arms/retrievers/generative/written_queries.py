@@ -1,5 +1,6 @@
 """The base of arms that search another arm with queries that a language model writes."""
 
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel
@@ -40,6 +41,7 @@ class WritesQueries(Generic[P]):
             raise ArmError(f"arm {self.name!r} got no {wanted}: {error}") from error
         return text, last.prompt_tokens + last.completion_tokens
 
-    def _embedded(self, text: str, seed: int) -> Query:
-        """Return a written text as a query."""
-        return Query(text, self._embed(text, self.backbones) if self.backbones else {}, seed)
+    def _embedded(self, query: Query, text: str, seed: int) -> Query:
+        """Return a written text as a query for the passages that the question may find."""
+        embeddings = self._embed(text, self.backbones) if self.backbones else {}
+        return replace(query, text=text, embeddings=embeddings, seed=seed)

@@ -19,12 +19,18 @@ from tests.agent.fakes import CONFIG, Service
 KEY = "a-secret"
 START_S = 30.0
 
+VERDICT = {"type": "categorical", "values": {"good_fit": 1.0, "underpowered": 0.0, "failed": -0.5}}
+"""The metric that an example of the document names."""
+
 SETTINGS: dict[str, Any] = {
     "auth": {"openapi": {"key": {"bearer": KEY}}},
     "suppress-health-check": ["all"],
     "checks": {
-        # a body that fits its schema may name an arm, a metric or a version that does not exist
-        "positive_data_acceptance": {"expected-statuses": ["2xx", "400", "404", "408", "409", "413", "429"]},
+        # a body that fits its schema may name an arm, a metric or a version that does not exist, or a group
+        # that is not the key's
+        "positive_data_acceptance": {
+            "expected-statuses": ["2xx", "400", "403", "404", "408", "409", "413", "429"]
+        },
         # what is too large is refused before it is read
         "negative_data_rejection": {"expected-statuses": ["400", "401", "403", "404", "405", "413"]},
     },
@@ -82,6 +88,7 @@ def started(folder: Path) -> Service:
             "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
             "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
             "points": POINTS,
+            "reward": CONFIG["reward"] | {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}},
         }
         service = Service(folder, limits=limits, **changed)
     service.learner.step()

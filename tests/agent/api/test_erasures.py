@@ -51,6 +51,9 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     verified = (await service.client.get(f"/v1/decisions/{mine}/verify")).json()
     assert (verified["verified"], verified["erased"]) == (True, True)
     assert (await record(service, other))["question"] == QUESTION
+    shown = {name: (await service.client.get(f"/console/decisions/{name}")).text for name in (mine, other)}
+    assert "Its texts were erased" in shown[mine]
+    assert "Its texts were erased" not in shown[other]
     listed = (await service.client.get("/v1/erasures")).json()["erasures"]
     assert listed == [done]
     assert "ada" not in str(listed)

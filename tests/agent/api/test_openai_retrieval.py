@@ -132,7 +132,7 @@ async def test_a_search_keeps_what_is_above_the_threshold(service: Service) -> N
 @pytest.mark.parametrize(
     ("store", "fields", "status", "code", "param"),
     [
-        ("stdlib", {"filters": {"type": "eq"}}, 400, "unsupported_parameter", "filters"),
+        ("stdlib", {"filters": {"type": "eq"}}, 400, "invalid_request", "filters.eq.key"),
         ("stdlib", {"rewrite_query": True}, 400, "unsupported_parameter", "rewrite_query"),
         ("stdlib", {"max_num_results": 51}, 400, "invalid_value", "max_num_results"),
         ("stdlib", {"query": []}, 400, "invalid_value", "query"),

@@ -13,7 +13,9 @@ import sqlalchemy as sa
 
 from agent.access.callers import new_id
 from agent.serving import Finished, messages
+from agent.serving.generation import Model
 from arms.llm import Chunk, Prompt, base
+from arms.llm.writing import DEFAULT
 from feedback.errors import LogUnavailableError
 from feedback.events import Decision, Execution
 from feedback.log import tables as t
@@ -131,7 +133,8 @@ class Numbered(base.ScriptedGenerator):
 
 async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
-    generator = service.replica.turns.generator = Numbered()
+    generator = Numbered()
+    service.replica.turns.models = {DEFAULT: Model(generator)}
     key = {"idempotency-key": "d-1"}
     task = asyncio.create_task(ask(service, headers=key))
     while not generator.begun:
@@ -149,7 +152,8 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log
     key = {"idempotency-key": "d-1"}
     async with Service(service.folder).running(ready=False) as other:
         await other.replica.refresh()
-        generator = service.replica.turns.generator = other.replica.turns.generator = Numbered()
+        generator = Numbered()
+        service.replica.turns.models = other.replica.turns.models = {DEFAULT: Model(generator)}
         tasks = []
         for one in (service, other):
             tasks.append(asyncio.create_task(ask(one, headers=key)))

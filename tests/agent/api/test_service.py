@@ -109,7 +109,8 @@ async def test_retrieve_returns_passages_and_generates_nothing(service: Service)
     response = await look_up(service, model="arm/bm25", k=2)
     body = response.json()
     assert [passage["id"] for passage in body["passages"]] == ["bm25-1", "bm25-2"]
-    assert body["passages"][0] == {"id": "bm25-1", "title": "title 1", "text": "text 1", "score": 1.0}
+    first = {"id": "bm25-1", "title": "title 1", "text": "text 1", "score": 1.0, "metadata": {}}
+    assert body["passages"][0] == first
     assert (body["object"], body["model"]) == ("retrieval", "arm/bm25")
     assert (body["agent"]["mode"], body["agent"]["propensity"]) == ("forced", 1.0)
     assert response.headers["x-arm"] == "bm25"

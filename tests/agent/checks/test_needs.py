@@ -23,6 +23,7 @@ from agent.cli.main import app
 from agent.config import AppConfig, parse
 from arms.corpus import ingest
 from arms.models import digest_of
+from arms.retrievers import Resources, catalog
 from feedback.log import Store, tables
 from feedback.log.database import connect
 
@@ -295,6 +296,39 @@ def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     assert "is read from" in lines(checks.corpus_findings(config))[0]
     ingest(source, config.corpus_path)
     assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.corpus_findings(config))[0]
+
+
+def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.jsonl"
+    source.write_text('{"id": "a", "text": "b", "metadata": {"allowed_groups": ["c"]}}\n')
+    server = {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "fine: 1 passages are for some groups alone"),
+        ({"far": server}, "no request draws far, which"),
+    ]
+    for more, said in cases:
+        arms = {"words": {"kind": "bm25"}, **more}
+        config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
+        ingest(source, config.corpus_path)
+        assert said in lines(checks.corpus_findings(config))[1]
+
+
+def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> None:
+    source = tmp_path / "corpus.jsonl"
+    source.write_text('{"id": "a", "text": "b"}\n')
+    params = {"path": str(tmp_path / "engine"), "collection": "mine"}
+    arms = {"none": {"kind": "none"}, "words": {"kind": "tantivy", "params": params}}
+    config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
+    have = Resources(ingest(source, config.corpus_path), tmp_path, {}, config.arms)
+    (_, nothing) = lines(checks.corpus_findings(config))
+    assert nothing.startswith("note: arm 'words': nothing was ingested into its collection; `armwise ingest")
+    version = catalog.fill("words", have).version
+    assert f"fine: arm 'words': its collection holds version {version}" in lines(
+        checks.corpus_findings(config)
+    )
+    source.write_text('{"id": "a", "text": "changed"}\n')
+    ingest(source, config.corpus_path)
+    assert f"holds version {version}, not the present corpus" in lines(checks.corpus_findings(config))[1]
 
 
 def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:

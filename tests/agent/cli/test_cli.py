@@ -339,6 +339,25 @@ def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: 
     assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
 
 
+def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path: Path) -> None:
+    document = yaml.safe_load(config.read_text())
+    arms = document["applications"][0]["args"]["arms"]
+    arms["words"] = {"kind": "tantivy", "params": {"path": str(tmp_path / "engine"), "collection": "rivers"}}
+    config.write_text(yaml.safe_dump(document))
+    output = said(run("ingest", "--into", "words", "-c", config), 0)
+    assert "12 passages written, 0 deleted; version " in output
+    assert "0 passages written, 0 deleted" in said(run("ingest", "--into", "words", "-c", config), 0)
+    assert "did you mean 'words'" in said(run("ingest", "--into", "word", "-c", config), 2)
+    other = next(name for name in arms if name != "words")
+    assert "has no collection: its kind would be" in said(run("ingest", "--into", other, "-c", config), 2)
+
+
+@pytest.mark.parametrize("words", ["", "x", "--name x", "x --into a", "--skip-bad --into a"])
+def test_ingest_needs_a_corpus_or_an_arm(config: Path, words: str) -> None:
+    output = said(run("ingest", *words.split(), "-c", config), 2)
+    assert "armwise ingest SOURCE --name NAME" in output or "it takes no source" in output
+
+
 def test_init_writes_a_configuration_that_differs_from_the_shipped_one_by_its_corpus_and_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -748,7 +767,8 @@ def made(config: Path, *words: object) -> str:
 
 
 def test_a_key_is_made_in_the_log_before_the_service_starts_and_disabled_there(config: Path) -> None:
-    token = made(config, "--scope", "decide", "--rpm-limit", "60", "--tag", "team=search")
+    words = ("--scope", "decide", "--rpm-limit", "60", "--tag", "team=search", "--group", "a", "--group", "b")
+    token = made(config, *words)
     found = keys.TOKEN.fullmatch(token)
     assert found is not None
     public_id, secret = found.groups()
@@ -756,7 +776,7 @@ def test_a_key_is_made_in_the_log_before_the_service_starts_and_disabled_there(c
         (key,) = keys.read(store)
     assert (key.public_id, key.secret_hash) == (public_id, keys.hash_of(secret))
     assert (key.settings.scopes, key.settings.limits.rpm_limit) == (("decide",), 60)
-    assert key.settings.tags == {"team": "search"}
+    assert (key.settings.tags, key.settings.groups) == ({"team": "search"}, ("a", "b"))
     listed = said(run("key", "list", "-c", config), 0)
     assert public_id in listed
     assert secret not in listed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config.app_config import AppConfig, ConfigError, load, parse
+from agent.config import AppConfig, ConfigError, load, parse
 from agent.serving import TurnLoop
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
@@ -224,10 +224,9 @@ def test_a_file_gives_what_stands_under_args(tmp_path: Path) -> None:
 
 
 def test_what_a_turn_may_take_is_the_same_by_default_in_the_loop_and_in_the_settings() -> None:
-    limits, answering = parse(CONFIG).limits, parse(CONFIG).answering
+    limits = parse(CONFIG).limits
     assert TurnLoop.__dataclass_fields__["arm_timeout_s"].default == limits.arm_timeout_s
     assert TurnLoop.__dataclass_fields__["llm_timeout_s"].default == limits.llm_timeout_s
-    assert TurnLoop.__dataclass_fields__["word_budget"].default == answering.word_budget
 
 
 PORTFOLIO = {

@@ -365,7 +365,10 @@ async def test_the_parts_of_arms_are_told_so_that_what_was_read_can_be_put_back(
     await put(service, NEW)
     told = (await service.client.get("/v1/arms")).json()
     assert set(told["parts"]) == {"bm25", "dense"}
-    live = {arm["name"]: {part: arm[part] for part in ("kind", "params", "host")} for arm in told["arms"]}
+    live = {
+        arm["name"]: {part: arm[part] for part in ("kind", "params", "host", "answering")}
+        for arm in told["arms"]
+    }
     again = await put(service, {**live, **told["parts"]})
     assert again.status_code == 200, again.text
     assert again.json()["arm_set"] == told["arm_set"] + 1

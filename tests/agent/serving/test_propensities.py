@@ -14,7 +14,7 @@ from scipy.stats import chisquare, kstest
 
 from agent.policies import choose, sampling, served_distribution
 from agent.policies.router import Routed
-from agent.serving.decide import Decider
+from agent.serving.decide import NO_MODELS, Decider
 from agent.serving.messages import Ask
 from agent.serving.probe import UNPROBED, Probes
 from arms.base import Query, Retrieval
@@ -140,8 +140,10 @@ def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
 class MaskedAfterTheDraw(Decider):
     """Draws from all arms, and passes over the one drawn where its breaker is open or it is full."""
 
-    def masked(self, names: Sequence[str], probes: Probes = UNPROBED) -> dict[str, Mask]:
-        del names, probes
+    def masked(
+        self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
+        del names, probes, models
         return {}
 
     def choose(

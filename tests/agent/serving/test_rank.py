@@ -42,7 +42,7 @@ def loop(log: MemoryLog, arms: FakeArms) -> TurnLoop:
         decider=Decider(Serving(policy, 7), floor=0.1, salt="salt", wait_s=60.0),
         embed=FakeEmbedders().embed,
         search=arms.search,
-        generator=None,
+        models={},
         log=log,
         features=FeatureSpec(words=0, shape=False),
     )

@@ -18,6 +18,7 @@ from agent.policies.linear import LinUCB
 from agent.policies.router import Routed
 from agent.serving.arm_health import ArmHealth
 from agent.serving.decide import Decider, eligible
+from agent.serving.generation import Model
 from agent.serving.messages import (
     ArmInfo,
     Ask,
@@ -33,6 +34,7 @@ from agent.serving.messages import (
 from agent.serving.turn import TurnLoop, paced
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
+from arms.llm.writing import DEFAULT, Answering
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
@@ -53,10 +55,15 @@ def a_loop(
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0,
     **options: Any,
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
-    settings: dict[str, Any] = {"arms": ARMS, "embed": FakeEmbedders().embed, "features": FeatureSpec()}
+    settings: dict[str, Any] = {
+        "arms": options.pop("arms_known", ARMS),
+        "embed": FakeEmbedders().embed,
+        "features": FeatureSpec(),
+    }
     deciding: dict[str, Any] = {"floor": 0.01, "salt": "salt", "wait_s": 60.0, "clock": lambda: 1000.0}
     for name in ("floor", "salt", "health"):
         if name in options:
@@ -65,7 +72,7 @@ def a_loop(
     return TurnLoop(
         decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
         search=(arms or FakeArms()).search,
-        generator=generator or base.ScriptedGenerator({}, default=ANSWER),
+        models={DEFAULT: Model(generator or base.ScriptedGenerator({}, default=ANSWER), usd_of)},
         log=log,
         **(settings | options),
     )
@@ -913,9 +920,10 @@ async def test_the_model_reads_as_many_words_of_the_passages_as_are_configured()
     async def find(_query: Query, _k: int) -> Retrieval:
         return Retrieval((long,))
 
-    for options, words in (({"word_budget": 7}, 7), ({}, 400)):
+    for answering, words in ((Answering(word_budget=20), 20), (Answering(), 400)):
         generator = base.ScriptedGenerator({}, default=ANSWER)
-        await run(a_loop(MemoryLog(), FakeArms({"bm25": find}), generator=generator, **options), CHAT)
+        infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=answering)}
+        await run(a_loop(MemoryLog(), FakeArms({"bm25": find}), generator=generator, arms_known=infos), CHAT)
         assert generator.last_prompt is not None
         read = generator.last_prompt.messages[0]["content"]
         last = words - 2  # after the title
@@ -1044,7 +1052,7 @@ async def test_a_turn_searches_as_deep_as_its_own_router_reads_whatever_is_serve
 
     loop.embed = replaced_meanwhile
     await run(loop, LOOK_UP)
-    assert {k for _, _, k in arms.calls} == {max(before, LOOK_UP.k)}
+    assert {k for _, _, k in arms.calls} == {max(before, Answering().passages)}
 
 
 async def spending(_query: Query, _k: int) -> Retrieval:

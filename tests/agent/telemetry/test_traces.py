@@ -50,7 +50,7 @@ async def running(folder: Path) -> AsyncIterator[Service]:
         config = service.replica.config
         encoders = Embedders(config.backbones)
         turns = service.replica.turns
-        turns.search = hosted.open_here(config, {}, encoders, turns.generator).search
+        turns.search = hosted.open_here(config, {}, encoders, service.generator).search
         turns.embed = encoders.embed
         yield service
 

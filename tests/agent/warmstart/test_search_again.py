@@ -54,11 +54,11 @@ async def decided(config: AppConfig, store: Store, questions: list[str]) -> list
     serving = Serving(Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors).configured)
     salt = store.draw_secret.salt(config.salt)
     loop = TurnLoop(
-        arms=arm_infos(config.arms),
+        arms=arm_infos(config),
         decider=Decider(serving, floor=0.1, salt=salt, wait_s=60.0),
         embed=embedders.embed,
         search=arms.search,
-        generator=None,
+        models={},
         log=log,
         features=config.features,
     )
@@ -107,4 +107,18 @@ async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, st
     assert said == (
         "earlier decisions are not searched again, which would ask dense: the router has no scores of them"
     )
+    assert len(router_contexts.unscored(store, digest, newest=10)) == 1
+
+
+async def test_nothing_is_searched_again_where_passages_are_for_some_groups(
+    config: AppConfig, store: Store
+) -> None:
+    assert config.router is not None
+    await decided(config, store, QUESTIONS[:1])
+    digest = keep_router(store, config.router.path, 0.0)
+    source = Path(config.corpus.source)
+    restricted = source.read_text().replace('"id"', '"metadata": {"allowed_groups": ["crew"]}, "id"', 1)
+    source.write_text(restricted)
+    said = score_by_searching(store, digest, config, 100, quietly)
+    assert said.startswith("earlier decisions are not searched again: which passages they could find")
     assert len(router_contexts.unscored(store, digest, newest=10)) == 1

@@ -145,3 +145,45 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
     assert all(len(piece) <= CHUNK_WORDS + SLACK_WORDS for piece in pieces)
     overlaps = [left[-1] - right[0] + 1 for left, right in pairwise(pieces)]
     assert all(OVERLAP_WORDS // 2 <= overlap <= OVERLAP_WORDS * 3 // 2 for overlap in overlaps)
+
+
+def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
+    head = "---\ntitle: A plan\nday: 2024-05-06\nlinks: {a: 1}\nallowed_groups: [board]\n---\n"
+    (tmp_path / "plan.md").write_text(f"{head}# The plan\n\nGrow.")
+    (tmp_path / "note.txt").write_text(f"{head}Grow.")
+    note, plan = passages(tmp_path)
+    assert plan == Passage(
+        "plan.md#0",
+        "The plan",
+        "# The plan\n\nGrow.",
+        metadata={"title": "A plan", "day": "2024-05-06", "allowed_groups": ["board"], "path": "plan.md"},
+    )
+    assert (note.text, note.metadata) == (f"{head}Grow.", {"path": "note.txt"})
+
+
+@pytest.mark.parametrize("text", ["---\nA rule, and no map.\n---\nMore.", "---\n---\n", "no rule\n---\n"])
+def test_a_rule_at_the_beginning_is_text(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.md").write_text(text)
+    assert [passage.text for passage in passages(tmp_path)] == [text.strip()]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "allowed_groups: board\n---\n",
+        "allowed_groups:\n---\n",
+        "allowed_groups: [1]\n---\n",
+        "allowed_groups: [board\n---\n",
+        "allowed_groups: [board]\n",
+        "allowed_groups: [board]\nday: 2024-99-99\n---\n",
+        "- allowed_groups: [board]\n---\n",
+        "'allowed_groups': [board]\n...\n",
+        "a: " + "[" * 2000 + "\nallowed_groups: [board]\n---\n",
+        "".join(f"name{n}: 1\n" for n in range(70)) + "allowed_groups: board\n---\n",
+    ],
+)
+def test_groups_that_cannot_be_read_make_a_bad_file_and_never_a_public_one(tmp_path: Path, head: str) -> None:
+    (tmp_path / "a.md").write_text(f"---\n{head}The plan.")
+    (record,) = read(tmp_path)
+    assert (record.where, record.passages) == ("a.md", ())
+    assert "allowed_groups" in record.problem

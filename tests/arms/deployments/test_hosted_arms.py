@@ -1,13 +1,19 @@
 """The client of hosts: which of them runs an arm, and what it receives."""
 
+import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from arms.base import ArmBuildError, Passage, Query, Retrieval
-from arms.deployments import Embedders, HostedArms, placement
+from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, placement
 from arms.deployments.arm_host import Specs, UnknownArmError
+from arms.filters import Comparison
+from arms.llm.base import ScriptedGenerator
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import ArmSpec
 from tests.arms.deployments.places import BACKBONES, SPECS, Light, Waiting, open_host, own
@@ -115,3 +121,24 @@ def test_a_fusion_is_as_heavy_as_its_heaviest_member() -> None:
     fused = {**SPECS, "f": ArmSpec(kind="rrf", params={"arms": ["bm25", "steps"]})}
     assert placement.place("rrf", fused, ["Arms"]) is None
     assert placement.place("f", fused, ["Arms"]) == "Arms"
+
+
+@pytest.mark.parametrize("groups", [(), ("crew",)])
+async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
+    tmp_path: Path, groups: tuple[str, ...]
+) -> None:
+    kept: dict[str, Any] = {"allowed_groups": groups} if groups else {}
+    sea = [
+        {"id": f"{n}", "text": f"the sea of number {n}", "metadata": {"number": n} | kept} for n in range(9)
+    ]
+    source = tmp_path / "sea.jsonl"
+    source.write_bytes(b"\n".join(map(orjson.dumps, sea)))
+    settings = ArmSettings(str(source), tmp_path / "corpus", tmp_path / "indexes", BACKBONES, 30.0)
+    here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
+    arms = HostedArms(here, {}, Embedders(BACKBONES), SPECS)
+    assert await arms.restricted() == bool(groups)
+    late = Comparison(type="gte", key="number", value=7)
+    for asked, expected in (((), set() if groups else {"7", "8"}), (groups, {"7", "8"})):
+        query = pickle.loads(pickle.dumps(replace(QUERY, where=late, groups=frozenset(asked))))
+        found = {passage.id for passage in (await arms.search("rrf", query, 4)).passages}
+        assert found == expected

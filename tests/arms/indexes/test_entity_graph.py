@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes.build_once import IndexMismatchError
 from arms.indexes.entities import Lister, Titles
 from arms.indexes.entity_graph import NAMES, Graph, extract
@@ -68,6 +68,19 @@ def plain_walk(
                         seen.add(entity)
                         frontier.append(entity)
     return gathered
+
+
+@given(GRAPHS, STARTS, LIMITS, st.sets(st.integers(0, 11)))
+@settings(max_examples=200)
+def test_a_walk_under_a_filter_is_that_of_a_graph_of_the_permitted_passages(
+    named: list[list[str]], start: list[str], limits: tuple[int, int, int], hidden: set[int]
+) -> None:
+    permitted = Permitted.of(np.array([place not in hidden for place in range(len(named))]))
+    graph = Graph.build(named)
+    walk = graph.walk(graph.numbers(start), *limits, permitted)
+    visible = [[] if place in hidden else names for place, names in enumerate(named)]
+    assert walk.passages.tolist() == plain_walk(visible, start, *limits)
+    assert graph.known(start, graph.counts(permitted)).tolist() == Graph.build(visible).known(start).tolist()
 
 
 def walked(
@@ -332,7 +345,7 @@ def test_every_row_of_a_batch_is_the_search_of_its_arm(tmp_path: Path) -> None:
 def test_all_batches_share_the_walks_of_a_question(have: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[tuple[int, ...]] = []
     walk = Graph.walk
-    monkeypatch.setattr(Graph, "walk", lambda graph, *told: walks.append(told[1:]) or walk(graph, *told))
+    monkeypatch.setattr(Graph, "walk", lambda graph, *told: walks.append(told[1:4]) or walk(graph, *told))
     batches = have.batches(
         {
             f"{backbone}-{hops}-{df}": have.params(backbone=backbone, max_hops=hops, max_entity_df=df)

@@ -16,12 +16,13 @@ import ray
 
 from arms.corpus import Corpus
 from arms.jobs import job as pool_job
+from arms.jobs import label_worker
 from arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
 from arms.jobs.checkpoint import JobError
 from arms.jobs.job import seed_of
 from arms.jobs.label_job import label
 from arms.jobs.label_worker import LabelBlock, LabelJob, LabelWorker
-from arms.llm import Chunk, GeneratorError, Prompt, catalog, prompts
+from arms.llm import Chunk, GeneratorError, Prompt, WritingSpec, catalog, prompts
 from arms.llm import judge as llm_judge
 from arms.models import ModelNotFoundError
 from arms.portfolio import outcomes as portfolio_outcomes
@@ -175,6 +176,44 @@ def test_a_prompt_is_asked_once_however_many_arms_lead_to_it(
     assert set(model.asked.values()) == {1}
     found = {(one.question.id, one.passages) for one in outcomes.values()}
     assert len(model.asked) == len(found) == 2 * len(QUESTIONS) - 1, "BM25 knows no word of the last one"
+
+
+def test_each_pipeline_answers_with_its_own_model_prompt_and_number_of_passages(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {name: Model(lambda prompt, name=name: f"{name} {echo(prompt)}") for name in ("small", "large")}
+    for place in (pool_job, label_worker):
+        monkeypatch.setattr(place, "LateWriter", lambda spec: models[spec.default])
+    specs = {
+        "bm25": ArmSpec(kind="bm25"),
+        "large": ArmSpec(kind="bm25", answering=WritingSpec(llm="large", passages=1)),
+        "brief": ArmSpec(kind="bm25", answering=WritingSpec(prompt="brief", max_tokens=5)),
+    }
+    small, large = (catalog.ScriptedSpec(engine="scripted", default=name) for name in models)
+    template = prompts.Template("Brief. {passages}", "Brief.")
+    job = make_job(
+        corpus,
+        tmp_path,
+        specs=specs,
+        arms=tuple(specs),
+        llm=small,
+        llms={"large": large},
+        templates={"brief": template},
+    )
+    outcomes = labelled(job)
+    first = {arm: outcomes[QUESTIONS[0].id, arm] for arm in specs}
+    title = first["bm25"].answer.removeprefix("small ")  # type: ignore[union-attr]
+    assert {arm: one.answer for arm, one in first.items()} == {
+        "bm25": f"small {title}",
+        "large": f"large {title}",
+        "brief": f"small {title}",
+    }
+    assert first["large"].passages == first["bm25"].passages[:1]
+    assert all("[2]" not in prompt for prompt in models["large"].asked)
+    assert any(prompt.startswith("Brief.") for prompt in models["small"].asked)
+    assert job.identity() != replace(job, llms={"large": small}).identity()
+    plain = replace(job, arms=("bm25",), specs={"bm25": specs["bm25"]})
+    assert plain.identity() == replace(plain, llms={}, templates={}).identity()
 
 
 def test_rankings_that_differ_only_in_what_is_not_shown_are_one_prompt(

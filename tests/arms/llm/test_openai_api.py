@@ -1,10 +1,13 @@
 """Endpoints that refuse, fail, stall or report no usage, over real HTTP."""
 
 import asyncio
+import pickle
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,7 +16,14 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from arms.llm.base import GeneratorError, GeneratorTimeoutError, Message, Prompt, complete
+from arms.llm.base import (
+    GeneratorBusyError,
+    GeneratorError,
+    GeneratorTimeoutError,
+    Message,
+    Prompt,
+    complete,
+)
 from arms.llm.catalog import OpenAISpec, build_generator, options_of
 from arms.llm.openai_api import OpenAIGenerator
 
@@ -89,6 +99,32 @@ async def _paid() -> StreamingResponse:
     return _stream(_delta("One"), _delta("", "stop"), {"choices": [], "usage": usage})
 
 
+seen: Counter[str] = Counter()
+
+
+@endpoint.post("/recovering/chat/completions")
+async def _recovering() -> Any:
+    seen["recovering"] += 1
+    return _refusal(503, "starting") if seen["recovering"] < 3 else _stream(_delta("One", "stop"))
+
+
+@endpoint.post("/patient/chat/completions")
+async def _patient() -> JSONResponse:
+    seen["patient"] += 1
+    return JSONResponse({"error": {"message": "later"}}, 429, headers={"retry-after": "30"})
+
+
+@endpoint.post("/rated/chat/completions")
+async def _rated() -> StreamingResponse:
+    seen["rated"] += 1
+    usage = {"prompt_tokens": 1000, "completion_tokens": 1, "total_tokens": 1001}
+    cached = {**usage, "prompt_tokens_details": {"cached_tokens": 600}}
+    response = _stream(_delta("One", "stop"), {"choices": [], "usage": cached})
+    response.headers["x-ratelimit-remaining-requests"] = "0"
+    response.headers["x-ratelimit-reset-requests"] = "1m30s"
+    return response
+
+
 @endpoint.post("/echo/chat/completions")
 async def _echo(request: Request) -> StreamingResponse:
     return _stream(_delta((await request.body()).decode(), "stop"))
@@ -111,7 +147,7 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("case", "error", "message"),
     [
-        ("busy", GeneratorError, "slow down"),
+        ("busy", GeneratorBusyError, "slow down"),
         ("broken", GeneratorError, "out of memory"),
         ("refusing", GeneratorError, "no such model"),
         ("failing", GeneratorError, "worker died"),
@@ -131,6 +167,46 @@ async def test_a_failure_names_the_model_the_endpoint_and_the_reason(
     assert type(caught.value) is error
 
 
+async def test_what_fails_for_a_moment_is_tried_again(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/recovering", "m", max_retries=2)
+    assert (await complete(generator, PROMPT))[0] == "One"
+    await generator.close()
+    assert seen["recovering"] == 3
+
+
+async def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/patient", "m", max_retries=2)
+    with pytest.raises(GeneratorBusyError, match="later") as caught:
+        await complete(generator, replace(PROMPT, patience_s=5.0))
+    assert 29.0 < caught.value.retry_after_s <= 30.0
+    with pytest.raises(GeneratorBusyError, match="rate is used up"):  # without another request
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert seen["patient"] == 1
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.retry_after_s) == (str(caught.value), caught.value.retry_after_s)
+
+
+async def test_a_rate_that_is_used_up_is_not_asked_of_again_and_cached_tokens_have_their_price(
+    url: str,
+) -> None:
+    seen.clear()
+    prices = {"usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 0.0, "usd_per_kilotoken_cached": 0.1}
+    generator = build_generator(
+        OpenAISpec.model_validate({"engine": "openai", "base_url": f"{url}/rated", "model": "m", **prices})
+    )
+    _, last = await complete(generator, PROMPT)
+    assert (last.prompt_tokens, last.cached_tokens) == (1000, 600)
+    assert last.usd == pytest.approx(0.4 + 0.06)
+    with pytest.raises(GeneratorBusyError) as caught:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert 89.0 < caught.value.retry_after_s <= 90.0
+    assert seen["rated"] == 1
+
+
 async def test_an_endpoint_that_nobody_serves_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -141,7 +217,9 @@ async def test_an_endpoint_that_nobody_serves_is_named() -> None:
 
 
 async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
-    generator = OpenAIGenerator(f"{url}/paid", "m", usd_per_kilotoken=(0.5, 2.0))
+    generator = OpenAIGenerator(
+        f"{url}/paid", "m", usd_of=lambda read, written, _: (read * 0.5 + written * 2.0) / 1000
+    )
     text, last = await complete(generator, PROMPT)
     await generator.close()
     assert (text, last.prompt_tokens, last.completion_tokens) == ("One", 1000, 2000)
@@ -149,7 +227,7 @@ async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
 
 
 async def test_an_endpoint_without_usage_gets_an_estimate_and_is_not_free(url: str) -> None:
-    generator = OpenAIGenerator(f"{url}/echo", "m", usd_per_kilotoken=(1.0, 1.0))
+    generator = OpenAIGenerator(f"{url}/echo", "m", usd_of=lambda read, written, _: (read + written) / 1000)
     text, last = await complete(generator, PROMPT)
     await generator.close()
     assert last.prompt_tokens == 8

@@ -122,9 +122,9 @@ def test_the_families_search_a_corpus_once(have: Resources, monkeypatch: pytest.
     searched: list[int] = []
     nearest = VectorIndex.nearest
 
-    def counted(index: VectorIndex, vector: Any, k: int) -> Any:
+    def counted(index: VectorIndex, vector: Any, k: int, permitted: Any) -> Any:
         searched.append(k)
-        return nearest(index, vector, k)
+        return nearest(index, vector, k, permitted)
 
     monkeypatch.setattr(VectorIndex, "nearest", counted)
     for batch in found:

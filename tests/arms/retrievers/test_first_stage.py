@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from arms.base import ArmError, Passage, Query
+from arms.corpus import Permitted
 from arms.indexes import IndexParams, VectorIndex
 from arms.models import Backbone
 from arms.retrievers.dense import CACHED_QUERIES, DenseParams, FirstStage, first_stage, prepare_index
@@ -26,9 +27,11 @@ class Counted(VectorIndex):
 
     searches = 0
 
-    def nearest(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    def nearest(
+        self, vector: NDArray[np.float32], k: int, permitted: Permitted | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
         self.searches += 1
-        return super().nearest(vector, k)
+        return super().nearest(vector, k, permitted)
 
 
 def stage(kind: str, vectors: NDArray[np.float32]) -> tuple[FirstStage, Counted]:

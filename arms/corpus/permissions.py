@@ -1,0 +1,142 @@
+"""Which passages of a corpus a query may find, as an array by position.
+
+A condition is looked at once for each distinct value of the name that it is on, and the result is cached: a
+search with a filter that was used before costs a look-up.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from arms.filters import GROUPS, Comparison, Compound, Metadata, matches, permits
+
+Rows = Callable[[], Iterable[tuple[int, Metadata]]]
+"""Returns the position and the metadata of each passage that has some."""
+
+CACHED_BYTES = 128 << 20
+"""Of the arrays that are cached, and of the values of the columns that they are made from."""
+
+VALUE_BYTES, ENTRY_BYTES = 200, 5_000
+"""Of a distinct value in a column, and of the filter that names an entry, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """The passages that a query may find; equal to any other of the same passages.
+
+    Attributes:
+        key: Digest of the passages.
+        mask: Whether each may be found, by position, shape (n_passages,).
+        count: How many they are.
+    """
+
+    key: bytes
+    mask: NDArray[np.bool_] = field(compare=False, repr=False)
+    count: int = field(compare=False)
+
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_]) -> "Permitted":
+        """Return the passages of a mask."""
+        mask.setflags(write=False)
+        digest = hashlib.blake2b(np.packbits(mask).tobytes(), digest_size=16).digest()
+        return cls(digest, mask, int(np.count_nonzero(mask)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The values of one name: `values[codes[position]]`; the first of them is that of passages without it."""
+
+    codes: NDArray[np.int32]
+    values: list[Metadata]
+
+    def where(self, holds: Callable[[Metadata], bool]) -> NDArray[np.bool_]:
+        return np.fromiter(map(holds, self.values), np.bool_, len(self.values))[self.codes]
+
+
+class Permissions:
+    """Finds and caches the passages that queries may find; thread-safe.
+
+    Args:
+        rows: Reads the metadata.
+        size: Number of passages.
+        cached_bytes: Bound of the cache; the newest entry is kept, however large.
+    """
+
+    def __init__(self, rows: Rows, size: int, cached_bytes: int = CACHED_BYTES) -> None:
+        self._rows = rows
+        self._size = size
+        self._most = cached_bytes
+        self._cached: OrderedDict[Hashable, tuple[int, Permitted | _Column | None]] = OrderedDict()
+        self._lock, self._building = threading.Lock(), threading.Lock()
+
+    def of(self, where: Comparison | Compound | None, groups: frozenset[str]) -> Permitted | None:
+        """Return the passages for which `permits` holds; None where it holds for all of them."""
+        # as JSON: `True` equals 1 in Python
+        key = None if where is None else where.model_dump_json(), groups
+        if (held := self._held(key)) is None:
+            with self._building:  # one builds, and others that need the same wait for it
+                held = self._held(key) or self._keep(key, *self._built(where, groups))
+        found = held[1]
+        assert not isinstance(found, _Column)
+        return found
+
+    def _built(
+        self, where: Comparison | Compound | None, groups: frozenset[str]
+    ) -> tuple[int, Permitted | None]:
+        mask = self._column(GROUPS).where(lambda own: permits(None, groups, own))
+        if where is not None:
+            mask &= self._where(where)
+        return (0, None) if mask.all() else (mask.nbytes, Permitted.of(mask))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what is cached, about."""
+        with self._lock:
+            return sum(size for size, _ in self._cached.values())
+
+    def _where(self, where: Comparison | Compound) -> NDArray[np.bool_]:
+        if isinstance(where, Comparison):
+            return self._column(where.key).where(lambda own: matches(where, own))
+        parts = np.stack([self._where(part) for part in where.filters])
+        return np.asarray(parts.all(axis=0) if where.type == "and" else parts.any(axis=0))
+
+    def _column(self, name: str) -> _Column:
+        key = "column", name
+        if held := self._held(key):
+            assert isinstance(held[1], _Column)
+            return held[1]
+        codes, numbers = np.zeros(self._size, dtype=np.int32), dict[bytes, int]()
+        values: list[Metadata] = [{}]
+        for position, metadata in self._rows():
+            if name in metadata:
+                value = orjson.dumps(metadata[name])
+                if (number := numbers.get(value)) is None:
+                    number = numbers[value] = len(values)
+                    values.append({name: metadata[name]})
+                codes[position] = number
+        column = _Column(codes, values)
+        self._keep(key, codes.nbytes + VALUE_BYTES * len(values) + sum(map(len, numbers)), column)
+        return column
+
+    def _held(self, key: Hashable) -> tuple[int, Permitted | _Column | None] | None:
+        with self._lock:
+            if key in self._cached:
+                self._cached.move_to_end(key)
+            return self._cached.get(key)
+
+    def _keep(
+        self, key: Hashable, size: int, found: Permitted | _Column | None
+    ) -> tuple[int, Permitted | _Column | None]:
+        with self._lock:
+            named = sum(len(one) for one in key if isinstance(one, str)) if isinstance(key, tuple) else 0
+            self._cached[key] = size + named + ENTRY_BYTES, found
+            total = sum(size for size, _ in self._cached.values())
+            while total > self._most and len(self._cached) > 1:
+                total -= self._cached.popitem(last=False)[1][0]
+        return size, found

@@ -1,0 +1,163 @@
+"""How the answers of one arm are written: which language model, which prompt, how much of what was found."""
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from arms.llm.prompts import PASSAGES, Template
+
+DEFAULT = "default"
+"""Name of the language model in `llm`; those in `llms` have names of their own."""
+
+Effort = Literal["none", "minimal", "low", "medium", "high"]
+
+
+class WritingSpec(BaseModel):
+    """How the answers of an arm are written, where that differs from `answering`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    llm: str | None = Field(default=None, description="A language model of `llms`; null for `llm`.")
+    prompt: str | None = Field(
+        default=None, description="`direct`, `short`, or a prompt of `prompts`; null for `direct`."
+    )
+    passages: int | None = Field(
+        default=None, ge=1, le=50, description="Passages, where a request names no number."
+    )
+    word_budget: int | None = Field(
+        default=None, ge=10, description="Words of passages that the model reads."
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Longest answer, where a request names no limit."
+    )
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, description="Sampling temperature, where a request names none."
+    )
+    top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus sampling; likewise.")
+    reasoning: Effort | None = Field(
+        default=None,
+        description="How much the model reasons before it answers (`reasoning_effort`), where a request does "
+        "not say it and the engine knows it.",
+    )
+
+    def features(self) -> Iterator[tuple[str, float]]:
+        """Yield what a policy sees of it, so that what is learned of a part holds wherever it is used."""
+        for name in ("llm", "prompt", "reasoning"):
+            if (value := getattr(self, name)) is not None:
+                yield f"{name}={value}", 1.0
+        for name, unit in (("passages", 10.0), ("word_budget", 1000.0), ("max_tokens", 1000.0)):
+            if (value := getattr(self, name)) is not None:
+                yield f"answering.{name}", value / unit
+        if self.temperature is not None:
+            yield "answering.temperature", self.temperature
+
+
+class Answering(BaseModel):
+    """How an answer is generated from passages; an arm may differ by `answering` of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    llm: str = Field(default=DEFAULT, description="A language model of `llms`; `default` is `llm`.")
+    prompt: str = Field(default="direct", description="`direct`, `short`, or a prompt of `prompts`.")
+    passages: int = Field(default=4, ge=1, description="Passages that an arm returns.")
+    word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
+    max_tokens: int = Field(default=128, ge=1, description="Default of max_tokens.")
+    temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Default of top_p.")
+    reasoning: Effort | None = Field(
+        default=None,
+        description="Default of `reasoning_effort`, for engines that know it; null leaves it to the model.",
+    )
+    cite: bool = Field(
+        default=False,
+        description="Whether the model is instructed to write the numbers of the passages that it used, "
+        "such as [1]; they become citations of the reply.",
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what answers depend on, for results that are kept: newer settings where they are set."""
+        newer = {name for name in ("llm", "prompt", "top_p", "reasoning") if name not in self._changed()}
+        return self.model_dump(mode="json", exclude=newer)
+
+    def _changed(self) -> set[str]:
+        return {name for name, one in type(self).model_fields.items() if getattr(self, name) != one.default}
+
+    def over(self, own: WritingSpec) -> "Answering":
+        """Return how an arm writes that differs in what it names."""
+        return self.model_copy(update=own.model_dump(exclude_none=True)) if own.model_fields_set else self
+
+
+class PromptSpec(BaseModel):
+    """Instructions of your own, as a system message."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    with_passages: str = Field(description=f"Where there are passages, which take the place of `{PASSAGES}`.")
+    without_passages: str = Field(min_length=1, description="Where there are none.")
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        if (n := self.with_passages.count(PASSAGES)) != 1:
+            raise ValueError(f"with_passages: {PASSAGES} was expected once, and is there {n} times")
+        return self
+
+    @property
+    def template(self) -> Template:
+        """The prompt as it is filled in."""
+        return Template(self.with_passages, self.without_passages)
+
+
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+
+
+class PipelineGrid(BaseModel):
+    """Arms of every combination: each way to retrieve, with each way to write an answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    retrieval: Names = Field(description="Names of arms, of which each pipeline is a copy.")
+    llm: Names = Field(default=(DEFAULT,), description="Language models, by name.")
+    prompt: Names | None = Field(default=None, description="Prompts, by name; null for that of the service.")
+    passages: Counts | None = Field(default=None, description="Numbers of passages; null likewise.")
+    word_budget: Counts | None = Field(default=None, description="Words of passages; null likewise.")
+    max_tokens: Counts | None = Field(default=None, description="Lengths of answers; null likewise.")
+    reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(
+        default=None, description="Efforts of reasoning; null likewise."
+    )
+
+    def members(self, finds_nothing: Iterable[str] = ()) -> Iterator[tuple[str, str, WritingSpec]]:
+        """Yield the name of each pipeline, that of its retrieval, and how it writes.
+
+        Args:
+            finds_nothing: Ways to retrieve that return no passage: a number of these would make no
+                difference, and one pipeline stands for all.
+
+        >>> [name for name, *_ in PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4)).members(["none"])]
+        ['none-default', 'bm25-default-p2', 'bm25-default-p4']
+        """
+        empty, seen = frozenset(finds_nothing), set[str]()
+        choices = [getattr(self, name) or (None,) for name in _AXES]
+        for retrieval, *values in product(self.retrieval, *choices):
+            given = {name: value for name, value in zip(_AXES, values, strict=True) if value is not None}
+            if retrieval in empty:
+                given.pop("passages", None)
+                given.pop("word_budget", None)
+            parts = (f"{_AXES[name]}{value}" for name, value in given.items())
+            name = "-".join((retrieval, *parts))
+            if name not in seen:
+                seen.add(name)
+                yield name, retrieval, WritingSpec.model_validate(given)
+
+
+_AXES = {
+    "llm": "",
+    "prompt": "",
+    "passages": "p",
+    "word_budget": "w",
+    "max_tokens": "t",
+    "reasoning": "r.",
+}
+"""Names of a grid's axes, and what their values begin with in the name of a pipeline."""

@@ -1,0 +1,239 @@
+"""Nobody gets a passage, or what was written from it, that the groups of the key do not permit."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from arms.base import Passage, Query, Retrieval
+from arms.corpus import ingest
+from arms.llm import Prompt, base
+from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from tests.agent.api.test_mcp import call, connected, failure
+from tests.agent.api.test_tenants import bearer
+from tests.agent.asking import CHAT, QUESTION, refused
+from tests.agent.fakes import FakeArms, Service
+
+ARMS: dict[str, Any] = {
+    "bm25": {"kind": "bm25"},
+    "short": {"kind": "bm25", "params": {"b": 0.1}},
+    "rrf": {"kind": "rrf", "params": {"arms": ["bm25", "short"]}},
+    "expand": {"kind": "expand", "params": {"arm": "bm25"}},
+    "server": {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}},
+}
+
+GROUPS = {"ACME": ["acme"], "ZETA": ["zeta"], "BOTH": ["acme", "zeta"], "NONE": []}
+
+SECRET = "sekret"
+"""What only texts of zeta say: they fit the question best."""
+
+
+def line(name: str, n: int, text: str, **metadata: Any) -> dict[str, Any]:
+    return {"id": f"{name}-{n}", "title": f"{text} {n}", "text": f"{text} {n}", "metadata": metadata}
+
+
+LINES = [
+    *(line("zeta", n, f"{QUESTION} {SECRET}", year=n, allowed_groups=["zeta"]) for n in range(8)),
+    *(line("acme", n, "A river of acme", year=n, allowed_groups=["acme"]) for n in range(3)),
+    *(line("all", n, "A river for all", year=n) for n in range(3)),
+    *(line("other", n, "Something else") for n in range(9)),
+]
+
+
+class CorpusArms(FakeArms):
+    """Real arms over a corpus on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        source = folder / "source.jsonl"
+        source.write_bytes(b"\n".join(map(orjson.dumps, LINES)))
+        self.corpus = ingest(source, folder / "corpus")
+        specs = {name: ArmSpec.model_validate(spec) for name, spec in ARMS.items() if name != "server"}
+        have = Resources(self.corpus, folder / "indexes", {}, specs)
+        prepare(have)
+        self.built = {name: build_arm(name, have) for name in specs}
+
+    async def search(self, arm: str, query: Query, k: int) -> Retrieval:
+        return self.built[arm].search(query, k)
+
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        return self.corpus.passages(self.corpus.known(ids).values())
+
+    async def restricted(self) -> bool:
+        return self.corpus.restricted
+
+
+def echoing() -> base.ScriptedGenerator:
+    """Return a model that writes all that it reads, and cites the first passage."""
+
+    def reply(prompt: Prompt) -> str:
+        return "[1] " + " ".join(message["content"] for message in prompt.messages)
+
+    return base.ScriptedGenerator(reply)
+
+
+def service_of(folder: Path, **changes: Any) -> Service:
+    settings = {"arms": ARMS, "answering": {"cite": True, "passages": 6, "max_tokens": 2000}} | changes
+    limits = {"in_flight": 4, "passages": 30, "completion_tokens": 4000}
+    return Service(folder, echoing(), searched=CorpusArms(folder), limits=limits, **settings)
+
+
+@pytest.fixture
+async def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    for name in GROUPS:
+        monkeypatch.setenv(name, name.lower())
+    scopes = ["decide", "read", "feedback"]
+    keys = [{"env": name, "scopes": scopes, "groups": groups} for name, groups in GROUPS.items()]
+    async with service_of(tmp_path, keys=keys).running() as service:
+        yield service
+
+
+async def post(service: Service, who: str, path: str, body: Any, **headers: str) -> httpx.Response:
+    return await service.client.post(path, json=body, headers=bearer(who) | headers)
+
+
+async def found(service: Service, who: str, **fields: Any) -> list[str]:
+    body = {"query": QUESTION, "k": 30, "agent": fields.pop("agent", {}) | {"return": ["passages"]}} | fields
+    response = await post(service, who, "/v1/retrieve", body)
+    assert response.status_code == 200, response.text
+    return sorted({one["id"].split("-")[0] for one in response.json()["passages"]} - {"other"})
+
+
+@pytest.mark.parametrize("arm", ["bm25", "short", "rrf", "expand"])
+async def test_each_group_finds_its_own_passages_and_those_for_everybody(tenants: Service, arm: str) -> None:
+    for _ in range(2):  # the second time from caches
+        for who, expected in (
+            ("acme", ["acme", "all"]),
+            ("zeta", ["all", "zeta"]),
+            ("none", ["all"]),
+            ("both", ["acme", "all", "zeta"]),
+        ):
+            assert await found(tenants, who, model=f"arm/{arm}") == expected
+
+
+async def test_no_route_shows_what_is_not_permitted(tenants: Service) -> None:
+    shown = {"return": ["passages", "decision"]}
+    for who, hidden in (("zeta", False), ("acme", True), ("none", True)):
+        replies = [
+            await post(tenants, who, "/v1/chat/completions", CHAT | {"agent": shown}),
+            await post(tenants, who, "/v1/chat/completions", CHAT | {"stream": True}),
+            await post(tenants, who, "/v1/responses", {"input": QUESTION, "model": "auto"}),
+            await post(tenants, who, "/v1/retrieve", {"query": QUESTION, "agent": shown}),
+            await post(tenants, who, "/v1/vector_stores/stdlib/search", {"query": QUESTION}),
+        ]
+        for reply in replies:
+            assert reply.status_code == 200, reply.text
+            assert (SECRET in reply.text or "zeta-" in reply.text) != hidden, reply.text
+            assert "allowed_groups" not in reply.text
+        async with connected(tenants, who) as client:
+            assert (SECRET in str(await call(client, "search", query=QUESTION))) != hidden
+            assert (SECRET in str(await call(client, "ask", question=QUESTION))) != hidden
+            fetched = await client.call_tool("fetch", {"id": "zeta-1"})
+            if hidden:
+                assert "holds no passage 'zeta-1'" in failure(fetched)
+            else:
+                assert SECRET in str(fetched.structured_content)
+
+
+async def test_a_decision_of_another_group_is_read_without_its_answer_and_passages(tenants: Service) -> None:
+    made = (await post(tenants, "zeta", "/v1/chat/completions", CHAT)).json()["agent"]["decision_id"]
+    path = f"/v1/decisions/{made}"
+    pages = (path, f"/console/decisions/{made}", f"/console/decisions/{made}/passages")
+    for who, hidden in (("zeta", False), ("both", False), ("acme", True), ("none", True)):
+        record = (await tenants.client.get(path, headers=bearer(who))).json()
+        assert (record["withheld"], record["answer"] is None) == (hidden, hidden)
+        assert ("zeta-1" in record["passage_ids"]) != hidden
+        for page in pages:
+            text = (await tenants.client.get(page, headers=bearer(who))).text
+            assert not (hidden and (SECRET in text or "zeta-" in text)), page
+            assert page == path or "not shown" in text or not hidden
+
+
+async def test_a_repeated_request_of_another_group_does_not_get_the_answer(tenants: Service) -> None:
+    once = {"idempotency-key": "d-1"}
+    first = await post(tenants, "zeta", "/v1/chat/completions", CHAT, **once)
+    assert SECRET in first.text
+    again = await post(tenants, "zeta", "/v1/chat/completions", CHAT, **once)
+    assert (
+        again.json()["choices"][0]["message"]["content"] == first.json()["choices"][0]["message"]["content"]
+    )
+    for who in ("acme", "both", "none"):
+        other = await post(tenants, who, "/v1/chat/completions", CHAT, **once)
+        refused(other, 409, "idempotency_conflict", "Idempotency-Key")
+        assert SECRET not in other.text
+
+
+async def test_a_request_may_have_fewer_groups_than_its_key_and_no_more(tenants: Service) -> None:
+    assert await found(tenants, "both", agent={"groups": ["acme"]}) == ["acme", "all"]
+    assert await found(tenants, "both", agent={"groups": []}) == ["all"]
+    body = {"query": QUESTION, "agent": {"groups": ["acme", "zeta"]}}
+    message = refused(await post(tenants, "acme", "/v1/retrieve", body), 403, "forbidden", "agent.groups")
+    assert message == "this key is not of the groups 'zeta': some of its own were expected"
+
+
+async def test_a_filter_is_kept_to_by_every_route_that_has_one(tenants: Service) -> None:
+    new = {"type": "and", "filters": [{"type": "gte", "key": "year", "value": 2}]}
+    store = "/v1/vector_stores/stdlib/search"
+    reply = await post(tenants, "acme", store, {"query": QUESTION, "filters": new})
+    found_here = {one["file_id"]: one["attributes"]["year"] for one in reply.json()["data"]}
+    assert found_here == {"acme-2": 2, "all-2": 2}
+    body = {"query": QUESTION, "agent": {"filters": new, "return": ["passages"]}}
+    reply = await post(tenants, "acme", "/v1/retrieve", body)
+    passages = {one["id"]: one["metadata"] for one in reply.json()["passages"]}
+    assert passages == {"acme-2": {"year": 2}, "all-2": {"year": 2}}
+    reply = await post(tenants, "acme", "/v1/chat/completions", CHAT | {"agent": {"filters": new}})
+    assert "acme 2" in reply.text
+    assert "acme 1" not in reply.text
+    nothing = {"type": "eq", "key": "year", "value": 99}
+    reply = await post(tenants, "acme", store, {"query": QUESTION, "filters": nothing})
+    assert (reply.status_code, reply.json()["data"]) == (200, [])
+
+
+async def test_an_arm_that_cannot_filter_is_masked_or_refused(tenants: Service) -> None:
+    reply = await post(tenants, "acme", "/v1/retrieve", {"query": QUESTION})
+    made = reply.json()["agent"]["decision_id"]
+    record = (await tenants.client.get(f"/v1/decisions/{made}", headers=bearer("acme"))).json()
+    assert record["masked"] == {"server": "cannot_filter"}
+    for fields in ({"model": "arm/server"}, {"agent": {"allowed_arms": ["server"]}}):
+        reply = await post(tenants, "acme", "/v1/retrieve", {"query": QUESTION} | fields)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_eligible_arm")
+        assert "cannot" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "code"),
+    [
+        ({"type": "eq", "key": "allowed_groups", "value": "zeta"}, "invalid_value"),
+        ({"type": "or", "filters": [{"type": "ne", "key": "allowed_groups", "value": "x"}]}, "invalid_value"),
+        ({"type": "gt", "key": "year", "value": "2"}, "invalid_value"),
+        ({"type": "near", "key": "year", "value": 2}, "invalid_value"),
+        ({"type": "and", "filters": []}, "invalid_value"),
+        ([1], "invalid_value"),
+    ],
+)
+async def test_a_filter_that_is_none_is_refused(tenants: Service, filters: Any, code: str) -> None:
+    for path in ("/v1/vector_stores/stdlib/search", "/v1/retrieve"):
+        own = {"filters": filters} if "stores" in path else {"agent": {"filters": filters}}
+        reply = await post(tenants, "acme", path, {"query": QUESTION} | own)
+        assert reply.status_code == 400, reply.text
+        assert reply.json()["error"]["code"] in (code, "invalid_request")
+        assert "zeta" not in reply.json()["error"]["message"]
+
+
+async def test_without_keys_only_passages_for_everybody_are_found(tmp_path: Path) -> None:
+    async with service_of(tmp_path).running() as service:
+        assert await found(service, "") == ["all"]
+
+
+async def test_a_key_of_the_log_has_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN", "admin")
+    async with service_of(tmp_path, keys=[{"env": "ADMIN", "scopes": ["admin"]}]).running() as service:
+        made = await post(service, "admin", "/v1/keys", {"name": "shop", "groups": ["zeta"]})
+        assert made.json()["groups"] == ["zeta"]
+        assert await found(service, made.json()["key"]) == ["all", "zeta"]
+        assert await found(service, "admin") == ["all"], "whatever its scopes"
+        listed = (await service.client.get("/v1/keys", headers=bearer("admin"))).json()["keys"]
+        assert [one["groups"] for one in listed] == [[], ["zeta"]]

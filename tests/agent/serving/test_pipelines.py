@@ -1,0 +1,174 @@
+"""Arms as pipelines: which language model answers, with which prompt, and what happens when it fails."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import ConfigError, parse
+from arms.base import Query, Retrieval
+from arms.llm import Chunk, GeneratorError, Prompt
+from arms.llm.base import GeneratorBusyError, ScriptedGenerator
+from feedback.events import Mask, Status
+from tests.agent.fakes import CONFIG, Service
+
+LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
+
+PRICED = {**LARGE, "usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
+
+SETTINGS: dict[str, Any] = {
+    "llms": {"large": PRICED},
+    "prompts": {"brief": {"with_passages": "Read {passages} {and} answer.", "without_passages": "Be brief."}},
+    "pipelines": [{"retrieval": ["none", "bm25"], "llm": ["default", "large"], "prompt": ["brief"]}],
+}
+
+
+class Paid(ScriptedGenerator):
+    """Writes one word, for money."""
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().stream(prompt):
+            yield (
+                Chunk(finish_reason="stop", prompt_tokens=10, completion_tokens=5, usd=0.02)
+                if (chunk.finish_reason)
+                else chunk
+            )
+
+
+@pytest.fixture
+def large() -> Paid:
+    return Paid({}, default="Large.", model="large")
+
+
+@pytest.fixture
+async def service(tmp_path: Path, large: Paid) -> AsyncIterator[Service]:
+    own = {**SETTINGS, "fallback": "bm25-default-brief"}
+    async with Service(tmp_path, generators={"large": large}, **own).running() as running:
+        yield running
+
+
+async def ask(service: Service, model: str = "auto", **body: Any) -> Any:
+    message = {"role": "user", "content": "Which river?"}
+    return await service.client.post(
+        "/v1/chat/completions", json={"model": model, "messages": [message], **body}
+    )
+
+
+def record(service: Service, answer: Any) -> Any:
+    return service.replica.store.record(answer.json()["agent"]["decision_id"])
+
+
+async def find_nothing(query: Query, k: int) -> Retrieval:
+    del query, k
+    return Retrieval(steps=0)
+
+
+def test_a_grid_makes_an_arm_of_every_combination_that_makes_a_difference() -> None:
+    grid = {"retrieval": ["none", "bm25"], "llm": ["default", "large"], "passages": [2, 4]}
+    config = parse({**CONFIG, **SETTINGS, "pipelines": [grid]})
+    made = [name for name in config.actions if name not in CONFIG["arms"]]
+    assert made == [
+        *("none-default", "none-large", "bm25-default-p2", "bm25-default-p4"),
+        *("bm25-large-p2", "bm25-large-p4"),
+    ]
+    assert parse(config.model_dump(mode="json")) == config
+    assert config.answering_of("bm25-large-p2").passages == 2
+    assert config.arm_documents["bm25"] == {"kind": "bm25"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pipelines": [{"retrieval": ["bn25"]}]}, "unknown arm 'bn25'; did you mean 'bm25'"),
+        ({"pipelines": [{"retrieval": ["bm25"], "llm": ["larg"]}]}, "'larg' is not declared; did you mean"),
+        ({"pipelines": [{"retrieval": ["bm25"], "prompt": ["breif"]}]}, "did you mean 'brief'"),
+        ({"pipelines": [{"retrieval": ["bm25"]}, {"retrieval": ["bm25"]}]}, "is an arm already"),
+        ({"pipelines": [{"retrieval": ["bm25"], "passages": [51]}]}, r"passages"),
+        ({"llms": {"default": LARGE}}, "llms: 'default' is not a valid name"),
+        (
+            {"prompts": {"x": {"with_passages": "none", "without_passages": "y"}}},
+            r"\{passages\} was expected",
+        ),
+    ],
+)
+def test_a_pipeline_that_names_what_is_not_there_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse({**CONFIG, **SETTINGS, **change})
+
+
+async def test_an_arm_answers_with_its_own_model_and_prompt_and_costs_what_they_cost(
+    service: Service, large: Paid
+) -> None:
+    answer = await ask(service, "arm/bm25-large-brief")
+    assert answer.json()["choices"][0]["message"]["content"] == "Large."
+    assert large.last_prompt is not None
+    system = large.last_prompt.messages[0]["content"]
+    assert system.startswith("Read <passages>")
+    assert system.endswith("{and} answer.")
+    assert service.generator.last_prompt is None  # type: ignore[attr-defined]
+    cost = record(service, answer).execution.cost
+    assert (cost.prompt_tokens, cost.completion_tokens, cost.usd) == (10, 5, 0.02)
+    service.arms.behaviour["none-large-brief"] = find_nothing
+    await ask(service, "arm/none-large-brief")
+    assert large.last_prompt.messages[0]["content"] == "Be brief."
+
+
+async def test_what_a_request_names_comes_before_what_the_arm_says(tmp_path: Path, large: Paid) -> None:
+    writing = {"llm": "large", "temperature": 0.7, "top_p": 0.5, "max_tokens": 9, "passages": 2}
+    arms = {**CONFIG["arms"], "warm": {"kind": "bm25", "answering": {**writing, "reasoning": "low"}}}
+    own = {"llms": {"large": PRICED}, "arms": arms}
+    async with Service(tmp_path, generators={"large": large}, **own).running() as service:
+        await ask(service, "arm/warm")
+        prompt = large.last_prompt
+        assert prompt is not None
+        assert (prompt.temperature, prompt.top_p, prompt.max_tokens) == (0.7, 0.5, 9)
+        assert prompt.options == {"reasoning_effort": "low"}
+        assert service.arms.calls[-1][2] == 2
+        await ask(service, "arm/warm", temperature=0.0, max_tokens=3, reasoning_effort="high")
+        prompt = large.last_prompt
+        assert (prompt.temperature, prompt.max_tokens) == (0.0, 3)
+        assert prompt.options == {"reasoning_effort": "high"}
+
+
+async def test_the_features_of_an_arm_name_its_parts(service: Service) -> None:
+    arms = {arm["name"]: arm for arm in (await service.client.get("/v1/arms")).json()["arms"]}
+    features = arms["bm25-large-brief"]["features"]
+    assert {"kind=bm25", "llm=large", "prompt=brief"} <= features.keys()
+    assert arms["bm25-large-brief"]["answering"] == {"llm": "large", "prompt": "brief"}
+
+
+async def test_a_model_that_fails_before_its_first_word_is_replaced_and_the_log_says_so(
+    service: Service, large: Paid
+) -> None:
+    large.error = GeneratorError("large is gone")
+    only = {"agent": {"allowed_arms": ["none-large-brief", "bm25-default-brief"]}}
+    answers = [await ask(service, **only) for _ in range(12)]
+    fell_back = [a for a in answers if record(service, a).execution.status is Status.FELL_BACK]
+    assert fell_back
+    execution = record(service, fell_back[0]).execution
+    assert (execution.served, execution.error) == ("bm25-default-brief", "GeneratorError: large is gone")
+    assert fell_back[0].headers["x-arm"] == "bm25-default-brief"
+    assert fell_back[0].json()["choices"][0]["message"]["content"] == "The Danube does."
+
+
+async def test_a_model_that_keeps_failing_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:
+    large.error = GeneratorBusyError("large", 60.0)
+    first = await ask(service, "arm/none-large-brief")
+    assert first.status_code == 502
+    later = record(service, await ask(service))
+    assert later.decision.masked["bm25-large-brief"] == Mask.LLM_UNAVAILABLE
+    assert not {"none-large-brief", "bm25-large-brief"} & set(later.decision.arms)
+    found = (await service.client.post("/v1/retrieve", json={"query": "Which river?"})).json()
+    decision = service.replica.store.record(found["agent"]["decision_id"]).decision
+    assert "bm25-large-brief" in decision.arms  # nothing is to be written there
+
+
+async def test_an_arm_whose_model_lacks_an_option_is_not_drawn(service: Service) -> None:
+    answer = await ask(service, presence_penalty=0.5)
+    assert answer.status_code == 200, answer.text
+    decision = record(service, answer).decision
+    assert set(decision.arms) == {"none-large-brief", "bm25-large-brief"}
+    assert decision.masked["none"] == Mask.UNSUPPORTED
+    refused = await ask(service, "arm/bm25", presence_penalty=0.5)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "presence_penalty")

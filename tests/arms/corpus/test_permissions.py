@@ -1,0 +1,152 @@
+"""Metadata of passages, and the passages that a query may find: those of `permits`, whatever is cached."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage, Query
+from arms.corpus import Corpus, CorpusError, ingest
+from arms.corpus.permissions import Permissions
+from arms.filters import Comparison, Compound, Metadata, permits
+
+NAMES = st.sampled_from(["year", "tag", "allowed_groups"])
+VALUES = st.sampled_from(["a", "b", "", 1, 1.0, 0, True, False, 2.5])
+GROUPS = st.frozensets(st.sampled_from(["a", "b", "c"]))
+METADATA = st.lists(
+    st.dictionaries(NAMES, VALUES | st.lists(st.sampled_from(["a", "b", "c"]), max_size=2)), max_size=12
+)
+COMPARISONS = st.one_of(
+    st.builds(Comparison, type=st.sampled_from(["eq", "ne"]), key=NAMES, value=VALUES),
+    st.builds(
+        Comparison,
+        type=st.sampled_from(["gt", "gte", "lt", "lte"]),
+        key=NAMES,
+        value=st.sampled_from([0, 1, 2.5]),
+    ),
+    st.builds(
+        Comparison,
+        type=st.sampled_from(["in", "nin"]),
+        key=NAMES,
+        value=st.lists(VALUES, max_size=2).map(tuple),
+    ),
+)
+FILTERS = st.none() | st.recursive(
+    COMPARISONS,
+    lambda parts: st.builds(
+        Compound,
+        type=st.sampled_from(["and", "or"]),
+        filters=st.lists(parts, min_size=1, max_size=3).map(tuple),
+    ),
+    max_leaves=4,
+)
+
+
+def record(name: str, **metadata: Any) -> bytes:
+    return orjson.dumps({"id": name, "text": f"about {name}", "metadata": metadata})
+
+
+def kept(folder: Path, *lines: bytes, skip_bad: bool = False) -> Corpus:
+    source = folder / "source.jsonl"
+    source.write_bytes(b"\n".join(lines))
+    return ingest(source, folder / "corpus", skip_bad=skip_bad)
+
+
+@given(METADATA, st.lists(st.tuples(FILTERS, GROUPS), min_size=1, max_size=4), st.sampled_from([0, 20_000]))
+def test_the_permitted_passages_are_those_of_the_definition(
+    metadata: list[Metadata], queries: list[tuple[Any, frozenset[str]]], cached_bytes: int
+) -> None:
+    known = Permissions(lambda: enumerate(metadata), len(metadata), cached_bytes)
+    for where, groups in [*queries, *queries]:
+        expected = [permits(where, groups, one) for one in metadata]
+        found = known.of(where, groups)
+        if found is None:
+            assert all(expected)
+        else:
+            assert (found.mask.tolist(), found.count) == (expected, sum(expected))
+
+
+def test_true_is_not_the_cached_one() -> None:
+    known = Permissions(lambda: enumerate([{"flag": True}, {"flag": 1}]), 2)
+    found = [
+        known.of(Comparison(type="eq", key="flag", value=value), frozenset()) for value in (True, 1, True)
+    ]
+    assert [one and one.mask.tolist() for one in found] == [[True, False], [False, True], [True, False]]
+
+
+def test_a_filter_that_was_used_before_reads_nothing_and_the_cache_has_a_bound() -> None:
+    read = []
+
+    def rows() -> Iterator[tuple[int, Metadata]]:
+        read.append(1)
+        return iter([(place, {"year": place}) for place in range(100)])
+
+    known = Permissions(rows, 100, cached_bytes=200_000)
+    for year in (5, 5, 6):
+        known.of(Comparison(type="gte", key="year", value=year), frozenset())
+    assert len(read) == 2, "one column of groups, one of years"
+    for year in range(100):
+        known.of(Comparison(type="gte", key="year", value=year), frozenset())
+    assert known.nbytes <= 200_000
+
+
+def test_metadata_is_kept_and_changes_no_index(tmp_path: Path) -> None:
+    lists: dict[str, Any] = {"year": 2024, "draft": False, "tags": ["a", "b"], "allowed_groups": ["staff"]}
+    (tmp_path / "plain").mkdir()
+    without = kept(tmp_path / "plain", *map(record, ("1", "2")))
+    corpus = kept(tmp_path, record("1", **lists, source=None), record("2"))
+    assert corpus.passages([0, 1]) == [
+        Passage("1", "", "about 1", metadata=lists),
+        Passage("2", "", "about 2"),
+    ]
+    assert [passage.metadata for passage in corpus] == [lists, {}]
+    assert corpus.digest == without.digest
+    assert corpus.manifest.metadata != without.manifest.metadata == ""
+    assert (corpus.restricted, without.restricted) == (True, False)
+
+
+def test_changed_permissions_are_read_again(tmp_path: Path) -> None:
+    board = Query("", groups=frozenset({"board"}))
+    found = []
+    for groups in (["staff"], ["staff", "board"]):
+        permitted = kept(tmp_path, record("1", allowed_groups=groups)).permitted(board)
+        found.append(permitted is None)  # where all of them are permitted
+    assert found == [False, True]
+
+
+def test_a_corpus_without_restrictions_makes_nothing_for_a_query_without_a_filter(tmp_path: Path) -> None:
+    corpus = kept(tmp_path, record("1", year=2024), record("2"))
+    assert corpus.permitted(Query("", groups=frozenset({"staff"}))) is None
+    newer = corpus.permitted(Query("", where=Comparison(type="gte", key="year", value=2024)))
+    assert newer is not None
+    assert newer.mask.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ([1], "the metadata of passage '1' is not an object: [1]"),
+        ({"a": {"b": 1}}, "'a' of passage '1' must be a text, a number, true, false or a list of texts"),
+        ({"a": [1]}, "'a' of passage '1' is a list of other than texts, got [1]"),
+        ({"allowed_groups": "staff"}, "must be a list of texts, empty for nobody, got 'staff'"),
+        ({"allowed_groups": None}, "must be a list of texts, empty for nobody, got None"),
+        ({"a": "x" * 513}, "has a text of more than 512 characters"),
+        ({"a" * 65: 1}, "has a name of 65 characters: 1 to 64 were expected"),
+        ({f"a{n}": 1 for n in range(65)}, "has 65 names of metadata: at most 64 fit"),
+        ({"a": ["x"] * 257}, "has 257 texts: at most 256 fit"),
+    ],
+)
+def test_bad_metadata_names_its_place_and_is_never_read_as_public(
+    tmp_path: Path, metadata: object, problem: str
+) -> None:
+    bad = orjson.dumps({"id": "1", "text": "about 1", "metadata": metadata})
+    with pytest.raises(CorpusError, match=r"source\.jsonl:1: "):
+        kept(tmp_path, bad, record("2"))
+    corpus = kept(tmp_path, bad, record("2"), skip_bad=True)
+    (skipped,) = corpus.skipped()
+    assert problem in skipped
+    assert corpus.ids() == ["2"]

@@ -1,0 +1,103 @@
+"""Second requests: when they are sent, which one is read, what both cost."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, complete
+from arms.llm.hedging import LEAST, HedgedGenerator
+
+PROMPT = Prompt(({"role": "user", "content": "?"},))
+
+
+class Slow(Generator):
+    """Writes the number of the request once it is released; some fail."""
+
+    model = "slow"
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Event] = []
+        self.released = True
+        self.failing: set[int] = set()
+        self.ended: list[int] = []
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        del prompt
+        number = len(self.waiting)
+        event = asyncio.Event()
+        self.waiting.append(event)
+        if self.released:
+            event.set()
+        try:
+            await event.wait()
+            if number in self.failing:
+                raise GeneratorError(f"request {number} failed")
+            yield Chunk(str(number))
+            yield Chunk(finish_reason="stop", prompt_tokens=100, completion_tokens=1, usd=1.5)
+        finally:
+            self.ended.append(number)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+async def hedged() -> tuple[Slow, HedgedGenerator]:
+    """A generator that knows how long first words take, and is slow from now on."""
+    slow = Slow()
+    generator = HedgedGenerator(slow, 0.95, lambda read, _: read / 100)
+    for _ in range(LEAST):
+        await complete(generator, PROMPT)
+    assert generator.hedged == 0
+    slow.released = False
+    return slow, generator
+
+
+async def sent(slow: Slow, n: int) -> None:
+    """Wait until so many requests were sent."""
+    async with asyncio.timeout(30):
+        while len(slow.waiting) < n:
+            await asyncio.sleep(0)
+
+
+async def test_the_first_of_two_requests_to_write_is_read_and_both_are_paid_for() -> None:
+    slow, generator = await hedged()
+    answer = asyncio.create_task(complete(generator, PROMPT))
+    await sent(slow, LEAST + 2)
+    slow.waiting[-1].set()
+    text, last = await answer
+    assert (text, generator.hedged) == (str(LEAST + 1), 1)
+    assert (last.prompt_tokens, last.usd) == (200, 2.5)
+    assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]  # the other one was stopped
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_one_request_that_fails_leaves_the_other(failing: int) -> None:
+    slow, generator = await hedged()
+    slow.failing = {LEAST + failing}
+    answer = asyncio.create_task(complete(generator, PROMPT))
+    await sent(slow, LEAST + 2)
+    for event in slow.waiting:
+        event.set()
+    assert (await answer)[0] == str(LEAST + 1 - failing)
+
+
+async def test_where_both_fail_the_last_failure_is_raised() -> None:
+    slow, generator = await hedged()
+    slow.failing = {LEAST, LEAST + 1}
+    answer = asyncio.create_task(complete(generator, PROMPT))
+    await sent(slow, LEAST + 2)
+    for event in slow.waiting:
+        event.set()
+    with pytest.raises(GeneratorError, match="failed"):
+        await answer
+
+
+async def test_a_client_that_leaves_stops_both() -> None:
+    slow, generator = await hedged()
+    answer = asyncio.create_task(complete(generator, PROMPT))
+    await sent(slow, LEAST + 2)
+    answer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]
