@@ -104,8 +104,9 @@ $(AUDIT)/ready: requirements/audit.txt
 
 CLIENTS   := .venv-clients
 OPENAI_CLIENTS := .venv-openai-clients
-# what other people's clients do: leave connections open, and use those of one event loop in all tests
-OF_OTHERS := -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
+# what other people's clients do: leave connections open, use those of one event loop in all tests, and ask for recorded
+# exchanges, whose patches of http.client outlive their test where another thread connects meanwhile
+OF_OTHERS := --disable-recording -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
 	-W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::pytest_benchmark.logger.PytestBenchmarkWarning
 
 test-clients: $(CLIENTS)/ready $(OPENAI_CLIENTS)/ready  ## run the tests of other people's clients and frameworks; npm's need the network
