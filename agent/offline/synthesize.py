@@ -113,7 +113,7 @@ def _maker(
     if not settings.prompts:
         return extraction
     calls, read, written = estimated_tokens(corpus, styles, settings.questions)
-    usd = catalog.usd_of(config.llm, read, written)
+    usd = config.llm.usd_of(read, written)
     console.print(
         f"at least {calls:,} calls of the language model: about {read:,} tokens read and {written:,} "
         f"written, {usd:.2f} USD at the configured prices",

@@ -90,7 +90,7 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
         generators: Those that write, by the same names.
     """
     return {
-        name: Model(generators[name], catalog.pricer(spec), catalog.options_of(spec))
+        name: Model(generators[name], spec.usd_of, catalog.options_of(spec))
         for name, spec in config.models.items()
     }
 

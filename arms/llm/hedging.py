@@ -5,7 +5,7 @@ Source: Dean and Barroso 2013, The Tail at Scale, "hedged requests".
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -29,16 +29,15 @@ class HedgedGenerator(Generator):
     Args:
         generator: Writes the answers.
         quantile: Of the times to the first words, after which the second request is sent.
-        usd_of: Price of tokens read, and tokens written.
 
     Attributes:
         hedged: Number of second requests so far.
     """
 
-    def __init__(self, generator: Generator, quantile: float, usd_of: Callable[..., float]) -> None:
+    def __init__(self, generator: Generator, quantile: float) -> None:
         self.model = generator.model
         self.hedged = 0
-        self._generator, self._quantile, self._usd_of = generator, quantile, usd_of
+        self._generator, self._quantile = generator, quantile
         self._took: deque[float] = deque(maxlen=NEWEST)
 
     @override
@@ -59,9 +58,7 @@ class HedgedGenerator(Generator):
             async with aclosing(winner.chunks()) as chunks:
                 async for chunk in chunks:
                     if chunk.finish_reason is not None and len(requests) > 1:
-                        read = chunk.prompt_tokens
-                        usd = chunk.usd + self._usd_of(read, 0)
-                        chunk = replace(chunk, prompt_tokens=2 * read, usd=usd)
+                        chunk = replace(chunk, prompt_tokens=2 * chunk.prompt_tokens)
                     yield chunk
         finally:
             for request in requests:

@@ -6,7 +6,7 @@ rate is used up, no request is sent until it may be.
 
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import openai
@@ -61,7 +61,6 @@ class OpenAIGenerator(Generator):
         api_key_env: Environment variable that holds the key; None for no key.
         timeout_s: Longest silence of the endpoint.
         max_retries: Further attempts after a refused or failed connection, 429 or 5xx.
-        usd_of: Price of tokens read, tokens written, and of those read the cached ones.
         request: Fields merged into each request body; None removes a field.
 
     Raises:
@@ -76,7 +75,6 @@ class OpenAIGenerator(Generator):
         api_key_env: str | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 2,
-        usd_of: Callable[[int, int, int], float] = lambda *_: 0.0,
         request: Mapping[str, Any] | None = None,
     ) -> None:
         key = "none" if api_key_env is None else secret_of(api_key_env)
@@ -84,7 +82,6 @@ class OpenAIGenerator(Generator):
             raise GeneratorError(f"{model} at {base_url} needs a key: set the variable {api_key_env}")
         self.model = model
         self._name = f"{model} at {base_url}"
-        self._usd_of = usd_of
         self._attempts = 1 + max_retries
         self._rests_until = 0.0
         self._request = dict(request or {})
@@ -180,7 +177,6 @@ class OpenAIGenerator(Generator):
             finish_reasons=tuple(finish_reasons[1:]),
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
-            usd=self._usd_of(prompt_tokens, completion_tokens, cached_tokens),
             cached_tokens=cached_tokens,
         )
 

@@ -34,6 +34,7 @@ from arms.llm.catalog import (
     ScriptedSpec,
     VllmSpec,
     build_generator,
+    identity_of,
 )
 from arms.llm.llama_cpp import EmbeddedGenerator
 from arms.llm.openai_api import OpenAIGenerator
@@ -71,6 +72,21 @@ def test_a_spec_is_told_apart_by_its_engine() -> None:
 def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SPEC.validate_python(bad)
+
+
+async def test_tokens_of_every_engine_have_their_price() -> None:
+    prices = {"usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
+    spec = ScriptedSpec(engine="scripted", default="three short words", **prices)
+    generator = build_generator(spec)
+    _, last = await complete(generator, Prompt(({"role": "user", "content": "Why?"},), 10))
+    await generator.close()
+    assert last.completion_tokens == 3
+    assert last.usd == pytest.approx((last.prompt_tokens + 2 * last.completion_tokens) / 1000)
+
+
+def test_prices_of_a_machine_of_ones_own_leave_kept_results_valid() -> None:
+    assert identity_of(EmbeddedSpec(usd_per_kilotoken_in=0.1)) == identity_of(EmbeddedSpec())
+    assert "usd_per_kilotoken_in" not in identity_of(EmbeddedSpec())
 
 
 async def test_the_scripted_engine_answers_from_its_spec() -> None:

@@ -34,7 +34,7 @@ class Slow(Generator):
             if number in self.failing:
                 raise GeneratorError(f"request {number} failed")
             yield Chunk(str(number))
-            yield Chunk(finish_reason="stop", prompt_tokens=100, completion_tokens=1, usd=1.5)
+            yield Chunk(finish_reason="stop", prompt_tokens=100, completion_tokens=1)
         finally:
             self.ended.append(number)
 
@@ -45,7 +45,7 @@ class Slow(Generator):
 async def hedged() -> tuple[Slow, HedgedGenerator]:
     """A generator that knows how long first words take, and is slow from now on."""
     slow = Slow()
-    generator = HedgedGenerator(slow, 0.95, lambda read, _: read / 100)
+    generator = HedgedGenerator(slow, 0.95)
     for _ in range(LEAST):
         await complete(generator, PROMPT)
     assert generator.hedged == 0
@@ -67,7 +67,7 @@ async def test_the_first_of_two_requests_to_write_is_read_and_both_are_paid_for(
     slow.waiting[-1].set()
     text, last = await answer
     assert (text, generator.hedged) == (str(LEAST + 1), 1)
-    assert (last.prompt_tokens, last.usd) == (200, 2.5)
+    assert (last.prompt_tokens, last.completion_tokens) == (200, 1)
     assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]  # the other one was stopped
 
 

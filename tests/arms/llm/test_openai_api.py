@@ -26,6 +26,7 @@ from arms.llm.base import (
 )
 from arms.llm.catalog import OpenAISpec, build_generator, options_of
 from arms.llm.openai_api import OpenAIGenerator
+from arms.llm.pricing import PricedGenerator, Prices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
 
@@ -217,9 +218,8 @@ async def test_an_endpoint_that_nobody_serves_is_named() -> None:
 
 
 async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
-    generator = OpenAIGenerator(
-        f"{url}/paid", "m", usd_of=lambda read, written, _: (read * 0.5 + written * 2.0) / 1000
-    )
+    prices = Prices(usd_per_kilotoken_in=0.5, usd_per_kilotoken_out=2.0)
+    generator = PricedGenerator(OpenAIGenerator(f"{url}/paid", "m"), prices)
     text, last = await complete(generator, PROMPT)
     await generator.close()
     assert (text, last.prompt_tokens, last.completion_tokens) == ("One", 1000, 2000)
@@ -227,7 +227,8 @@ async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
 
 
 async def test_an_endpoint_without_usage_gets_an_estimate_and_is_not_free(url: str) -> None:
-    generator = OpenAIGenerator(f"{url}/echo", "m", usd_of=lambda read, written, _: (read + written) / 1000)
+    prices = Prices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=1.0)
+    generator = PricedGenerator(OpenAIGenerator(f"{url}/echo", "m"), prices)
     text, last = await complete(generator, PROMPT)
     await generator.close()
     assert last.prompt_tokens == 8
