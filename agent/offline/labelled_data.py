@@ -9,13 +9,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agent.offline.score import OF_LOG
 from agent.routers import RouterError, dataset, utility
 from arms.indexes import build_once
 from arms.llm import prompts
-from arms.portfolio import Outcomes, read_matrix, read_outcomes, score_matrix
+from arms.models import Backbone
+from arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
 from arms.questions import Question
-from arms.retrievers import ArmSpec, catalog
+from arms.retrievers import ArmSpec, catalog, closure
+from arms.suggestions import did_you_mean
+
+OF_LOG = " of the log"
+"""Suffix of the measure of a matrix that was made from the log."""
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -58,6 +62,49 @@ def read_place(
         if arms is not None and arm in arms and not catalog.same(spec, arms[arm]):
             raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
     return utility.of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
+
+
+def write_scores(
+    outcomes: Outcomes,
+    measure: str,
+    specs: Mapping[str, ArmSpec],
+    backbones: Mapping[str, Backbone],
+    folder: Path,
+    source: str,
+) -> ArmTable:
+    """Write a score of outcomes as a matrix, for the arms whose specs are known, and return its arms.
+
+    Args:
+        outcomes: What arms did on questions.
+        measure: A score of theirs.
+        specs: Arms by name, and their members.
+        backbones: Sentence encoders by name.
+        folder: Of the matrix; must not hold another one.
+        source: Where the outcomes come from.
+
+    Raises:
+        RouterError: There is no such score, or no arm of the outcomes is known.
+        MatrixError: The folder holds another matrix.
+    """
+    if measure not in outcomes.scores:
+        raise RouterError(f"no label has a score {measure!r}{did_you_mean(measure, outcomes.scores)}")
+    arms = [arm for arm in outcomes.arms if arm in specs]
+    if not arms:
+        raise RouterError(f"no labelled arm has a known spec: {', '.join(outcomes.arms)}")
+    known = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    every: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
+    for arm in arms:
+        every |= closure(arm, specs)
+    parts = len(every) - len(arms)  # parts of arms, which were not run themselves, come last
+    costs = {
+        name: dict(zip(every, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))
+        for name, values in known.costs.items()
+        if not np.isnan(values).any()
+    }
+    scores = np.pad(known.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
+    table = ArmTable(every, dict(backbones), costs, measure, {"source": source})
+    write_matrix(folder, table, [(known.questions, scores)])
+    return table
 
 
 def written(paths: Sequence[Path]) -> prompts.Writing | None:

@@ -5,6 +5,7 @@ em, f1, acc           the answer that the language model writes from the passage
 contains              whether the passages contain a right answer
 judge                 the passages, graded by the language model
 a metric, or reward   the feedback on the decisions in the log
+a score of labels     what `armwise label` measured
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent.config import AppConfig
+from agent.offline.labelled_data import OF_LOG, read_labelled, write_scores
 from agent.routers import open_selector
 from agent.simulation import SHAPE, load_questions, shuffled
 from arms.base import Progress
@@ -27,7 +29,7 @@ from arms.corpus import Corpus, ingest
 from arms.jobs import ScoreJob, ScoreReport
 from arms.llm import Write
 from arms.models import Backbone
-from arms.portfolio import ArmTable, load_pool, write_matrix
+from arms.portfolio import ArmTable, load_pool, read_matrix, write_matrix
 from arms.portfolio import pool as portfolio_pool
 from arms.questions import Question
 from arms.retrievers import ArmSpec, catalog, closure
@@ -44,11 +46,8 @@ JUDGE = "judge"
 
 CONTAINS = ContainsScorer.measure
 
-OF_LOG = " of the log"
-"""Suffix of the measure of a matrix that was made from the log."""
-
-NOT_OF_LOG = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
-"""Settings that do not apply to a log, which is read whole, with the arms that were live."""
+NOT_READ = ("block", "corpus", "k", "limit", "pool", "seed", "timed", "workers")
+"""Settings that do not apply to a log or to labels, which are read whole, with the arms that they name."""
 
 SHOWN = 10
 """Arms with unknown scores that are named; the others are counted."""
@@ -62,10 +61,14 @@ class Scoring(BaseModel):
     config: AppConfig = Field(description="Names the corpus, the arms, the language model and the log.")
     measure: str = Field(
         default="R@4",
-        description="A measure of ir-measures, em, f1, acc, contains, judge; of the log a metric, or reward.",
+        description="A measure of ir-measures, em, f1, acc, contains, judge; of the log a metric, or reward; "
+        "of labels one of their scores.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
+    from_labels: Path | None = Field(
+        default=None, description="Take them from a folder of `armwise label` instead."
+    )
     corpus: str | None = Field(
         default=None, description="An ingested corpus; else that of the configuration."
     )
@@ -82,14 +85,16 @@ class Scoring(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> "Scoring":
-        if (self.queries is None) != self.from_log:
-            raise ValueError("either queries or from_log names the questions that are scored")
-        given = [
-            name for name in NOT_OF_LOG if getattr(self, name) is not None and name in self.model_fields_set
-        ]
-        if self.from_log and given:
+        if [self.queries is not None, self.from_log, self.from_labels is not None].count(True) != 1:
             raise ValueError(
-                f"the log is read whole, with the arms that were live: leave out {', '.join(given)}"
+                "one of queries, from_log and from_labels was expected: where the questions come from"
+            )
+        given = [
+            name for name in NOT_READ if getattr(self, name) is not None and name in self.model_fields_set
+        ]
+        if self.queries is None and given:
+            raise ValueError(
+                f"log and labels are read whole, with the arms that they name: leave out {', '.join(given)}"
             )
         return self
 
@@ -108,10 +113,12 @@ def run(settings: Scoring, console: Console, on_progress: Progress) -> ScoreRepo
         ModelNotFoundError: The model of a backbone is not where its name says.
         StoreError: The log cannot be read.
     """
-    if settings.queries is None:
-        report = _from_log(settings, console, on_progress)
-    else:
+    if settings.queries is not None:
         report = _score(settings, settings.queries, console, on_progress)
+    elif settings.from_labels is not None:
+        report = _from_labels(settings, settings.from_labels)
+    else:
+        report = _from_log(settings, console, on_progress)
     _print_report(report, settings, console)
     return report
 
@@ -240,6 +247,17 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     return ScoreReport(table.measure, len(questions), 0, dict(zip(specs, unknown, strict=True)), {})
 
 
+def _from_labels(settings: Scoring, labels: Path) -> ScoreReport:
+    config = settings.config
+    outcomes = read_labelled([labels])
+    table = write_scores(outcomes, settings.measure, config.arms, config.backbones, settings.output, "labels")
+    matrix = read_matrix(settings.output)
+    unknown = np.isnan(matrix.scores).sum(axis=1).tolist()
+    return ScoreReport(
+        table.measure, len(matrix.questions), 0, dict(zip(table.specs, unknown, strict=True)), {}
+    )
+
+
 def _id(question: str) -> str:
     """Return an id of a question that has only its text."""
     return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()
@@ -256,7 +274,7 @@ def _print_report(report: ScoreReport, settings: Scoring, console: Console) -> N
         highlight=False,
         soft_wrap=True,
     )
-    if not unknown or settings.from_log:  # a log knows one arm of each decision, and no more is wrong
+    if not unknown or settings.queries is None:  # a log knows one arm of each decision, and no more is wrong
         return
     if silent := [arm for arm, missing in unknown.items() if missing == n]:
         console.print(f"NO SCORE AT ALL: {', '.join(silent)}", style="bold red", markup=False, soft_wrap=True)

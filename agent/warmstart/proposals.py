@@ -8,19 +8,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 from agent.config import AppConfig, read_portfolio, warm_start
 from agent.offline import Selection, Training, choose_portfolio, labelled_data, select_portfolio, train_router
-from agent.routers import RouterSpec, Stage, dataset
+from agent.routers import RouterSpec, Stage
 from agent.warmstart.journal import Step
 from agent.warmstart.label_decisions import WarmStartError
 from agent.warmstart.label_sources import Lot
 from arms.base import Progress
-from arms.models import Backbone
-from arms.portfolio import ArmTable, Outcomes, score_matrix, write_matrix
-from arms.retrievers import ArmSpec, closure
+from arms.portfolio import score_matrix
 from arms.suggestions import did_you_mean
 
 KEPT = 5
@@ -78,7 +75,7 @@ def propose_portfolio(
             specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    _write_scores(outcomes, plan.measure, specs, backbones, folder / "scores")
+    labelled_data.write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
     output = folder / "portfolio"
     given = plan.model_dump(include={"k", "budget", "cost"})
     report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
@@ -100,28 +97,6 @@ def propose_portfolio(
         "apply": command,
     }
     return config.with_arms(read_portfolio(output / choose_portfolio.YAML)["arms"]) if plan.live else None
-
-
-def _write_scores(
-    outcomes: Outcomes, measure: str, specs: dict[str, ArmSpec], backbones: dict[str, Backbone], folder: Path
-) -> None:
-    """Write a score of outcomes as a matrix, for the arms whose specs are known."""
-    arms = [arm for arm in outcomes.arms if arm in specs]
-    if not arms:
-        raise WarmStartError(f"portfolio: no labelled arm has a known spec: {', '.join(outcomes.arms)}")
-    known = labelled_data.of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    table: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
-    for arm in arms:
-        table |= closure(arm, specs)
-    parts = len(table) - len(arms)  # parts of arms, which were not run themselves, come last
-    costs = {
-        name: dict(zip(table, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))
-        for name, values in known.costs.items()
-        if not np.isnan(values).any()
-    }
-    scores = np.pad(known.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
-    manifest = {"source": "warm start"}
-    write_matrix(folder, ArmTable(table, backbones, costs, measure, manifest), [(known.questions, scores)])
 
 
 def propose_router(

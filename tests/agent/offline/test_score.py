@@ -13,11 +13,15 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig, parse
+from agent.offline import Selection, select_portfolio
 from agent.offline.score import Scoring, run
+from agent.routers import RouterError
 from agent.simulation.questions import QuestionsError
 from arms.corpus import CorpusError
 from arms.portfolio import pool as portfolio_pool
 from arms.portfolio import read_matrix
+from arms.portfolio.outcomes import Outcome
+from arms.questions import Question
 from arms.scoring import ScoringError
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store
@@ -77,7 +81,7 @@ def queries(tmp_path: Path) -> Path:
 def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
-    fast = {} if "from_log" in fields else {"timed": 0}
+    fast = {"timed": 0} if "queries" in fields else {}
     settings = Scoring.model_validate({"config": config, "output": tmp_path / "scores", **fast, **fields})
     run(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
@@ -115,6 +119,33 @@ def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
     assert "9 of 27 scores unknown" in said
     assert "NO SCORE AT ALL: away" in said
     assert "it is away" in said
+
+
+def test_labels_become_a_matrix_from_which_a_portfolio_is_chosen_within_dollars(
+    tmp_path: Path, config: AppConfig
+) -> None:
+    questions = [Question(f"q{i}", f"Question {i}?") for i in range(8)]
+    right = {
+        "none": lambda i: i < 2,
+        "bm25": lambda i: i < 6,
+        "dense": lambda i: i >= 6,
+        "rrf": lambda i: i < 7,
+    }
+    usd = {"none": 0.0, "bm25": 0.001, "dense": 0.001, "rrf": 0.01}
+    lines = [
+        Outcome(one, arm, scores={"f1": float(good(i))}, costs={"usd": usd[arm]}).line()
+        for i, one in enumerate(questions)
+        for arm, good in right.items()
+    ]
+    (tmp_path / "labels.jsonl").write_bytes(b"".join(lines))
+    said = scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="f1")
+    assert "4 arms on 8 questions by f1, 0 of 32 scores unknown" in said
+    budget = {"budget": 0.003, "cost": "usd", "held_out": 0.25, "output": tmp_path / "portfolio"}
+    settings = Selection.model_validate({"scores": tmp_path / "scores", **budget})
+    report = select_portfolio(settings, Console(file=StringIO()))
+    assert set(report.arms) == {"none", "bm25", "dense"}
+    with pytest.raises(RouterError, match="no label has a score 'em'"):
+        scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="em")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -160,9 +191,9 @@ def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, co
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "either queries or from_log"),
-        ({"queries": "q.jsonl", "from_log": True}, "either queries or from_log"),
-        ({"from_log": True, "pool": "pool.yaml"}, r"with the arms that were live: leave out pool \["),
+        ({}, "one of queries, from_log and from_labels"),
+        ({"queries": "q.jsonl", "from_log": True}, "one of queries, from_log and from_labels"),
+        ({"from_log": True, "pool": "pool.yaml"}, r"with the arms that they name: leave out pool \["),
         ({"from_log": True, "corpus": "small"}, r"leave out corpus \["),
         ({"from_log": True, "timed": 4, "k": 4, "seed": 0}, r"leave out k, seed, timed \["),
         ({"from_log": True, "block": 8, "limit": 9, "workers": 1}, r"leave out block, limit, workers \["),
