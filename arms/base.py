@@ -52,6 +52,18 @@ class Passage:
     score: float = 0.0
     metadata: Metadata = field(default_factory=dict, hash=False)
 
+    @property
+    def cited(self) -> str:
+        """How a citation names it: the title, and the page where its metadata has one.
+
+        >>> Passage("report.pdf#p3-1", "Report", "Sales grew.", metadata={"page": 3}).cited
+        'Report, p. 3'
+        """
+        page = self.metadata.get("page")
+        if isinstance(page, bool) or not isinstance(page, int):
+            return self.title
+        return f"{self.title}, p. {page}" if self.title else f"p. {page}"
+
     def scored(self, score: float) -> "Passage":
         """Return the same passage with another score."""
         return replace(self, score=score)

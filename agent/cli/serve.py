@@ -103,7 +103,7 @@ def is_open(settings: "AppConfig", host: str) -> bool:
     return keyring.is_open
 
 
-SOURCES = "A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`."
+SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, or `stdlib`."
 
 
 def ingest_corpus(

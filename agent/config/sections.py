@@ -67,7 +67,7 @@ class CorpusSpec(BaseModel):
     )
     source: str = Field(
         default="stdlib",
-        description="A JSONL file, a BEIR folder, a folder of Markdown and text, or `stdlib`: "
+        description="A JSONL file, a BEIR folder, a folder of documents, one of them, or `stdlib`: "
         "the documentation of this interpreter's standard library.",
     )
 

@@ -1,5 +1,6 @@
 from .corpus import Corpus, ingest
 from .permissions import Permitted
-from .readers import CorpusError, open_source
+from .readers import open_source
+from .records import CorpusError
 
 __all__ = ["Corpus", "CorpusError", "Permitted", "ingest", "open_source"]

@@ -16,19 +16,28 @@ PARAGRAPH_BORDER = re.compile(r"\n[ \t]*\n")
 
 
 def chunks(text: str) -> list[str]:
-    r"""Cut a text into overlapping pieces that begin and end with a paragraph where they can.
-
-    Args:
-        text: The text; its line breaks are kept.
-
-    Returns:
-        Pieces of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
-        repeating the last `OVERLAP_WORDS` or so of the one before. A blank text has none.
+    r"""Return the pieces of a text that `spans_of` has found.
 
     >>> chunks("One paragraph.\n\nAnother.")
     ['One paragraph.\n\nAnother.']
     >>> [len(piece.split()) for piece in chunks("word " * 450)]
     [200, 200, 130]
+    """
+    return [text[begin:end] for begin, end in spans_of(text)]
+
+
+def spans_of(text: str) -> list[tuple[int, int]]:
+    """Cut a text into overlapping pieces that begin and end with a paragraph where they can.
+
+    Args:
+        text: The text; its line breaks are kept.
+
+    Returns:
+        Where pieces begin and end, of about `CHUNK_WORDS` words and at most `SLACK_WORDS` more, each
+        repeating the last `OVERLAP_WORDS` or so of the one before. A blank text has none.
+
+    >>> spans_of("One. ")
+    [(0, 4)]
     """
     spans = [match.span() for match in WORD.finditer(text)]
     openings = _openings(text, [begin for begin, _ in spans])
@@ -40,7 +49,7 @@ def chunks(text: str) -> list[str]:
             end = len(spans)
         else:
             end = _snapped(openings, end, start + CHUNK_WORDS // 2, end + SLACK_WORDS)
-        pieces.append(text[spans[start][0] : spans[end - 1][1]])
+        pieces.append((spans[start][0], spans[end - 1][1]))
         start = end - OVERLAP_WORDS
         start = _snapped(openings, start, start - OVERLAP_WORDS // 2, start + OVERLAP_WORDS // 2)
     return pieces

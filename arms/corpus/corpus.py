@@ -23,11 +23,15 @@ from filelock import FileLock
 
 from arms.base import Passage, Progress, Query
 from arms.corpus.permissions import Permissions, Permitted
-from arms.corpus.readers import CorpusError, Record, Source, open_source
+from arms.corpus.readers import Source, open_source
+from arms.corpus.records import CorpusError, Record
 from arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
 """Records between two commits: a killed run repeats at most so many."""
+
+BATCH_S = 5.0
+"""Seconds after which there is a commit anyway: a document takes longer than a line."""
 
 PUBLISHED = "passages.db"
 
@@ -211,8 +215,8 @@ def ingest(
     process waits for the first.
 
     Args:
-        source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of Markdown and
-            text files, or `stdlib`.
+        source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
+            them, or `stdlib`.
         target: The folder of the corpus; created if missing.
         skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`.
         progress: Called after every commit.
@@ -244,11 +248,20 @@ def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progr
     manifest = _manifest(database)
     records = source.records(manifest.records)
     for first in records:
-        batch = itertools.chain([first], itertools.islice(records, BATCH_RECORDS - 1))
-        manifest = _write(database, manifest, batch, skip_bad=skip_bad)
+        manifest = _write(database, manifest, _batch(first, records), skip_bad=skip_bad)
         database.commit()
         if progress is not None:
             progress(f"reading {source.name}", manifest.done, source.total())
+
+
+def _batch(first: Record, others: Iterator[Record]) -> Iterator[Record]:
+    """Yield the records until the next commit."""
+    yield first
+    end = time.monotonic() + BATCH_S
+    for record in itertools.islice(others, BATCH_RECORDS - 1):
+        yield record
+        if time.monotonic() >= end:
+            return
 
 
 def _write(

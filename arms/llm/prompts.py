@@ -281,14 +281,15 @@ def passage_block(passages: Sequence[Passage], word_budget: int) -> str:
 
 
 def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
-    """Yield the passages with number and title, within a budget of words."""
+    """Yield the passages with number, title and page, within a budget of words."""
     left = word_budget
     for number, passage in enumerate(passages, start=1):
-        left -= len(passage.title.split())
+        title = one_line(passage.cited)
+        left -= len(title.split())
         text = cut(passage.text, left)
         if not text:
             return
-        yield f"[{number}] {one_line(passage.title)}".rstrip() + f"\n{quoted(text)}"
+        yield f"[{number}] {title}".rstrip() + f"\n{quoted(text)}"
         left -= len(text.split())
 
 

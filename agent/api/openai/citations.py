@@ -35,7 +35,7 @@ def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> dic
     return {
         "start_index": marker.start(),
         "end_index": marker.end(),
-        "title": passage.title,
+        "title": passage.cited,
         "url": url_of(passage.id, config.corpus.name),
     }
 

@@ -152,10 +152,10 @@ CITING = "The Danube [2], \u00fcber 2800 km long [1][7]."
 
 
 async def three(_query: Query, _k: int) -> Retrieval:
-    """Find three passages, of which a budget of twelve words shows two."""
+    """Find three passages, of which a budget of fourteen words shows two."""
     found = (
         Passage("https://example.com/long?a=1", "Length", "It is 2850 km long."),
-        Passage("d 2", "Danube", "It runs through Vienna."),
+        Passage("d 2", "Danube", "It runs through Vienna.", metadata={"page": 3}),
         Passage("d-3", "Inn", "It does not."),
     )
     return Retrieval(found)
@@ -164,7 +164,7 @@ async def three(_query: Query, _k: int) -> Retrieval:
 @pytest.fixture
 async def citing(tmp_path: Path) -> AsyncIterator[Service]:
     generator = base.ScriptedGenerator({}, default=CITING)
-    answering = {"word_budget": 12, "cite": True}
+    answering = {"word_budget": 14, "cite": True}
     async with Service(tmp_path, generator, answering=answering).running() as service:
         service.arms.behaviour = {"bm25": three}
         yield service
@@ -182,13 +182,13 @@ async def test_a_citation_points_at_the_number_in_the_answer_and_at_the_passage_
     cited = [one.url_citation for one in message.annotations]
     assert [message.content[one.start_index : one.end_index] for one in cited] == ["[2]", "[1]"]
     assert [(one.title, one.url) for one in cited] == [
-        ("Danube", "urn:armwise:stdlib:d%202"),
+        ("Danube, p. 3", "urn:armwise:stdlib:d%202"),
         ("Length", "https://example.com/long?a=1"),
     ]
     assert isinstance(citing.generator, base.ScriptedGenerator)
     assert citing.generator.last_prompt is not None
     shown = citing.generator.last_prompt.messages[0]["content"]
-    assert ("[1] Length" in shown, "[2] Danube" in shown, "[3]" in shown) == (True, True, False)
+    assert ("[1] Length" in shown, "[2] Danube, p. 3\n" in shown, "[3]" in shown) == (True, True, False)
     assert shown.endswith("such as [1].")
 
 

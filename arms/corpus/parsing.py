@@ -1,0 +1,140 @@
+"""Passages of PDF, HTML and DOCX files, which another process parses: `arms.corpus.documents`."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from arms.base import Passage
+from arms.corpus import documents
+from arms.corpus.chunking import WORD, spans_of
+from arms.corpus.records import CorpusError
+from arms.filters import Metadata
+
+SUFFIXES = tuple(documents.READERS)
+
+GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SYSTEMROOT")
+"""Variables of the environment that a parser gets: none with a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one document may be and take.
+
+    Attributes:
+        file_bytes: Size of the file.
+        html_bytes: Size of one of HTML, whose tree takes about ten times as much.
+        unpacked_bytes: Size of all that a DOCX file holds.
+        pages: Of a PDF.
+        chars: Of the text.
+        memory_bytes: Address space of the process.
+        seconds: Time, after which the process is killed.
+    """
+
+    file_bytes: int = 512 << 20
+    html_bytes: int = 32 << 20
+    unpacked_bytes: int = 256 << 20
+    pages: int = 10_000
+    chars: int = 20_000_000
+    memory_bytes: int = 2 << 30
+    seconds: int = 120
+
+
+LIMITS = Limits()
+
+
+class Parser:
+    """Parses documents one after another, in a process that is started for the first one. Close it."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def passages(self, path: Path, where: str, about: Metadata) -> Iterator[Passage]:
+        """Yield the passages of a file.
+
+        Args:
+            path: The file.
+            where: Its name, of which ids are made: `report.pdf#p3-1` is the first passage of page 3, and
+                `notes.html#0` that of a document without pages.
+            about: Metadata of all passages; those of page and heading are added.
+
+        Raises:
+            CorpusError: It cannot be parsed within the limits.
+        """
+        if path.stat().st_size > self._limits.file_bytes:
+            raise CorpusError(f"has more than {self._limits.file_bytes:,} bytes")
+        found = self._reply(path)
+        title = found["title"] or path.stem
+        for part in found["parts"]:
+            page, text, end = part["page"], part["text"], 0
+            for n, (begin, till) in enumerate(spans_of(text)):
+                name = f"{where}#{n}" if page is None else f"{where}#p{page}-{n + 1}"
+                # what the passage repeats of the one before may be of an earlier section
+                new = WORD.search(text, max(begin, end))
+                above = [heading for at, heading in part["headings"] if new is None or at <= new.start()]
+                own = {} if page is None else {"page": page}
+                own |= {"heading": above[-1]} if above else {}
+                yield Passage(name, title, text[begin:till], metadata={**about, **own})
+                end = till
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _reply(self, path: Path) -> dict[str, Any]:
+        """Return what the process makes of a file. Raises CorpusError."""
+        request = json.dumps({"path": os.fspath(path), **asdict(self._limits)})
+        process = self._running()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died, as reading its reply shows
+            process.stdin.write(request.encode() + b"\n")
+            process.stdin.flush()
+        line = self._line(process)
+        if not line:
+            process.wait()
+            self.close()
+            raise CorpusError(f"its parser crashed (exit code {process.returncode})")
+        found: dict[str, Any] = json.loads(line)
+        if "problem" in found:
+            self.close()  # what has failed half way may still hold memory
+            raise CorpusError(found["problem"])
+        return found
+
+    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Return the next reply; empty where the process has ended. Raises CorpusError after a time."""
+        assert process.stdout is not None
+        pipe, deadline, read = process.stdout.fileno(), time.monotonic() + self._limits.seconds, bytearray()
+        while not read.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                self.close()
+                raise CorpusError(f"was not parsed within {self._limits.seconds} s")
+            part = os.read(pipe, 1 << 20)
+            if not part:
+                return b""
+            read += part
+        return bytes(read)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Return the process, started anew where none runs."""
+        if self._process is None:
+            # -P: not the folder of this file, whose modules are not to be found by their bare names
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", documents.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in GIVEN if name in os.environ},
+            )
+        return self._process

@@ -1,0 +1,100 @@
+"""Documents for tests, made of bytes."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+CONTENT_TYPES = """<?xml version="1.0"?>
+<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
+<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+<Override PartName="/word/document.xml"
+ ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>
+<Override PartName="/word/styles.xml"
+ ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml"/>
+</Types>"""
+
+RELATIONSHIPS = """<?xml version="1.0"?>
+<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="r1" Target="{target}"
+ Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/{kind}"/>
+</Relationships>"""
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+STYLES = f"""<w:styles xmlns:w="{WORD}">
+<w:style w:type="paragraph" w:default="1" w:styleId="Normal"><w:name w:val="Normal"/></w:style>
+<w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/></w:style>
+</w:styles>"""
+
+BREAK = "<w:r><w:lastRenderedPageBreak/></w:r>"
+
+
+def paragraph(text: str, style: str = "Normal", *, breaks: str = "") -> str:
+    """Return a paragraph of WordprocessingML."""
+    own = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>'
+    return f"<w:p>{own}{breaks}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def table(*rows: Sequence[str]) -> str:
+    """Return a table of WordprocessingML."""
+    grid = "<w:tblGrid>" + "<w:gridCol/>" * len(rows[0]) + "</w:tblGrid>"
+    lines = ("".join(f"<w:tc>{paragraph(cell)}</w:tc>" for cell in row) for row in rows)
+    return f"<w:tbl>{grid}{''.join(f'<w:tr>{line}</w:tr>' for line in lines)}</w:tbl>"
+
+
+def write_docx(path: Path, *body: str, prologue: str = "", extra: dict[str, bytes] | None = None) -> None:
+    """Write a DOCX file with a body of WordprocessingML, and other members."""
+    document = f'{prologue}<w:document xmlns:w="{WORD}"><w:body>{"".join(body)}</w:body></w:document>'
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("[Content_Types].xml", CONTENT_TYPES)
+        packed.writestr(
+            "_rels/.rels", RELATIONSHIPS.format(target="word/document.xml", kind="officeDocument")
+        )
+        packed.writestr(
+            "word/_rels/document.xml.rels", RELATIONSHIPS.format(target="styles.xml", kind="styles")
+        )
+        packed.writestr("word/styles.xml", STYLES)
+        packed.writestr("word/document.xml", document)
+        for name, content in (extra or {}).items():
+            packed.writestr(name, content)
+
+
+def pdf(pages: Sequence[Sequence[str]], *, title: str = "", outline: Sequence[tuple[str, int]] = ()) -> bytes:
+    """Return a PDF with lines of text on its pages, and entries of an outline with the indices of pages."""
+    n, first = len(pages), 5
+    kids = " ".join(f"{first + 2 * i} 0 R" for i in range(n))
+    entries = first + 2 * n
+    found = [
+        f"<< /Type /Catalog /Pages 2 0 R /Outlines {entries} 0 R >>",
+        f"<< /Type /Pages /Count {n} /Kids [{kids}] >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Title ({title}) >>",
+    ]
+    for i, lines in enumerate(pages):
+        drawn = "".join(f"({line}) Tj 0 -20 Td " for line in lines)
+        content = f"BT /F1 4 Tf 50 780 Td {drawn}ET"
+        found += [
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents {first + 2 * i + 1} 0 R "
+            "/Resources << /Font << /F1 3 0 R >> >> >>",
+            f"<< /Length {len(content)} >>\nstream\n{content}\nendstream",
+        ]
+    last = entries + len(outline)
+    found.append(f"<< /Type /Outlines /First {entries + 1} 0 R /Last {last} 0 R /Count {len(outline)} >>")
+    for at, (heading, page) in enumerate(outline, start=entries + 1):
+        after = f" /Next {at + 1} 0 R" if at < last else ""
+        found.append(
+            f"<< /Title ({heading}) /Parent {entries} 0 R /Dest [{first + 2 * page} 0 R /Fit]{after} >>"
+        )
+    return assembled(found)
+
+
+def assembled(objects: Sequence[str]) -> bytes:
+    """Return a PDF of these objects: the first is the catalog, the fourth the information."""
+    text, places = "%PDF-1.7\n", []
+    for number, body in enumerate(objects, start=1):
+        places.append(len(text))
+        text += f"{number} 0 obj\n{body}\nendobj\n"
+    table_of = "".join(f"{place:010d} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    trailer = f"trailer\n<< /Size {size} /Root 1 0 R /Info 4 0 R >>\nstartxref\n{len(text)}\n%%EOF\n"
+    return f"{text}xref\n0 {size}\n0000000000 65535 f \n{table_of}{trailer}".encode("latin-1")

@@ -1,0 +1,129 @@
+"""Rows of CSV files become passages, with every separator, and are never public by mistake."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage
+from arms.corpus.readers import open_source
+from arms.corpus.records import Record
+
+
+def read(path: Path, content: str | bytes) -> list[Record]:
+    table = path / "prices.csv"
+    table.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(open_source(table).records())
+
+
+def passages(path: Path, content: str | bytes) -> list[Passage]:
+    return [one for record in read(path, content) for one in record.passages]
+
+
+def test_a_row_without_text_is_all_of_its_columns(tmp_path: Path) -> None:
+    found = passages(tmp_path, 'name,price,zip,\r\n"Bolt, M8",2.5,01234,x\r\n\r\nNut,1,,\r\n')
+    about = {"path": "prices.csv"}
+    assert found == [
+        Passage(
+            "prices.csv#2",
+            "prices",
+            "name: Bolt, M8\nprice: 2.5\nzip: 01234\ncolumn 4: x",
+            metadata={"name": "Bolt, M8", "price": 2.5, "zip": "01234", "column 4": "x", **about, "row": 2},
+        ),
+        Passage(
+            "prices.csv#4",
+            "prices",
+            "name: Nut\nprice: 1",
+            metadata={"name": "Nut", "price": 1, **about, "row": 4},
+        ),
+    ]
+
+
+def test_columns_of_a_passage_are_those_of_json_lines(tmp_path: Path) -> None:
+    (found,) = passages(tmp_path, "ID;Title;Text;year\na-1;The plan;Grow;2025\n")
+    assert found == Passage(
+        "prices.csv#a-1", "The plan", "Grow", metadata={"year": 2025, "path": "prices.csv", "row": 2}
+    )
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_separator_and_an_encoding_are_recognised(tmp_path: Path, mark: str, encoding: str) -> None:
+    content = f"name{mark}place\nCaf\xe9\x85\u2028{mark}Z\xfcrich\n".encode(encoding)
+    (found,) = passages(tmp_path, content)
+    assert found.text == "name: Caf\xe9\nplace: Z\xfcrich"
+
+
+def test_a_table_that_is_not_unicode_is_named_with_its_line(tmp_path: Path) -> None:
+    good, bad = read(tmp_path, "name\nTea\nCaf\xe9\nMilk\n".encode("latin-1"))
+    assert (good.problem, bad.where) == ("", "prices.csv:3")
+    assert "not UTF-8, nor UTF-16 with a byte order mark" in bad.problem
+
+
+@pytest.mark.parametrize(
+    ("cell", "groups"), [("staff", ["staff"]), ("staff, board", ["staff", "board"]), ("", []), (" , ", [])]
+)
+def test_groups_are_a_list_and_an_empty_cell_is_for_nobody(
+    tmp_path: Path, cell: str, groups: list[str]
+) -> None:
+    (found,) = passages(tmp_path, f'text,Allowed_Groups\nSecret,"{cell}"\n')
+    assert found.metadata["allowed_groups"] == groups
+    (found,) = passages(tmp_path, f'name,allowed_groups\nSecret,"{cell}"\n')
+    assert (found.text, found.metadata["allowed_groups"]) == ("name: Secret", groups)
+
+
+def test_a_row_that_is_cut_short_is_for_nobody(tmp_path: Path) -> None:
+    (found,) = passages(tmp_path, "text,allowed_groups\nSecret\n")
+    assert found.metadata["allowed_groups"] == []
+
+
+def test_groups_are_kept_among_many_columns(tmp_path: Path) -> None:
+    names = [f"c{n}" for n in range(100)]
+    (found,) = passages(tmp_path, f"{','.join(names)},allowed_groups\n{','.join('1' for _ in names)},board\n")
+    assert found.metadata["allowed_groups"] == ["board"]
+    assert len(found.metadata) <= 64
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "problem"),
+    [
+        ("a,b\n1,2,3\n4,5\n", "prices.csv:2", "has 3 cells, but the first row names 2 columns"),
+        ("a,a\n1,2\n", "prices.csv:1", "two columns are named 'a'"),
+        (f"text,allowed_groups\nx,{'g' * 600}\n", "prices.csv:2", "more than 512 characters"),
+        (f"a\n{'x' * 10_000_000}\n", "prices.csv:2", "a line has more than 1,048,576 characters"),
+        (f"a\n{'x' * 200_000}\n", "prices.csv:2", "field larger than field limit (131072)"),
+        ('a\nfine\n"never closed\n' + "more\n" * 9, "prices.csv:3", "unexpected end of data"),
+        (",".join(f"c{n}" for n in range(2_000)), "prices.csv:1", "has 2,000 columns: at most 1,000"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, content: str, where: str, problem: str) -> None:
+    (bad,) = [record for record in read(tmp_path, content) if record.problem]
+    assert bad.where == where
+    assert problem in bad.problem
+
+
+def test_an_empty_table_has_no_passages(tmp_path: Path) -> None:
+    assert passages(tmp_path, "") == passages(tmp_path, "name,price\n") == []
+
+
+def test_a_long_row_is_cut_into_several_passages(tmp_path: Path) -> None:
+    found = passages(tmp_path, f"text\n{'word ' * 500}\n")
+    assert [one.id for one in found] == ["prices.csv#2", "prices.csv#2-2", "prices.csv#2-3"]
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
+
+
+@given(st.lists(st.lists(CELLS, min_size=2, max_size=2), max_size=5))
+def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> None:
+    written = io.StringIO()
+    csv.writer(written).writerows([["left", "right"], *rows])
+    found = passages(tmp_path_factory.mktemp("table"), written.getvalue())
+    shown = [
+        "\n".join(f"{n}: {c.strip()}" for n, c in zip(("left", "right"), row, strict=True) if c.strip())
+        for row in rows
+    ]
+    assert [one.text for one in found] == [text for text in shown if text]
