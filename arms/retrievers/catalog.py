@@ -33,7 +33,7 @@ from arms.retrievers import (
 )
 from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.engines import lancedb, milvus, opensearch, postgres, qdrant, tantivy
+from arms.retrievers.engines import lancedb, milvus, opensearch, postgres, qdrant, tantivy, vespa, weaviate
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
 from arms.retrievers.engines.ingest import Report, current_version, fill_arm
 from arms.retrievers.external import frameworks, mcp
@@ -82,6 +82,8 @@ KINDS: dict[str, Kind[Any]] = {
     "lancedb": lancedb.KIND,
     "milvus": milvus.KIND,
     **opensearch.KINDS,
+    "vespa": vespa.KIND,
+    "weaviate": weaviate.KIND,
 }
 """The kinds of arms of this package."""
 

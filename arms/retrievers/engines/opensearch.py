@@ -5,18 +5,16 @@ Source: the reference of each REST API: Create index, Put mapping, Bulk, Multi-g
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Self
 
 import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from arms.base import ArmError, Passage, Query, QuestionRefusedError
-from arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
+from arms.base import ArmError, Passage, Query
+from arms.retrievers.engines.collection import Row, State, engine_kind
 from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of, loaded_metadata, stored
-from arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
+from arms.retrievers.engines.rest import Json, Rest, SearchServerParams
 
 STATE = "armwise"
 
@@ -26,31 +24,6 @@ NEIGHBORS = 100
 """Candidates of each shard in a search by vectors, at least k."""
 
 SHOWN = ["id", "title", "text", "metadata"]
-
-Json = dict[str, Any]
-
-
-class SearchServerParams(ServerParams):
-    """Parameters of an arm over an index of OpenSearch or Elasticsearch."""
-
-    url: str = Field(description="Address of the cluster, such as https://search.example:9200.")
-    key_env: str | None = Field(
-        None,
-        description="Variable of the environment that holds the whole header `Authorization`.",
-    )
-
-    @property
-    def http(self) -> HttpParams:
-        """How requests are sent."""
-        headers = {} if self.key_env is None else {"Authorization": self.key_env}
-        limits = {"timeout_s": self.timeout_s, "total_s": self.timeout_s}
-        return HttpParams.model_validate({"url": self.url, "header_env": headers, **limits})
-
-    @model_validator(mode="after")
-    def _is_an_address(self) -> Self:
-        if self.http.url != self.url or httpx.URL(self.url).query:
-            raise ValueError(f"url {self.url!r} is no address of a cluster")
-        return self
 
 
 class Clauses(FactsDialect[Json]):
@@ -81,9 +54,7 @@ class Index:
     """
 
     def __init__(self, params: SearchServerParams) -> None:
-        self._name = params.collection
-        self._http = HttpArm("", params.http)
-        self._http.label = params.url
+        self._rest = Rest(params, params.collection)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
@@ -109,7 +80,7 @@ class Index:
         return {"type": "knn_vector", "dimension": dim, "method": method}, {"index": {"knn": True}}
 
     def _found(self, body: Json, k: int) -> list[Passage]:
-        found = self._call("POST", "/_search", {**body, "size": k, "_source": SHOWN}, asked=True)
+        found = self._rest.call("POST", "/_search", {**body, "size": k, "_source": SHOWN}, asked=True)
         passages = []
         for hit in found["hits"]["hits"]:
             part = hit["_source"]
@@ -134,14 +105,16 @@ class Index:
         settings: Json = {}
         if dim is not None:
             fields["vector"], settings = self.vectors(dim)
-        self._call("PUT", "", {"settings": settings, "mappings": {"dynamic": "strict", "properties": fields}})
+        self._rest.call(
+            "PUT", "", {"settings": settings, "mappings": {"dynamic": "strict", "properties": fields}}
+        )
 
     def _mapping(self) -> Json | None:
         """Return the mapping; None where there is no index. An alias is resolved to its one index."""
-        reply = self._send("GET", "/_mapping", None)
+        reply = self._rest.send("GET", "/_mapping")
         if reply.status == httpx.codes.NOT_FOUND:
             return None
-        found: Json = self._read(reply)
+        found: Json = self._rest.read(reply)
         (mapping,) = (one["mappings"] for one in found.values())
         return dict(mapping)
 
@@ -152,18 +125,18 @@ class Index:
 
     def keep(self, state: State) -> None:
         """Store a state with the mapping."""
-        self._call("PUT", "/_mapping", {"_meta": {STATE: asdict(state)}})
+        self._rest.call("PUT", "/_mapping", {"_meta": {STATE: asdict(state)}})
 
     def count(self) -> int:
         """Return the number of documents."""
         if self._mapping() is None:
             return 0
-        self._call("POST", "/_refresh")
-        return int(self._call("GET", "/_count")["count"])
+        self._rest.call("POST", "/_refresh")
+        return int(self._rest.call("GET", "/_count")["count"])
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of documents."""
-        found = self._call("POST", "/_mget?_source=digest", {"ids": list(ids)})["docs"]
+        found = self._rest.call("POST", "/_mget?_source=digest", {"ids": list(ids)})["docs"]
         return {one["_id"]: one["_source"]["digest"] for one in found if one["found"]}
 
     def ids(self) -> Iterator[str]:
@@ -171,7 +144,7 @@ class Index:
         after: Json = {}
         while True:
             asked = {"size": PAGE, "_source": False, "sort": [{"id": "asc"}], **after}
-            hits = self._call("POST", "/_search", asked)["hits"]["hits"]
+            hits = self._rest.call("POST", "/_search", asked)["hits"]["hits"]
             yield from (hit["_id"] for hit in hits)
             if len(hits) < PAGE:
                 return
@@ -201,36 +174,16 @@ class Index:
 
     def finish(self) -> None:
         """Let searches see what was written."""
-        self._call("POST", "/_refresh")
+        self._rest.call("POST", "/_refresh")
 
     def _bulk(self, lines: Sequence[Json]) -> None:
         content = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-        reply = self._read(self._send("POST", "/_bulk", content, "application/x-ndjson"))
+        reply = self._rest.read(self._rest.send("POST", "/_bulk", content, "application/x-ndjson"))
         done = [one for item in reply["items"] for one in item.values()]
         if failed := [one for one in done if "error" in one]:
             raise ArmError(
                 f"{len(failed)} passages are refused, such as {failed[0]['_id']!r}: {failed[0]['error']}"
             )
-
-    def _call(self, method: str, path: str, body: Json | None = None, *, asked: bool = False) -> Json:
-        """Return the reply to a request; `asked` where a refusal is of a question. Raises ArmError."""
-        content = None if body is None else orjson.dumps(body)
-        return self._read(self._send(method, path, content), asked=asked)
-
-    def _send(self, method: str, path: str, content: bytes | None, kind: str = "application/json") -> Reply:
-        http = self._http
-        headers = {**http.headers, **({} if content is None else {"Content-Type": kind})}
-        url = f"{str(http.url).rstrip('/')}/{self._name}{path}"
-        request = http.connections.client.build_request(method, url, headers=headers, content=content)
-        return http.connections.waiting.run(http.send(request))
-
-    def _read(self, reply: Reply, *, asked: bool = False) -> Json:
-        """Return the body of a response. Raises ArmError."""
-        if not httpx.codes.is_success(reply.status):
-            error = QuestionRefusedError if asked and reply.status in REFUSED else ArmError
-            raise error(f"{self._http.label} returned {reply}")
-        found: Json = orjson.loads(reply.content)
-        return found
 
 
 class ElasticIndex(Index):

@@ -52,7 +52,17 @@ SPECS = {
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
 ELSEWHERE = {"cascade", "cross_encoder", "haystack", "langchain", "llamaindex", "mcp", "remote"}
-ELSEWHERE |= {"elasticsearch", "lancedb", "milvus", "opensearch", "postgres", "qdrant", "tantivy"}
+ELSEWHERE |= {
+    "elasticsearch",
+    "lancedb",
+    "milvus",
+    "opensearch",
+    "postgres",
+    "qdrant",
+    "tantivy",
+    "vespa",
+    "weaviate",
+}
 """Kinds that need a model, a server or training; their own tests hold them to the contract."""
 SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
 
@@ -159,7 +169,7 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
     ("specs", "message"),
     [
         ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
-        ({"a": ArmSpec(kind="x")}, "rrf, tantivy, vendi, vendi_rag; a class of your own is written"),
+        ({"a": ArmSpec(kind="x")}, "rrf, tantivy, vendi, vendi_rag, vespa, weaviate; a class of your own is written"),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
         ({"a": ArmSpec(kind="dense")}, "arm 'a' of kind 'dense': backbone: Field required"),

@@ -1,4 +1,4 @@
-"""The engines that can be started here: real ones, in folders, a PostgreSQL, and doubles of two others."""
+"""The engines that can be started here: real ones, in folders, a PostgreSQL, and doubles of others."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -10,14 +10,17 @@ import pytest
 
 from arms.base import Passage
 from arms.retrievers.catalog import described
-from arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy
+from arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy, weaviate
 from arms.retrievers.engines.collection import Collection, EngineArm
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.postgres_table import PostgresTable
 from arms.retrievers.kind import ArmSpec
 from tests.arms.conftest import ENCYCLOPEDIA
-from tests.arms.retrievers.engines import search_server
+from tests.arms.retrievers.engines.double import Double, running
 from tests.arms.retrievers.engines.passages import InMemory, embedded
+from tests.arms.retrievers.engines.search_server import SearchServer
+from tests.arms.retrievers.engines.vespa_server import DeployedDocuments, VespaServer
+from tests.arms.retrievers.engines.weaviate_server import WeaviateServer
 from tests.postgres import Server
 
 OPEN: dict[str, Callable[[Any], Collection]] = {
@@ -28,6 +31,14 @@ OPEN: dict[str, Callable[[Any], Collection]] = {
     "milvus": milvus.MilvusCollection,
     "opensearch": opensearch.Index,
     "elasticsearch": opensearch.ElasticIndex,
+    "vespa": DeployedDocuments,
+    "weaviate": weaviate.Objects,
+}
+DOUBLES: dict[str, Callable[[], Double]] = {
+    "opensearch": lambda: SearchServer(elastic=False),
+    "elasticsearch": lambda: SearchServer(elastic=True),
+    "vespa": VespaServer,
+    "weaviate": WeaviateServer,
 }
 CLIENTS = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
 NUMBERS = count()
@@ -64,8 +75,8 @@ class Engine:
 @pytest.fixture(scope="session", params=OPEN)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     kind: str = request.param
-    if kind in opensearch.KINDS:
-        with search_server.running(elastic=kind == "elasticsearch") as double:
+    if kind in DOUBLES:
+        with running(DOUBLES[kind]()) as double:
             yield Engine(kind, {"url": double.url})
         return
     if kind != "postgres":

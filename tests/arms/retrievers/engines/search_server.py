@@ -4,27 +4,17 @@ It refuses what they do not know, as the real ones do: another path, clause or f
 without stemming, and scored by how many of them a passage has.
 """
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import orjson
+from typing_extensions import override
 
 from arms.tokenizer import words
+from tests.arms.retrievers.engines.double import Double, RefusedError
 
 Json = dict[str, Any]
-
-
-class RefusedError(Exception):
-    """A request that the engine refuses, with its status."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class Index:
@@ -90,44 +80,7 @@ def scored(body: Json, document: Json, *, elastic: bool) -> float | None:
     return count if count and all(holds(part, document) for part in what["filter"]) else None
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
-    server: "SearchServer"
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def do_PUT(self) -> None:
-        self._answer("PUT")
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _answer(self, method: str) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        url = urlsplit(self.path)
-        _, name, *rest = url.path.split("/")
-        status = 200
-        try:
-            with self.server.lock:
-                self.server.check(self.headers.get("Authorization"))
-                reply = self.server.do(method, name, "/".join(rest), parse_qs(url.query), content)
-        except RefusedError as error:
-            reply, status = {"error": str(error)}, error.status
-        sent = orjson.dumps(reply)
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
-
-
-class SearchServer(ThreadingHTTPServer):
+class SearchServer(Double):
     """Either engine.
 
     Args:
@@ -135,21 +88,15 @@ class SearchServer(ThreadingHTTPServer):
         key: The header that it wants; None for an open one.
     """
 
-    daemon_threads = True
-
     def __init__(self, *, elastic: bool, key: str | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.elastic, self.key = elastic, key
-        self.lock = threading.Lock()
+        super().__init__(key)
+        self.elastic = elastic
         self.indexes: dict[str, Index] = {}
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def check(self, key: str | None) -> None:
-        if self.key is not None and key != self.key:
-            raise RefusedError(401, "missing authentication credentials")
+    @override
+    def reply(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Json:
+        name, _, action = path.partition("/")
+        return self.do(method, name, action, query, content)
 
     def do(self, method: str, name: str, action: str, query: dict[str, list[str]], content: bytes) -> Json:
         """Return the body of the reply. Raises RefusedError."""
@@ -234,17 +181,3 @@ class SearchServer(ThreadingHTTPServer):
             for name in best
         ]
         return {"hits": {"hits": hits}}
-
-
-@contextmanager
-def running(*, elastic: bool, key: str | None = None) -> Iterator[SearchServer]:
-    """Run a server."""
-    server = SearchServer(elastic=elastic, key=key)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -17,7 +17,7 @@ from arms.retrievers.engines.qdrant import Filters, in_folder
 from arms.retrievers.kind import ArmSpec, Resources, Trust
 from arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
-from tests.arms.retrievers.engines.conftest import Engine
+from tests.arms.retrievers.engines.conftest import OPEN, Engine
 from tests.arms.retrievers.test_catalog import BACKBONES
 from tests.postgres import Server
 
@@ -112,7 +112,7 @@ def test_arms_over_one_collection_share_it(engine: Engine, corpus: Any, tmp_path
 
 def test_every_engine_filters() -> None:
     kinds = {name for name, kind in KINDS.items() if issubclass(kind.params, EngineParams)}
-    assert kinds == {"postgres", "qdrant", "tantivy", "lancedb", "opensearch", "elasticsearch", "milvus"}
+    assert kinds == set(OPEN)
     assert all(KINDS[name].filters for name in kinds)
     assert not KINDS["remote"].filters
 

@@ -12,15 +12,16 @@ from arms.retrievers.engines.collection import EngineArm, Row
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.opensearch import Index
 from arms.retrievers.kind import ArmSpec
+from tests.arms.retrievers.engines.double import RefusedError, running
 from tests.arms.retrievers.engines.passages import InMemory
-from tests.arms.retrievers.engines.search_server import RefusedError, SearchServer, running
+from tests.arms.retrievers.engines.search_server import SearchServer
 
 CORPUS = InMemory([Passage("p", "", "word")])
 
 
 @pytest.fixture
 def server() -> Iterator[SearchServer]:
-    with running(elastic=False, key="ApiKey secret") as double:
+    with running(SearchServer(elastic=False, key="ApiKey secret")) as double:
         yield double
 
 
@@ -67,5 +68,5 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
 
 
 def test_an_address_has_no_query() -> None:
-    with pytest.raises(ValueError, match="is no address of a cluster"):
+    with pytest.raises(ValueError, match="is no address of an engine"):
         described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
