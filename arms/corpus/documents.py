@@ -219,8 +219,8 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
     for block in document.iter_inner_content():
         if isinstance(block, Table):
             text.add("\n".join(_rows(block, 0)), page)
-            breaks = int(block._tbl.xpath("count(.//w:lastRenderedPageBreak)"))  # noqa: SLF001 (no other way)
-            page = None if page is None else page + breaks
+            within = int(block._tbl.xpath("count(.//w:lastRenderedPageBreak)"))  # noqa: SLF001 (no other way)
+            page = None if page is None else page + within
             continue
         breaks = block.rendered_page_breaks
         early = bool(breaks) and breaks[0].preceding_paragraph_fragment is None
