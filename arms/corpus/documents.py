@@ -215,23 +215,25 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
         raise UnreadableError(f"is no DOCX: {error}") from error
     # what a page is, is known only where Word has laid the document out
     page = 1 if document.element.xpath("boolean(.//w:lastRenderedPageBreak)") else None
-    title = ""
+    title, styles = "", dict[str | None, str]()
     for block in document.iter_inner_content():
         if isinstance(block, Table):
             text.add("\n".join(_rows(block, 0)), page)
             within = int(block._tbl.xpath("count(.//w:lastRenderedPageBreak)"))  # noqa: SLF001 (no other way)
             page = None if page is None else page + within
             continue
-        breaks = block.rendered_page_breaks
+        breaks = [] if page is None else block.rendered_page_breaks
         early = bool(breaks) and breaks[0].preceding_paragraph_fragment is None
-        style = (block.style.name if block.style is not None else None) or ""
+        known = block._p.style  # noqa: SLF001 (the library would look for its name in every paragraph)
+        if known not in styles:
+            styles[known] = (block.style.name if block.style is not None else None) or ""
+        style = styles[known]
         heading = style == "Title" or style.startswith("Heading")
         title = title or (block.text.strip() if heading else "")
         text.add(block.text, None if page is None else page + early, heading=heading)
         page = None if page is None else page + len(breaks)
-    named = any(
-        one.filename == "docProps/core.xml" for one in members
-    )  # or else the library has a title of its own
+    # without this member, the library has a title of its own
+    named = any(one.filename == "docProps/core.xml" for one in members)
     return str((named and document.core_properties.title) or title)
 
 

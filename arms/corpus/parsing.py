@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,13 +76,14 @@ class Parser:
         title = found["title"] or path.stem
         for part in found["parts"]:
             page, text, end = part["page"], part["text"], 0
+            places = [place for place, _ in part["headings"]]
             for n, (begin, till) in enumerate(spans_of(text)):
                 name = f"{where}#{n}" if page is None else f"{where}#p{page}-{n + 1}"
                 # what the passage repeats of the one before may be of an earlier section
                 new = WORD.search(text, max(begin, end))
-                above = [heading for at, heading in part["headings"] if new is None or at <= new.start()]
+                above = bisect_right(places, end if new is None else new.start())
                 own = {} if page is None else {"page": page}
-                own |= {"heading": above[-1]} if above else {}
+                own |= {"heading": part["headings"][above - 1][1]} if above else {}
                 yield Passage(name, title, text[begin:till], metadata={**about, **own})
                 end = till
 
@@ -104,7 +106,10 @@ class Parser:
         if not line:
             process.wait()
             self.close()
-            raise CorpusError(f"its parser crashed (exit code {process.returncode})")
+            raise CorpusError(
+                f"its parser crashed (exit code {process.returncode}), "
+                f"or needed more than {self._limits.memory_bytes >> 20:,} MiB of memory"
+            )
         found: dict[str, Any] = json.loads(line)
         if "problem" in found:
             self.close()  # what has failed half way may still hold memory
