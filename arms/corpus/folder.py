@@ -38,8 +38,10 @@ class Folder:
         self._root = path if path.is_dir() else path.parent
 
     def fingerprint(self) -> str:
-        """Hash path, size and time of change of every file."""
-        return fingerprint_of(self.place, self._files())
+        """Hash path, size and time of change of every file, and what is missing to read them."""
+        files = self._files()
+        lacks = parsing.missing() if any(one.suffix.lower() in parsing.SUFFIXES for one in files) else []
+        return fingerprint_of(" ".join([self.place, *lacks]), files)
 
     def total(self) -> int | None:
         """Return the bytes of all files."""

@@ -1,6 +1,7 @@
 """Passages of PDF, HTML and DOCX files, which another process parses: `arms.corpus.documents`."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -20,6 +21,8 @@ from arms.corpus.records import CorpusError
 from arms.filters import Metadata
 
 SUFFIXES = tuple(documents.READERS)
+
+LIBRARIES = ("docx", "lxml", "pypdfium2")
 
 GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SYSTEMROOT")
 """Variables of the environment that a parser gets: none with a key."""
@@ -49,6 +52,11 @@ class Limits:
 
 
 LIMITS = Limits()
+
+
+def missing() -> list[str]:
+    """Return the libraries that are not installed: with them, a folder would read differently."""
+    return [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 
 
 class Parser:

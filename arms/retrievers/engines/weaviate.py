@@ -30,6 +30,9 @@ NOTHING = "none"
 
 PAGE = 100
 
+AT_ONCE = 50
+"""Objects of a request to write: its response repeats them with their vectors, and may not be too long."""
+
 STATE = "State"
 """What the name of the collection that holds the state ends with."""
 
@@ -199,7 +202,8 @@ class Objects:
             if row.vector is not None and row.vector.any():  # a vector of zeros has no direction
                 one["vector"] = row.vector.astype(float).tolist()
             objects.append(one)
-        self._put(objects)
+        for begin in range(0, len(objects), AT_ONCE):
+            self._put(objects[begin : begin + AT_ONCE])
 
     def _put(self, objects: Sequence[Json]) -> None:
         content = orjson.dumps({"objects": objects})

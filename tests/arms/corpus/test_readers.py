@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
+from arms.corpus import documents, parsing
 from arms.corpus.chunking import CHUNK_WORDS, OVERLAP_WORDS, SLACK_WORDS, chunks
 from arms.corpus.readers import CorpusError, Record, open_source
 
@@ -188,3 +189,26 @@ def test_groups_that_cannot_be_read_make_a_bad_file_and_never_a_public_one(tmp_p
     (record,) = read(tmp_path)
     assert (record.where, record.passages) == ("a.md", ())
     assert "allowed_groups" in record.problem
+
+
+def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.md").write_text("one")
+    before = open_source(tmp_path).fingerprint()
+    without_any = tmp_path / "documents.py"
+    without_any.write_text(
+        "import sys\nsys.modules.update(docx=None, lxml=None, pypdfium2=None)\n"
+        f"exec(open({documents.__file__!r}).read())\n"
+    )
+    monkeypatch.setattr(documents, "__file__", str(without_any))
+    monkeypatch.setattr(parsing, "missing", lambda: ["lxml"])
+    assert open_source(tmp_path).fingerprint() == before
+    for name in ("b.html", "b.pdf", "b.docx"):
+        (tmp_path / name).write_bytes(b"<p>one")
+    _, *bad = read(tmp_path)
+    assert [one.where for one in bad] == ["b.docx", "b.html", "b.pdf"]
+    assert all("pip install 'armwise[documents]'" in one.problem for one in bad)
+    lacking = open_source(tmp_path).fingerprint()
+    monkeypatch.setattr(parsing, "missing", list)
+    assert open_source(tmp_path).fingerprint() != lacking
