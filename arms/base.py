@@ -18,8 +18,48 @@ from numpy.typing import NDArray
 from arms.filters import Comparison, Compound, Metadata
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a language model read and wrote.
+
+    Attributes:
+        prompt_tokens: Tokens that it read.
+        completion_tokens: Tokens that it wrote.
+        cached_tokens: Those that it read which its engine had read before.
+        usd: Their price.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Return the sum.
+
+        >>> Usage(1, 2) + Usage(10, 20, 5, 0.5)
+        Usage(prompt_tokens=11, completion_tokens=22, cached_tokens=5, usd=0.5)
+        """
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.usd + other.usd,
+        )
+
+
+UNUSED = Usage()
+"""Of a language model that was not asked."""
+
+
 class ArmError(Exception):
-    """An arm failed; the message names it and the reason."""
+    """An arm failed; the message names it and the reason.
+
+    Attributes:
+        usage: Of the language model that the arm had asked by then.
+    """
+
+    usage: Usage = UNUSED
 
 
 class QuestionRefusedError(ArmError):
@@ -130,12 +170,19 @@ class Retrieval:
         steps: Rounds of retrieval: 0 for none, 1 for a plain search.
         tokens: Tokens of a language model that the arm itself prompted.
         stages: Those that a cascade ran, in order; empty for any other arm.
+        usage: What the language model read and wrote for it, as its host has counted: of all calls, also
+            of those that `tokens` leaves out.
+        index_version: Of the index that the passages are from, by the host; empty where it is unknown.
+        cached: Whether the passages were kept from an earlier search.
     """
 
     passages: tuple[Passage, ...] = ()
     steps: int = 1
     tokens: int = 0
     stages: tuple[StageRun, ...] = ()
+    usage: Usage = UNUSED
+    index_version: str = ""
+    cached: bool = False
 
 
 @runtime_checkable
@@ -162,8 +209,8 @@ class Arm(Protocol):
 class NoRetrieval:
     """The arm that retrieves nothing: the model answers from what it knows.
 
-    >>> NoRetrieval("none").search(Query("2 + 2?"), k=4)
-    Retrieval(passages=(), steps=0, tokens=0, stages=())
+    >>> NoRetrieval("none").search(Query("2 + 2?"), k=4) == Retrieval(steps=0)
+    True
     """
 
     backbones: frozenset[str] = frozenset()

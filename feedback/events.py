@@ -213,6 +213,10 @@ class Execution:
         finished_at: Seconds since the epoch, UTC.
         stages: What the arm did in stages, each as named facts that can be written as JSON; empty for an
             arm without.
+        index_version: Of the index that the passages are from; empty where there is none or it is unknown.
+        cached: Whether the passages were kept from an earlier search; the cost is that of finding them there.
+        tokens_by_model: Tokens read, tokens written, and of those read the ones that the engine had cached,
+            by name of the language model; empty where the model of the drawn arm alone has spent any.
     """
 
     decision_id: str
@@ -224,6 +228,9 @@ class Execution:
     error: str = ""
     finished_at: float = 0.0
     stages: tuple[Mapping[str, object], ...] = ()
+    index_version: str = ""
+    cached: bool = False
+    tokens_by_model: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 class Kind(StrEnum):
@@ -354,6 +361,9 @@ class Example:
         failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
             for it.
         by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
+        index_version: Of its execution, as the next two; nothing is learned from them.
+        cached: Whether its passages were kept from an earlier search.
+        tokens_by_model: By language model, where that was more than the one of the drawn arm.
     """
 
     seq: int
@@ -362,3 +372,6 @@ class Example:
     metrics: Mapping[str, float]
     failed: bool = False
     by: int = field(default=0, compare=False)
+    index_version: str = ""
+    cached: bool = False
+    tokens_by_model: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)

@@ -269,6 +269,7 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         **_answer(None if execution is None else execution.answer),
         "passage_ids": list(execution.passages) if execution else [],
         "stages": list(execution.stages) if execution else [],
+        **_sources(execution),
         "feedback": [
             {
                 "feedback_id": item.id,
@@ -307,6 +308,21 @@ def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
         "reward": reward,
         "example_seq": found.example_seq,
         "state": _state(found, now <= fold.closing(fact)),
+    }
+
+
+def _sources(execution: Execution | None) -> dict[str, Any]:
+    """Return which index and which language models a turn has used."""
+    if execution is None:
+        return {"index_version": None, "cached": False, "tokens_by_model": None}
+    tokens = {
+        model: {"prompt": read, "completion": written, "cached": cached}
+        for model, (read, written, cached) in execution.tokens_by_model.items()
+    }
+    return {
+        "index_version": execution.index_version or None,
+        "cached": execution.cached,
+        "tokens_by_model": tokens or None,
     }
 
 

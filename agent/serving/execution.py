@@ -8,9 +8,9 @@ from functools import partial
 
 from agent.serving.choices import Choices
 from agent.serving.messages import ArmInfo, Commit, Log
-from agent.serving.probe import UNPROBED, Probes
-from arms.base import Retrieval
-from arms.llm import Chunk, base
+from agent.serving.probe import UNPROBED, Probes, unexplained
+from arms.base import UNUSED, Retrieval, Usage
+from arms.llm import Chunk, base, writing
 from feedback.errors import LogUnavailableError, described
 from feedback.events import Cost, Decision, Execution, Status
 
@@ -39,12 +39,14 @@ class TurnRecorder:
         served: The arm whose passages are used; None before one has answered.
         retrieval: What it found.
         written: By the language model so far; None without one.
-        usage: The last chunk, with the token counts and the price.
+        model: Name of the language model that writes; empty before one begins.
+        usage: Its last chunk, with the token counts and the price.
         pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
         read: About the tokens that the model was given.
         usd_of: Price of tokens read and written, where the last chunk never came.
+        spent: What models read and wrote that write no more, by name: for arms, and where one failed.
         steps: Rounds of retrieval.
-        tokens: Read to find passages.
+        tokens: Read to find passages, by models that are not known here.
         retrieval_s: Seconds in arms.
         llm_s: Seconds in language models.
         llm_until: When they must have ended, by the event loop's clock; 0 before the first one begins.
@@ -58,10 +60,12 @@ class TurnRecorder:
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
     written: Choices | None = None
+    model: str = ""
     usage: Chunk = field(default_factory=Chunk)
     pieces: int = 0
     read: int = 0
     usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    spent: dict[str, Usage] = field(default_factory=dict)
     steps: int = 0
     tokens: int = 0
     retrieval_s: float = 0.0
@@ -73,6 +77,55 @@ class TurnRecorder:
     def answer(self) -> str | None:
         """What the log keeps of the answer so far; None without a language model."""
         return None if self.written is None else self.written.recorded
+
+    def found(self, retrieval: Retrieval) -> None:
+        """Add the costs of a search."""
+        self.steps += retrieval.steps
+        self.tokens += unexplained(retrieval)
+        self.spend(writing.DEFAULT, retrieval.usage)
+
+    def spend(self, model: str, usage: Usage) -> None:
+        """Add what a language model read and wrote."""
+        if usage != UNUSED:
+            self.spent[model] = self.spent.get(model, UNUSED) + usage
+
+    def begin(self, model: str, read: int, usd_of: Callable[[int, int], float]) -> None:
+        """Begin an answer.
+
+        Args:
+            model: Name of the language model.
+            read: About the tokens that it is given.
+            usd_of: Price of tokens read and written.
+        """
+        self.written, self.model = Choices(), model
+        self.usage, self.pieces, self.read, self.usd_of = Chunk(), 0, read, usd_of
+
+    def abandon(self, error: Exception) -> None:
+        """Charge an answer in whose place another model writes one."""
+        self.spend(self.model, self._answered(left=_timed_out(error)))
+        self.model, self.usage, self.pieces = "", Chunk(), 0
+
+    def _answered(self, *, left: bool) -> Usage:
+        """Return what the language model read and wrote, estimated before the engine has reported it.
+
+        Args:
+            left: Whether nobody waited for its end, so that it has read the prompt in any case.
+        """
+        usage = self.usage
+        if usage.finish_reason is None and (self.pieces or left):
+            written = max(self.pieces, tokens_in(self.answer or ""))
+            return Usage(self.read, written, 0, self.usd_of(self.read, written))
+        return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.usd)
+
+    def _by_model(self, *, left: bool) -> dict[str, Usage]:
+        """Return what each language model read and wrote in the turn."""
+        own = self._answered(left=left)
+        parts = [*self.spent.items(), (self.model, own), (writing.DEFAULT, self.probes.usage)]
+        found: dict[str, Usage] = {}
+        for model, usage in parts:
+            if usage != UNUSED:
+                found[model] = found.get(model, UNUSED) + usage
+        return found
 
     def note(self, chunk: Chunk) -> None:
         """Add a chunk of the answer."""
@@ -90,35 +143,44 @@ class TurnRecorder:
             return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
         if self.served is None:
             return Status.ARM_FAILED
-        timed_out = isinstance(error, TimeoutError | base.GeneratorTimeoutError)
-        return Status.LLM_TIMEOUT if timed_out else Status.LLM_FAILED
+        return Status.LLM_TIMEOUT if _timed_out(error) else Status.LLM_FAILED
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
         """Return the execution to be committed."""
-        usage, status = self.usage, self.status(error, cancelled)
-        answer = self.answer
+        status, answer = self.status(error, cancelled), self.answer
         left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and answer is not None
-        if usage.finish_reason is None and (self.pieces or left):  # before the engine reported its counts
-            written = max(self.pieces, tokens_in(answer or ""))
-            usage = Chunk("", None, self.read, written, self.usd_of(self.read, written))
+        by_model = self._by_model(left=left)
+        total = sum(by_model.values(), UNUSED)
+        own = self.arms[self.decision.drawn].answering.llm if self.decision.drawn in self.arms else ""
+        several = by_model.keys() - {own}
         return Execution(
             decision_id=self.decision.id,
             served=self.served,
             status=status,
             cost=Cost(
                 steps=self.probes.steps + self.steps,
-                prompt_tokens=usage.prompt_tokens + self.probes.tokens + self.tokens,
-                completion_tokens=usage.completion_tokens,
+                prompt_tokens=total.prompt_tokens + self.probes.tokens + self.tokens,
+                completion_tokens=total.completion_tokens,
                 retrieval_s=self.probes.seconds + self.retrieval_s,
                 llm_s=self.llm_s,
-                usd=usage.usd,
+                usd=total.usd,
             ),
             passages=tuple(passage.id for passage in self.retrieval.passages),
             answer=answer,
             error=described(error) if error else self.error,
             finished_at=now,
             stages=tuple(map(asdict, self.retrieval.stages)),
+            index_version=self.retrieval.index_version,
+            cached=self.retrieval.cached,
+            tokens_by_model={
+                model: (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+                for model, usage in (by_model.items() if several else ())
+            },
         )
+
+
+def _timed_out(error: Exception) -> bool:
+    return isinstance(error, TimeoutError | base.GeneratorTimeoutError)
 
 
 class TurnCommit:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Query, Retrieval
+from arms.base import UNUSED, ArmError, Query, Retrieval, Usage
 
 Embeddings = Mapping[str, NDArray[np.float32]]
 
@@ -74,14 +74,30 @@ class Probes:
 
     @property
     def tokens(self) -> int:
-        """Tokens that all of them spent on a language model."""
-        return sum(retrieval.tokens for retrieval in self.found.values())
+        """Tokens that all of them spent on language models, besides those of `usage`."""
+        return sum(map(unexplained, self.found.values()))
+
+    @property
+    def usage(self) -> Usage:
+        """What the language model of this service read and wrote for all of them."""
+        failed = (error.usage for error in self.failed.values() if isinstance(error, ArmError))
+        return sum((*(retrieval.usage for retrieval in self.found.values()), *failed), UNUSED)
 
     def of(self, arm: str) -> Retrieval | None:
         """Return what an arm found, None when it did not search. Raises what it failed with."""
         if arm in self.failed:
             raise self.failed[arm]
         return self.found.get(arm)
+
+
+def unexplained(retrieval: Retrieval) -> int:
+    """Return the tokens that a search has spent on models which its host does not count.
+
+    >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
+    6
+    """
+    usage = retrieval.usage
+    return max(0, retrieval.tokens - usage.prompt_tokens - usage.completion_tokens)
 
 
 UNPROBED = Probes()

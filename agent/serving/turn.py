@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agent.policies import FeatureSpec, sampling
 from agent.serving.arm_health import llm_key
-from agent.serving.choices import CallNames, Choices
+from agent.serving.choices import CallNames
 from agent.serving.decide import (
     UNFILTERED,
     Decider,
@@ -43,7 +43,7 @@ from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
 from agent.telemetry import turns
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.filters import permits
-from arms.llm import Chunk, GeneratorError, prompts
+from arms.llm import Chunk, GeneratorError, prompts, writing
 from feedback.errors import described
 from feedback.events import Context, Cost, Decision, Execution, Status
 
@@ -284,6 +284,7 @@ class TurnLoop:
             if fallback is None or not unsent:
                 raise
             recorder.error = described(error)
+            recorder.abandon(error)
             retrieval = await self._search(fallback, query, ask, recorder)
             yield Decided(recorder.decision, retrieval, fallback)
             unsent = False
@@ -378,13 +379,15 @@ class TurnLoop:
             except QuestionRefusedError:
                 report(refused=(arm,))
                 raise
-            except (ArmError, TimeoutError):
+            except (ArmError, TimeoutError) as error:
+                if isinstance(error, ArmError):
+                    recorder.spend(writing.DEFAULT, error.usage)
                 report(failed=(arm,))
                 raise
             finally:
                 recorder.retrieval_s += time.perf_counter() - started
             report(worked=(arm,))
-        recorder.steps, recorder.tokens = recorder.steps + found.steps, recorder.tokens + found.tokens
+        recorder.found(found)
         return found
 
     async def generate(
@@ -396,11 +399,10 @@ class TurnLoop:
         if model is None:
             return
         prompt = prompt_of(ask, passages, how, self.templates.get(how.prompt), model.options)
-        recorder.written = Choices()
         before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
         calls = CallNames(ask.continues or ask.decision_id, before)
-        recorder.read = sum(tokens_in(message["content"]) for message in prompt.messages)
-        recorder.usd_of = model.usd_of
+        read = sum(tokens_in(message["content"]) for message in prompt.messages)
+        recorder.begin(how.llm, read, model.usd_of)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
         recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
         prompt = replace(prompt, patience_s=recorder.llm_until - now)

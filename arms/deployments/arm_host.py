@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +22,11 @@ from numpy.typing import NDArray
 
 from arms import tracing
 from arms.async_bridge import Blocking
-from arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.base import UNUSED, Arm, ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from arms.corpus import Corpus, CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
-from arms.llm import Generator, blocking_writer
+from arms.llm import Chunk, Generator, Prompt, Write, blocking_writer
 from arms.models import Backbone, ModelNotFoundError
 from arms.retrievers import (
     ArmSpec,
@@ -35,6 +36,7 @@ from arms.retrievers import (
     Trust,
     build_arm,
     catalog,
+    index_version,
     kind,
     prepare,
 )
@@ -151,16 +153,22 @@ class ArmHost:
             if specs is None:
                 raise UnknownArmError(arm)
             found = await self._built(arm, specs)
+        spent: list[Usage] = []
+        context = contextvars.copy_context()  # what the arm prompts and embeds is of the same turn
+        context.run(_SPENT.set, spent)
         try:
-            run = contextvars.copy_context().run  # what the arm prompts and embeds is of the same turn
-            return await asyncio.get_running_loop().run_in_executor(
-                found.pool, run, found.arm.search, query, k
+            done = await asyncio.get_running_loop().run_in_executor(
+                found.pool, context.run, found.searched, query, k
             )
-        except ArmError:
+            return replace(done, usage=sum(spent, done.usage)) if spent else done
+        except ArmError as error:
+            error.usage = sum(spent, UNUSED)
             raise
         except Exception as error:
             logger.exception("arm %r failed", arm)
-            raise ArmError(f"{type(error).__name__}: {error}") from error
+            failure = ArmError(f"{type(error).__name__}: {error}")
+            failure.usage = sum(spent, UNUSED)
+            raise failure from error
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors, shape (dim,), of the passages in the corpus, made where they are missing.
@@ -204,7 +212,7 @@ class ArmHost:
             settings.backbones,
             {},
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
-            blocking_writer(waiting, self._generator),
+            metered(blocking_writer(waiting, self._generator)),
             settings.open_selector,
             settings.trust,
         )
@@ -225,20 +233,43 @@ class ArmHost:
             try:
                 resources = replace(self._resources, specs=specs)
                 prepare(resources, [name])
-                arm = build_arm(name, resources)
+                arm, version = build_arm(name, resources), index_version.of(name, resources)
                 self._embedders.open(catalog.embedded_by(name, specs))
             except (ArmError, ArmSpecError, CorpusError, IndexMismatchError, ModelNotFoundError) as error:
                 raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
-            self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
+            self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name), version)
         return self._arms[key]
 
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """An arm and its threads."""
+    """An arm, its threads, and the version of what it searches."""
 
     arm: Arm
     pool: ThreadPoolExecutor
+    version: index_version.IndexVersion
+
+    def searched(self, query: Query, k: int) -> Retrieval:
+        """Search, and note which version answered. Raises ArmError."""
+        found = self.arm.search(query, k)
+        return replace(found, index_version=self.version.seen())
+
+
+_SPENT: ContextVar[list[Usage] | None] = ContextVar("spent", default=None)
+"""What the language model has read and written for the search of the running thread."""
+
+
+def metered(write: Write) -> Write:
+    """Return a function that also counts what the language model reads and writes for a search."""
+
+    def counted(prompt: Prompt) -> tuple[str, Chunk]:
+        text, last = write(prompt)
+        if (spent := _SPENT.get()) is not None:
+            counts = last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.usd
+            spent.append(Usage(*counts))
+        return text, last
+
+    return counted
 
 
 def key_of(name: str, specs: Specs) -> str:

@@ -1,4 +1,4 @@
-from . import catalog, fusion, kind
+from . import catalog, fusion, index_version, kind
 from .catalog import ArmSpecError, build_arm, closure, prepare
 from .kind import DEFAULT_HOST, ArmSpec, OpenTrained, Resources, SelectorSpec, Trust
 from .new_arms import NewArms
@@ -17,6 +17,7 @@ __all__ = [
     "catalog",
     "closure",
     "fusion",
+    "index_version",
     "kind",
     "prepare",
     "regularized",

@@ -19,7 +19,7 @@ from rank_bm25 import BM25Okapi
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import build_once
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from arms.tokenizer import StopWords, words
 from arms.top_k import best
 
@@ -222,4 +222,4 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
     return BM25.open(name, have.corpus, have.indexes, params)
 
 
-KIND = Kind(BM25Params, _build, _prepare, light=True, filters=True)
+KIND = Kind(BM25Params, _build, _prepare, light=True, filters=True, version=of_corpus)

@@ -38,7 +38,7 @@ from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkP
 from arms.retrievers.engines.ingest import Report, current_version, fill_arm
 from arms.retrievers.external import frameworks, mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
-from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust
+from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust, of_members
 from arms.suggestions import did_you_mean
 
 FILL_TIMEOUT_S = 600.0
@@ -56,7 +56,14 @@ class OwnParams(BaseModel):
 
 
 KINDS: dict[str, Kind[Any]] = {
-    "none": Kind(NoParams, lambda name, *_: NoRetrieval(name), steps=lambda _: 0.0, light=True, filters=True),
+    "none": Kind(
+        NoParams,
+        lambda name, *_: NoRetrieval(name),
+        steps=lambda _: 0.0,
+        light=True,
+        filters=True,
+        version=of_members,
+    ),
     "bm25": lexical.KIND,
     "dense": dense.KIND,
     "ds": discounted.KIND,

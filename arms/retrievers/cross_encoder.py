@@ -11,7 +11,7 @@ from pydantic import Field
 from arms.base import ArmError, Passage, Query
 from arms.indexes import vectors
 from arms.models import ModelNotFoundError, compute_cores, locate
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 from arms.retrievers.rerank import Reranked, RerankParams
 
 
@@ -94,4 +94,5 @@ KIND = Kind(
     models=lambda params: (params.model,),
     features=("depth",),
     filters=True,
+    version=of_members,
 )

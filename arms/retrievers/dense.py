@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from arms.base import ArmError, Progress, Query, Retrieval
 from arms.corpus import Corpus, Permitted
 from arms.indexes import IndexParams, VectorIndex, Vectors
-from arms.retrievers.kind import Batch, Kind, Members, Resources
+from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 
 CACHED_QUERIES = 8
 """Queries whose candidates are cached: more than run at once on a small machine."""
@@ -213,4 +213,5 @@ KIND = Kind(
     backbones=lambda params: (params.backbone,),
     light=True,
     filters=True,
+    version=of_corpus,
 )

@@ -15,7 +15,7 @@ from arms.base import Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import IndexParams
 from arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
-from arms.retrievers.kind import Batch, Kind, Members, Resources
+from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 
 DECIMALS = 9
 """Cosines are rounded: the last digits of a product depend on the shape of the matrices."""
@@ -143,6 +143,7 @@ def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> K
         backbones=lambda params: (params.backbone,),
         features=features,
         filters=True,
+        version=of_corpus,
     )
 
 

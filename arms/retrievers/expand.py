@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
 from arms.indexes import PassageVectors
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 REPEATED = 100
@@ -129,4 +129,5 @@ KIND = Kind(
     steps=lambda _: 2.0,
     light=True,
     filters=True,
+    version=of_members,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 
 
 class FusionParams(BaseModel):
@@ -72,4 +72,11 @@ def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fu
     return Fusion(name, [member(other) for other in params.arms], params)
 
 
-KIND = Kind(FusionParams, _build, members=lambda params: params.arms, light=True, filters=True)
+KIND = Kind(
+    FusionParams,
+    _build,
+    members=lambda params: params.arms,
+    light=True,
+    filters=True,
+    version=of_members,
+)

@@ -17,7 +17,7 @@ from arms.corpus import Corpus, Permitted
 from arms.indexes import Graph, IndexParams, entity_graph
 from arms.indexes import entities as indexe_entities
 from arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
-from arms.retrievers.kind import Batch, Kind, Members, Resources
+from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 from arms.top_k import best
 
 
@@ -240,4 +240,5 @@ KIND = Kind(
     models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
     features=("max_hops", "max_entity_df", "max_candidates"),
     filters=True,
+    version=of_corpus,
 )

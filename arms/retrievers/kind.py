@@ -3,6 +3,7 @@
 Each family of arms defines its kinds in its own file; `arms.retrievers.catalog` lists them.
 """
 
+import hashlib
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
 from arms.corpus import Corpus
 from arms.llm import Chunk, Prompt, Write, WritingSpec, prompts
-from arms.models import Backbone
+from arms.models import Backbone, digest_backbone
 from arms.retrievers.new_arms import NewArms
 
 P = TypeVar("P", bound=BaseModel)
@@ -318,6 +319,49 @@ def _none(_: BaseModel) -> tuple[str, ...]:
     return ()
 
 
+class Hashed(Protocol):
+    """What is read of a corpus."""
+
+    @property
+    def digest(self) -> str:
+        """Changes when ids, titles or texts do."""
+        ...
+
+
+ReadVersion = Callable[[bool], str | None]
+"""Whether to ask again what was asked seconds ago -> a version; None where it is unknown. Raises ArmError."""
+
+
+def unversioned(*_: object) -> ReadVersion:
+    """Return the version of what is searched elsewhere, or by a class of a user's own."""
+    return lambda _: None
+
+
+def of_members(*_: object) -> ReadVersion:
+    """Return the version of an arm that searches nothing but its members."""
+    return lambda _: ""
+
+
+def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
+    """Return the version of an index over the corpus, which stays what it is while the process runs."""
+    backbone = getattr(params, "backbone", None)
+    version = contents_of(have.corpus)
+    if backbone is not None:
+        version += f"-{vectors_of(digest_backbone(have.backbones[backbone]))}"
+    return lambda _: version
+
+
+def contents_of(corpus: Hashed) -> str:
+    """Return a hash of all passages with their metadata: permissions may change alone."""
+    metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
+    return hashlib.blake2b(f"{corpus.digest} {metadata}".encode(), digest_size=6).hexdigest()
+
+
+def vectors_of(model: str) -> str:
+    """Return a short hash of the digest of a model."""
+    return hashlib.blake2b(model.encode(), digest_size=4).hexdigest()
+
+
 @dataclass(frozen=True)
 class Kind(Generic[P]):
     """The definition of a kind of arm.
@@ -338,6 +382,9 @@ class Kind(Generic[P]):
             nothing: such an arm runs beside HTTP.
         embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
+        version: Return what reads the version of its index, members apart; empty for none of its own.
+        draws: Whether the same search may find something else: by the seed of the query, or where a model
+            fails without an error.
     """
 
     params: type[P]
@@ -354,6 +401,8 @@ class Kind(Generic[P]):
     light: bool = False
     embeds_texts: bool = False
     filters: bool = False
+    version: Callable[[P, Resources], ReadVersion] = unversioned
+    draws: bool = False
 
 
 def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:

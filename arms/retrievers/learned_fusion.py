@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
 from arms.models import ModelNotFoundError, locate
 from arms.relevance import RelevanceError, RelevanceModel, read_model
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 
 PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""
@@ -88,4 +88,5 @@ KIND = Kind(
     models=lambda params: (params.model,),
     light=True,
     filters=True,
+    version=of_members,
 )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.corpus import Corpus, CorpusError
 from arms.indexes import Vectors
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_corpus, of_members
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -198,6 +198,7 @@ REGULARIZE = Kind(
     members=lambda params: (params.arm,),
     features=("depth", "neighbors", "passes"),
     filters=True,
+    version=of_corpus,
 )
 
 PLACKETT_LUCE = Kind(
@@ -207,4 +208,6 @@ PLACKETT_LUCE = Kind(
     features=("depth", "power"),
     light=True,
     filters=True,
+    version=of_members,
+    draws=True,
 )

@@ -1,6 +1,6 @@
 """Facts as rows of the log, and rows as facts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -80,6 +80,9 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "error": storable(e.error),
         "finished_at": e.finished_at,
         "stages": e.stages,
+        "index_version": e.index_version or None,
+        "cached": e.cached,
+        "tokens_by_model": dict(e.tokens_by_model) or None,
     }
 
 
@@ -260,6 +263,15 @@ def cost_of(row: sa.Row[Any]) -> Cost:
     return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
 
 
+SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.tokens_by_model)
+"""Where passages and answer of an execution are from: the last fields of an `Example`."""
+
+
+def tokens_of(stored: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, int, int]]:
+    """Return the tokens by model of a row of `executions`."""
+    return {name: (read, written, cached) for name, (read, written, cached) in (stored or {}).items()}
+
+
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
     """Return the executions that exist among the decisions `ids`."""
     rows = connection.execute(sa.select(t.executions).where(t.executions.c.decision_id.in_(ids)))
@@ -274,6 +286,9 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             row.error,
             row.finished_at,
             tuple(row.stages or ()),
+            row.index_version or "",
+            row.cached,
+            tokens_of(row.tokens_by_model),
         )
         for row in rows
     }

@@ -46,7 +46,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 13
+SCHEMA = 14
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -159,6 +159,9 @@ executions = Table(
     Column("error", Text, nullable=False),
     Column("finished_at", Double, nullable=False),
     Column("stages", JSON),
+    Column("index_version", Text),
+    Column("cached", Boolean, nullable=False, server_default=false()),
+    Column("tokens_by_model", JSON),
 )
 
 feedback = Table(

@@ -168,7 +168,8 @@ def read_examples(
     x, e = t.examples.c, t.executions.c
     query = (
         sa.select(
-            x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, e.status, *log_rows.COST, *log_rows.DECISION
+            *(x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, e.status),
+            *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
         )
         .join(t.decisions, t.decisions.c.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
@@ -181,7 +182,7 @@ def read_examples(
     while True:
         with store.reading() as connection:
             rows = connection.execute(query.where(x.seq > after)).all()
-        for seq, metrics, by, status, *values in rows:
+        for seq, metrics, by, status, index, cached, tokens, *values in rows:
             if seq != after + 1:
                 raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
             after = seq
@@ -189,7 +190,17 @@ def read_examples(
                 Cost(*values[: len(log_rows.COST)]),
                 log_rows.decision_of(values[len(log_rows.COST) :]),
             )
-            yield Example(seq, decision, cost, orjson.loads(metrics), failed=status != Status.OK, by=by)
+            yield Example(
+                seq,
+                decision,
+                cost,
+                orjson.loads(metrics),
+                failed=status != Status.OK,
+                by=by,
+                index_version=index or "",
+                cached=cached,
+                tokens_by_model=log_rows.tokens_of(tokens),
+            )
         if len(rows) < chunk:
             break
     if upto is not None and after < upto:

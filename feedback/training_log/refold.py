@@ -216,12 +216,16 @@ def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
         Example(
             row.seq,
             decisions[row.decision_id],
-            executions[row.decision_id].cost,
+            done.cost,
             row.metrics,
-            executions[row.decision_id].status is not Status.OK,
+            done.status is not Status.OK,
             row.joined_by,
+            done.index_version,
+            done.cached,
+            done.tokens_by_model,
         )
         for row in rows
+        for done in [executions[row.decision_id]]
     ]
 
 

@@ -127,6 +127,14 @@ class WrittenChoice(Reply):
     finish_reason: str | None
 
 
+class ModelTokens(Reply):
+    """What a language model read and wrote in a turn."""
+
+    prompt: int
+    completion: int
+    cached: int = Field(description="Of those read, the ones that its engine had read before.")
+
+
 class DecisionRecord(Chosen):
     """Everything known about a decision."""
 
@@ -151,6 +159,11 @@ class DecisionRecord(Chosen):
     choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
     passage_ids: list[str]
     stages: list[dict[str, Any]]
+    index_version: str | None = Field(description="Of the index that answered; null where it is unknown.")
+    cached: bool = Field(description="Whether the passages were kept from an earlier search.")
+    tokens_by_model: dict[str, ModelTokens] | None = Field(
+        description="Where other language models than that of the drawn arm took part; null where none did."
+    )
     feedback: list[Item]
     observations: list[Observed]
     metrics: dict[str, float]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from arms.retrievers.fusion import fuse
-from arms.retrievers.kind import Kind, Members, Resources, reach_of
+from arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
 from arms.retrievers.new_arms import NewArms
 from arms.retrievers.remote import best
 from arms.secrets import secret_of
@@ -32,6 +32,9 @@ CONSTANT = 60.0
 
 PLACES = 5
 """Of a score, after the point."""
+
+BETWEEN = ".."
+"""Stands between the version that a collection had and the one that it will have."""
 
 VERSION_S = 10.0
 """Seconds for which the version of a collection is taken for the present one."""
@@ -58,7 +61,7 @@ class State:
     @property
     def shown(self) -> str:
         """The version; between two of them, both."""
-        return self.version if self.version == self.next else f"{self.version}..{self.next}"
+        return self.version if self.version == self.next else f"{self.version}{BETWEEN}{self.next}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,33 @@ class Collection(Protocol):
     def finish(self) -> None:
         """Make what the engine needs for a fast search, after all was written."""
         ...
+
+
+class CollectionVersion:
+    """What `ingest` has put into a collection. Thread-safe.
+
+    Args:
+        collection: The collection.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._version: str | None = None
+        self._looked_at = -math.inf
+
+    def __call__(self, fresh: bool) -> str | None:
+        """Return its version, None where `ingest` has put nothing there; what the client raises passes.
+
+        Args:
+            fresh: Whether to ask the engine, also where that was done less than `VERSION_S` seconds ago.
+        """
+        now = time.monotonic()
+        if fresh or now - self._looked_at >= VERSION_S:
+            self._looked_at = now  # also where it fails: an engine that is away is not asked at each search
+            self._version = None
+            state = self._collection.state()
+            self._version = None if state is None else state.shown
+        return self._version
 
 
 class EngineParams(BaseModel):
@@ -212,17 +242,12 @@ class EngineArm:
         self.backbones = frozenset(_embeds(params))
         self.params = params
         self.collection = collection
-        self._version = ""
-        self._looked_at = -VERSION_S
+        self._version = CollectionVersion(collection)
 
     @property
     def version(self) -> str:
         """What `ingest` has put there; empty if nothing did. Up to `VERSION_S` seconds old."""
-        now = time.monotonic()
-        if now - self._looked_at >= VERSION_S:
-            state = self.asked(self.collection.state)
-            self._version, self._looked_at = "" if state is None else state.shown, now
-        return self._version
+        return self.asked(lambda: self._version(False)) or ""
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` best passages. Raises MissingEmbeddingError, ArmError."""
@@ -311,6 +336,18 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
         make: Opens a collection, without a connection. Raises ArmBuildError.
     """
 
+    def version(own: P, have: Resources) -> ReadVersion:
+        opened = open_shared(own, have, make)
+        known = have.shared(("version", opened), lambda: CollectionVersion(opened))
+
+        def read(fresh: bool) -> str | None:
+            try:
+                return known(fresh)
+            except Exception as error:  # of a client that is not ours
+                raise ArmError(explained(error)) from error
+
+        return read
+
     def build(arm: str, own: P, have: Resources, _: Members) -> EngineArm:
         limits = reach_of(name, own, have)
         if limits is not None:
@@ -324,6 +361,7 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
         embeds=_embeds,
         check_reach=check_reach,
         filters=True,
+        version=version,
     )
 
 

@@ -20,7 +20,7 @@ from arms.base import ArmError, Passage, Progress
 from arms.indexes import Vectors
 from arms.models import digest_backbone
 from arms.retrievers.engines.collection import Collection, EngineArm, Row, State
-from arms.retrievers.kind import Resources
+from arms.retrievers.kind import Resources, contents_of, vectors_of
 
 T = TypeVar("T")
 
@@ -145,11 +145,8 @@ def current_version(arm: EngineArm, have: Resources) -> str:
 
 def version_of(corpus: Passages, model: str) -> str:
     """Return the version of a collection that holds a corpus with the vectors of a model."""
-    vectors = hashlib.blake2b(model.encode(), digest_size=4).hexdigest() if model else "words"
-    # the metadata are not in the digest of a corpus, from which indexes are made: permissions change alone
-    metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
-    contents = hashlib.blake2b(f"{corpus.digest} {metadata}".encode(), digest_size=6).hexdigest()
-    return f"{contents}-{vectors}-{FORMAT}"
+    vectors = vectors_of(model) if model else "words"
+    return f"{contents_of(corpus)}-{vectors}-{FORMAT}"
 
 
 def _check(state: State, corpus: str, model: str) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, Query, Retrieval, StageRun
 from arms.llm import Write, prompts
 from arms.retrievers.generative.ensemble import Answered, all_failed, answers_of
-from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
+from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages, of_members
 
 
 class CascadeParams(BaseModel):
@@ -129,5 +129,7 @@ KIND = Kind(
     models=lambda params: (params.decider,),
     steps=lambda params: float(len(params.stages[0])),
     filters=True,
+    version=of_members,
+    draws=True,
 )
 """The expected steps are those of the first stage at most: how often it goes on is the decider's to know."""

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.indexes import PassageVectors, Vectors
 from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts, quotation
-from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec
+from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec, of_members
 from arms.tokenizer import normalised
 
 logger = logging.getLogger(__name__)
@@ -218,7 +219,9 @@ def answers_of(
 
     # threads of its own: a nested ensemble must not wait for a thread that waits for it
     with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
-        return [*pool.map(run, members)]
+        # what members prompt and embed is of the same turn
+        running = [pool.submit(copy_context().run, run, member) for member in members]
+        return [one.result() for one in running]
 
 
 def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[Answered | Exception]) -> ArmError:
@@ -279,4 +282,6 @@ KIND = Kind(
     models=lambda params: () if params.router is None else (params.router,),
     steps=lambda params: float(len(params.arms)),
     filters=True,
+    version=of_members,
+    draws=True,
 )

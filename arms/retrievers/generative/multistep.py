@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Prompt, prompts
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 SYSTEM = """\
@@ -133,4 +133,5 @@ KIND = Kind(
     steps=lambda params: float(params.max_steps),
     embeds_texts=True,
     filters=True,
+    version=of_members,
 )

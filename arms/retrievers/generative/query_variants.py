@@ -18,7 +18,7 @@ from arms.base import Query, Retrieval
 from arms.llm import Prompt, prompts, quotation
 from arms.retrievers.fusion import fuse
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 VARIANT_WORDS = 200
@@ -148,4 +148,5 @@ KIND = Kind(
     steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
     embeds_texts=True,
     filters=True,
+    version=of_members,
 )

@@ -12,7 +12,7 @@ from arms.base import Arm, ArmError, Query, Retrieval
 from arms.llm import GeneratorError, Message, Prompt, Write, judge, prompts
 from arms.retrievers import vendi
 from arms.retrievers.dense import prepare_index
-from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 
 Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
@@ -128,4 +128,6 @@ KIND = Kind(
     features=("diversity", "rounds"),
     steps=lambda params: float(params.rounds),
     filters=True,
+    version=of_corpus,
+    draws=True,
 )

@@ -7,8 +7,8 @@ import pytest
 from agent.serving.execution import TurnRecorder
 from agent.serving.messages import ArmInfo
 from agent.serving.probe import Probes
-from arms.base import ArmError, Passage, Retrieval, StageRun
-from arms.llm import Chunk, GeneratorError, base
+from arms.base import ArmError, Passage, Retrieval, StageRun, Usage
+from arms.llm import Chunk, GeneratorError, base, writing
 from feedback.events import Context, Cost, Decision, Status
 
 DECISION = Decision("d-1", Context("?"), ("none", "bm25"), (0.5, 0.5), "bm25", "uniform", 1)
@@ -17,6 +17,20 @@ ARMS = {"none": ArmInfo(), "bm25": ArmInfo()}
 
 def recorder(served: str | None = "bm25") -> TurnRecorder:
     return TurnRecorder(DECISION, ARMS, served=served)
+
+
+def answered_by(model: str) -> ArmInfo:
+    return ArmInfo(answering=writing.Answering(llm=model))
+
+
+def free(*_: int) -> float:
+    return 0.0
+
+
+def failed(usage: Usage) -> ArmError:
+    error = ArmError("gone")
+    error.usage = usage
+    return error
 
 
 @pytest.mark.parametrize(
@@ -51,6 +65,59 @@ def test_costs_before_the_draw_and_after_it_are_added_up() -> None:
     assert turn.execution(7.0).cost == Cost(
         steps=8, prompt_tokens=1134, completion_tokens=9, retrieval_s=0.75, llm_s=2.0, usd=0.125
     )
+
+
+def test_what_arms_prompted_is_priced_and_told_from_what_the_answer_took() -> None:
+    turn = TurnRecorder(DECISION, {"none": ArmInfo(), "bm25": answered_by("large")}, served="bm25")
+    turn.probes = Probes(
+        {"bm25": Retrieval(steps=1, tokens=40, usage=Usage(30, 4, 8, 0.25))},
+        {"none": failed(Usage(5, 1, 0, 0.125)), "dense": TimeoutError()},
+    )
+    turn.begin("large", 100, free)
+    turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9, usd=0.5, cached_tokens=64))
+    done = turn.execution(7.0)
+    assert done.cost == Cost(1, prompt_tokens=141, completion_tokens=14, usd=0.875)
+    assert done.tokens_by_model == {"default": (35, 5, 8), "large": (100, 9, 64)}
+
+
+def test_the_tokens_of_the_arms_own_model_alone_are_those_of_the_cost() -> None:
+    turn = recorder()
+    turn.found(Retrieval(tokens=6, usage=Usage(4, 2)))
+    turn.begin("default", 100, free)
+    turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9))
+    done = turn.execution(7.0)
+    assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (104, 11)
+    assert done.tokens_by_model == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "pieces", "spent"),
+    [
+        (GeneratorError("gone"), 0, {}),
+        (GeneratorError("gone"), 3, {"large": (100, 3, 0)}),
+        (base.GeneratorTimeoutError("slow"), 0, {"large": (100, 0, 0)}),
+    ],
+)
+def test_a_model_in_whose_place_another_answers_costs_what_it_may_have_read(
+    error: GeneratorError, pieces: int, spent: dict[str, tuple[int, int, int]]
+) -> None:
+    turn = TurnRecorder(DECISION, {"none": ArmInfo(), "bm25": answered_by("large")}, served="none")
+    turn.begin("large", 100, lambda read, _: read * 0.5)
+    for _ in range(pieces):
+        turn.note(Chunk("."))
+    turn.abandon(error)
+    turn.begin("default", 20, free)
+    turn.note(Chunk("The Danube", "stop", prompt_tokens=20, completion_tokens=2))
+    done = turn.execution(7.0)
+    assert done.tokens_by_model == {**spent, "default": (20, 2, 0)}
+    assert done.cost.usd == (50.0 if spent else 0.0)
+    assert done.cost.prompt_tokens == 20 + sum(read for read, _, _ in spent.values())
+
+
+def test_the_index_that_answered_is_recorded() -> None:
+    turn = recorder()
+    turn.retrieval = Retrieval(index_version="a1", cached=True)
+    assert (turn.execution(7.0).index_version, turn.execution(7.0).cached) == ("a1", True)
 
 
 def test_the_stages_of_a_cascade_are_recorded_as_facts() -> None:

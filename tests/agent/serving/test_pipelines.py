@@ -9,13 +9,15 @@ import pytest
 from agent.config import ConfigError, parse
 from arms.base import Query, Retrieval
 from arms.llm import Chunk, GeneratorError, Prompt
-from arms.llm.base import GeneratorBusyError, ScriptedGenerator
+from arms.llm.base import GeneratorBusyError, GeneratorTimeoutError, ScriptedGenerator
 from feedback.events import Mask, Status
 from tests.agent.fakes import CONFIG, Service
 
 LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
 
-PRICED = {**LARGE, "usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
+PRICED_IN = 1.0
+
+PRICED = {**LARGE, "usd_per_kilotoken_in": PRICED_IN, "usd_per_kilotoken_out": 2.0}
 
 SETTINGS: dict[str, Any] = {
     "llms": {"large": PRICED},
@@ -150,6 +152,27 @@ async def test_a_model_that_fails_before_its_first_word_is_replaced_and_the_log_
     assert (execution.served, execution.error) == ("bm25-default-brief", "GeneratorError: large is gone")
     assert fell_back[0].headers["x-arm"] == "bm25-default-brief"
     assert fell_back[0].json()["choices"][0]["message"]["content"] == "The Danube does."
+
+
+async def test_the_tokens_of_two_models_in_one_turn_are_recorded_by_model(
+    service: Service, large: Paid
+) -> None:
+    large.error = GeneratorTimeoutError("large is slow")
+    only = {"agent": {"allowed_arms": ["none-large-brief", "bm25-default-brief"]}}
+    answers = [await ask(service, **only) for _ in range(12)]
+    fell_back = [a for a in answers if record(service, a).execution.status is Status.FELL_BACK]
+    assert fell_back
+    agent = fell_back[0].json()["agent"]
+    found = (await service.client.get(f"/v1/decisions/{agent['decision_id']}")).json()
+    models = found["tokens_by_model"]
+    assert models["large"]["completion"] == 0
+    assert models["large"]["prompt"] > 0
+    assert models["default"]["completion"] == 3  # "The Danube does."
+    assert agent["cost"]["tokens"] == sum(one["prompt"] + one["completion"] for one in models.values())
+    assert agent["cost"]["usd"] == pytest.approx(models["large"]["prompt"] / 1000 * PRICED_IN)
+    own = await ask(service, "arm/bm25-default-brief")
+    told = (await service.client.get(f"/v1/decisions/{own.json()['agent']['decision_id']}")).json()
+    assert (told["tokens_by_model"], told["cached"], told["index_version"]) == (None, False, None)
 
 
 async def test_a_model_that_keeps_failing_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:

@@ -1,6 +1,7 @@
 """The host of arms: what it builds, in which threads it searches, what its errors are."""
 
 import asyncio
+import pickle
 import threading
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from arms.base import ArmBuildError, ArmError, Query
 from arms.deployments import Embedders
 from arms.deployments.arm_host import UnknownArmError, key_of
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers import closure
-from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Waiting, open_host, own
+from arms.retrievers import ArmSpec, closure
+from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"
 
@@ -70,6 +71,44 @@ async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logge
         await host.search("broken", key_of("broken", specs), asked(), 1)
     assert "arm 'broken' failed" in caplog.text
     assert "Traceback" in caplog.text
+
+
+async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "steps")
+    found = await host.search("steps", key_of("steps", closure("steps", SPECS)), asked(), 2)
+    assert found.usage.completion_tokens == 4  # "Where is the moon?"
+    assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
+
+
+async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_arm_fails(
+    tmp_path: Path,
+) -> None:
+    both = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
+    specs = {**SPECS, "both": both, "broken": own(Broken)}
+    specs["half"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
+    host = open_host(tmp_path, "both", "half", specs=specs)
+    found = await host.search("both", key_of("both", closure("both", specs)), asked(), 1)
+    assert found.usage.completion_tokens == 8
+    with pytest.raises(ArmError, match="a mistake") as failed:
+        await host.search("half", key_of("half", closure("half", specs)), asked(), 1)
+    assert failed.value.usage.completion_tokens == 4
+    assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
+
+
+async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
+    specs = {**SPECS, "own": own(Light), "odd": ArmSpec(kind="rrf", params={"arms": ["bm25", "own"]})}
+    specs["again"] = ArmSpec(kind="rrf", params={"arms": ["bm25", "dense"], "depth": 9})
+    names = ("bm25", "dense", "rrf", "again", "own", "odd")
+    host, versions = open_host(tmp_path, *names, specs=specs), dict[str, str]()
+    for _ in range(2):
+        Light.gate.release()
+    for name in names:
+        found = await host.search(name, key_of(name, closure(name, specs)), asked(), 1)
+        versions[name] = found.index_version
+    corpus = versions["bm25"]
+    assert versions["dense"].startswith(f"{corpus}-")
+    assert versions["rrf"] == versions["again"] == f"{corpus}+{versions['dense']}"
+    assert (versions["own"], versions["odd"]) == ("", f"{corpus}+?")
 
 
 async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm(tmp_path: Path) -> None:

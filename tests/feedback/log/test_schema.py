@@ -17,10 +17,12 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from feedback.errors import SchemaError
+from feedback.events import Cost, Execution, Status
 from feedback.log import Store
 from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import connect
+from feedback.log.rows import load_executions
 from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
 from feedback.registry import ArmSet, active_policy, arm_sets, versions
 
@@ -290,6 +292,23 @@ def test_a_log_of_schema_6_keeps_its_versions_promotions_and_arms(engine: sa.Eng
         active = active_policy(store, "c")
         assert (active.recipe, active.arm_set) == ("r", 0)
         assert arm_sets.live(store) == ArmSet(1, {"a": {}}, None)
+
+
+def test_executions_of_schema_13_were_not_cached_and_the_rest_of_them_is_unknown(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    thirteen = tmp_path / "thirteen"
+    shutil.copytree(MIGRATIONS, thirteen, ignore=shutil.ignore_patterns("0012*"))
+    assert migrate(url(engine), thirteen) == (0, 13)
+    with engine.begin() as connection:
+        names = [column.name for column in t.executions.c][:15]
+        values = """1, 'd-1', 'b', 'ok', 1, 10, 5, 0.01, 0.2, 0.5, '["p1"]', 'an answer', '', 101.0, NULL"""
+        connection.exec_driver_sql(f"INSERT INTO executions ({', '.join(names)}) VALUES ({values})")
+    assert migrate(url(engine)) == (13, t.SCHEMA)
+    with engine.begin() as connection:
+        found = load_executions(connection, ["d-1"])["d-1"]
+    cost = Cost(1, 10, 5, 0.01, 0.2, 0.5)
+    assert found == Execution("d-1", "b", Status.OK, cost, ("p1",), "an answer", "", 101.0)
 
 
 def test_a_log_of_the_newest_schema_is_left_alone(filled: sa.Engine) -> None:
