@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from agent.config.points import DEFAULT, PointSpec
 from agent.config.privacy import Privacy
-from agent.config.sections import CorpusSpec, Http, Key, Learning, Limits, Observations
+from agent.config.sections import CorpusSpec, Http, Key, Learning, Limits, Observations, RetrievalCacheSpec
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy
 from agent.policies import catalog as policy_catalog
@@ -24,7 +24,7 @@ from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
 from arms.models import Backbone
-from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
+from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog, index_version
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
 from feedback.drift import DriftSpec
@@ -127,6 +127,7 @@ class AppConfig(BaseModel):
         description="How labels become a candidate, and what promotes it; null for no warm starts.",
     )
     limits: Limits = Limits()
+    retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
     http: Http = Http()
     telemetry: TelemetrySpec = TelemetrySpec()
     points: dict[str, PointSpec] = Field(
@@ -171,6 +172,7 @@ class AppConfig(BaseModel):
             if not NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
         catalog.validate_specs(self.arms, self.backbones)
+        self._check_cache()
         self._check_writing()
         names = list(self.actions)
         if not names:
@@ -189,6 +191,18 @@ class AppConfig(BaseModel):
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
             )
         return self
+
+    def _check_cache(self) -> None:
+        """Refuse to keep what changes from search to search, or nobody can tell when. Raises ValueError."""
+        for name in (name for name, spec in self.arms.items() if spec.cache):
+            if part := index_version.drawing(name, self.arms):
+                member = "" if part == name else f": its member {part!r} does"
+                raise ValueError(f"arm {name!r} cannot have a cache, as it may find others each time{member}")
+            if self.retrieval_cache.ttl_s is None and not index_version.is_versioned(name, self.arms):
+                raise ValueError(
+                    f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: nothing tells when "
+                    "what it searches has changed"
+                )
 
     def _check_writing(self) -> None:
         """Refuse a language model or a prompt that nothing names. Raises ValueError."""

@@ -166,6 +166,23 @@ class Limits(BaseModel):
         return 2 * self.arm_timeout_s + self.llm_timeout_s
 
 
+class RetrievalCacheSpec(BaseModel):
+    """Where what arms with `cache` find is kept, on each machine: a file that its replicas share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size_mib: int = Field(
+        default=256, ge=1, le=1 << 20, description="Mebibytes of the file; what was used longest ago goes."
+    )
+    ttl_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds for which it counts; null for as long as the index has the same version. Arms "
+        "whose index has none, as `remote` and `mcp`, need it.",
+    )
+
+
 class Http(BaseModel):
     """What a client may hold of the HTTP proxy that `armwise serve` runs in front of the replicas."""
 

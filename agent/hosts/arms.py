@@ -6,7 +6,15 @@ from contextlib import closing
 from agent.config import AppConfig, ConfigError
 from agent.routers import open_selector, saved
 from agent.telemetry import begin
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, SearchHost, placement
+from arms.deployments import (
+    ArmHost,
+    ArmSettings,
+    Embedders,
+    HostedArms,
+    SearchHost,
+    placement,
+    retrieval_cache,
+)
 from arms.llm import Generator
 from arms.retrievers import ArmSpec, catalog, closure
 from feedback.errors import LogUnavailableError
@@ -54,7 +62,11 @@ def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
 
 
 def open_here(
-    config: AppConfig, deployed: Mapping[str, SearchHost], embedders: Embedders, generator: Generator
+    config: AppConfig,
+    deployed: Mapping[str, SearchHost],
+    embedders: Embedders,
+    generator: Generator,
+    cache: retrieval_cache.RetrievalCache | None = None,
 ) -> HostedArms:
     """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
 
@@ -68,6 +80,7 @@ def open_here(
         deployed: The other hosts of arms, by deployment.
         embedders: The encoders.
         generator: The language model, for arms that prompt it.
+        cache: Keeps what arms with `cache` find; None keeps nothing.
 
     Returns:
         All arms, here and elsewhere.
@@ -87,7 +100,7 @@ def open_here(
         generator,
         saved.looked_at(config.router),
     )
-    return HostedArms(here, deployed, embedders, config.arms)
+    return HostedArms(here, deployed, embedders, config.arms, cache)
 
 
 def _encoders_of_decisions(config: AppConfig) -> frozenset[str]:

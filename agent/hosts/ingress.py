@@ -25,7 +25,15 @@ from agent.learning import configuration_of
 from agent.proxy import RUN_FOLDER, listening
 from agent.serving import Replica, Telemetry
 from agent.telemetry import begin
-from arms.deployments import Embedders, HostedArms, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
+from arms.deployments import (
+    Embedders,
+    HostedArms,
+    RemoteArmHost,
+    RemoteEmbedder,
+    RemoteGenerator,
+    reach,
+    retrieval_cache,
+)
 from arms.llm import writing
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError, described
@@ -76,7 +84,7 @@ class Ingress:
             partial(
                 open_replica,
                 config,
-                open_here(config, hosts, encoders, writers[writing.DEFAULT]),
+                open_here(config, hosts, encoders, writers[writing.DEFAULT], cache_of(config, counters)),
                 encoders,
                 writers,
                 partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
@@ -99,6 +107,12 @@ class Ingress:
         if self._replica.ready and not self._settled:
             self._settled = True
             keep_what_is_loaded()  # once more: encoders are loaded last
+
+
+def cache_of(config: AppConfig, folder: str) -> retrieval_cache.RetrievalCache:
+    """Return the cache of what arms find, in a folder of this service alone on this machine."""
+    spec = config.retrieval_cache
+    return retrieval_cache.RetrievalCache(Path(folder), spec.size_mib << 20, spec.ttl_s)
 
 
 def listens_on() -> str:

@@ -13,7 +13,7 @@ from agent.serving.probe import Embeddings
 from agent.serving.turn import TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import catalog as llm_catalog
-from arms.retrievers import ArmSpec, catalog
+from arms.retrievers import ArmSpec, catalog, index_version
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets
 
@@ -28,6 +28,10 @@ class Arms(Protocol):
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm by name. Raises ArmError."""
+        ...
+
+    async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
+        """Return what the same search has found before; None where it has to be made."""
         ...
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
@@ -64,6 +68,8 @@ def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
             filters=catalog.filters(name, config.arms),
             answering=how,
             options=llm_catalog.options_of(config.models[how.llm]),
+            cached=spec.cache,
+            searched=index_version.search_digest(name, config.arms),
         )
         for name, spec in config.actions.items()
         for how in [config.answering_of(name)]

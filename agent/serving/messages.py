@@ -170,6 +170,9 @@ class ArmInfo:
         filters: Whether it finds only what a query permits.
         answering: How its answers are written.
         options: Names of the `Prompt.options` that its language model is given; None for any.
+        cached: Whether what it finds is kept.
+        searched: Hash of what it searches and how: arms that have it in common find the same; empty where
+            that is not known.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -178,3 +181,5 @@ class ArmInfo:
     filters: bool = False
     answering: writing.Answering = field(default_factory=writing.Answering)
     options: frozenset[str] | None = None
+    cached: bool = False
+    searched: str = ""

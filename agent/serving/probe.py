@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +19,9 @@ from arms.base import UNUSED, ArmError, Query, Retrieval, Usage
 Embeddings = Mapping[str, NDArray[np.float32]]
 
 Embed = Callable[[str, frozenset[str]], Awaitable[Embeddings]]
+
+Recall = Callable[[str, Query, int], Awaitable[Retrieval | None]]
+"""Arm, query and k -> what the same search has found before, without embeddings; None for nothing."""
 
 Search = Callable[[str, Query, int], Awaitable[Retrieval]]
 
@@ -80,7 +84,8 @@ class Probes:
     @property
     def usage(self) -> Usage:
         """What the language model of this service read and wrote for all of them."""
-        failed = (error.usage for error in self.failed.values() if isinstance(error, ArmError))
+        errors = dict.fromkeys(self.failed.values())  # arms that search the same fail together
+        failed = (error.usage for error in errors if isinstance(error, ArmError))
         return sum((*(retrieval.usage for retrieval in self.found.values()), *failed), UNUSED)
 
     def of(self, arm: str) -> Retrieval | None:
@@ -104,10 +109,23 @@ UNPROBED = Probes()
 """Of a turn in which no arm searched before the draw."""
 
 
+async def nothing(arm: str, query: Query, k: int) -> None:
+    """Recall nothing."""
+
+
 async def probe(
-    query: Query, k: int, needs: Mapping[str, frozenset[str]], embed: Embed, search: Search, limit_s: float
+    query: Query,
+    k: int,
+    needs: Mapping[str, frozenset[str]],
+    embed: Embed,
+    search: Search,
+    limit_s: float,
+    recall: Recall = nothing,
+    searched: Mapping[str, str] = MappingProxyType({}),
 ) -> Probes:
     """Search with all arms concurrently; the question is embedded once per backbone.
+
+    Of arms that search the same, one searches, and is charged; what was found before is not searched.
 
     Args:
         query: The question, with the embeddings that are there already.
@@ -116,26 +134,45 @@ async def probe(
         embed: Embeds the question.
         search: Runs an arm.
         limit_s: Seconds that each embedding, and each search, may take.
+        recall: Returns what was found before.
+        searched: Hash of what an arm searches and how, by arm; an arm without is like no other.
     """
 
     async def embedded(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:
         return await _attempt(embed(query.text, frozenset({backbone})), limit_s)
 
-    async def searched(arm: str) -> tuple[float, Retrieval | ArmError | TimeoutError]:
+    async def find(arm: str) -> tuple[float, Retrieval | ArmError | TimeoutError]:
         for backbone in sorted(needs[arm] & failures.keys()):
             return 0.0, failures[backbone]
         return await _attempt(search(arm, query, k), limit_s)
 
-    missing = sorted(frozenset[str]().union(*needs.values()) - query.embeddings.keys())
+    first: dict[str, str] = {}  # of the arms that search the same
+    for arm in needs:
+        first.setdefault(searched.get(arm) or arm, arm)
+    leaders = [*first.values()]
+    started = time.perf_counter()
+    known = dict(zip(leaders, await asyncio.gather(*(recall(arm, query, k) for arm in leaders)), strict=True))
+    looked_s = time.perf_counter() - started
+    unknown = [arm for arm, kept in known.items() if kept is None]
+    missing = sorted(frozenset[str]().union(*(needs[arm] for arm in unknown)) - query.embeddings.keys())
     vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
     failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
     embeddings = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
     query = replace(query, embeddings={**query.embeddings, **embeddings})
-    tried = dict(zip(needs, await asyncio.gather(*map(searched, needs)), strict=True))
+    tried = dict(zip(unknown, await asyncio.gather(*map(find, unknown)), strict=True))
+    found = {arm: kept for arm, kept in known.items() if kept is not None}
+    found |= {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)}
+    failed = {arm: got for arm, (_, got) in tried.items() if not isinstance(got, Retrieval)}
+    for arm in needs:
+        leader = first[searched.get(arm) or arm]
+        if leader in failed:
+            failed[arm] = failed[leader]
+        elif arm != leader:
+            found[arm] = replace(found[leader], steps=0, tokens=0, usage=UNUSED)
     return Probes(
-        {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)},
-        {arm: got for arm, (_, got) in tried.items() if not isinstance(got, Retrieval)},
-        sum(seconds for seconds, _ in (*vectors.values(), *tried.values())),
+        {arm: found[arm] for arm in needs if arm in found},
+        {arm: failed[arm] for arm in needs if arm in failed},
+        looked_s + sum(seconds for seconds, _ in (*vectors.values(), *tried.values())),
     )
 
 

@@ -26,7 +26,7 @@ from agent.serving.observe import Observer
 from agent.serving.places import Places
 from agent.serving.probe import Embeddings
 from agent.serving.router_scores import RouterScorer, Scorers
-from agent.serving.telemetry import CountedLog, Telemetry
+from agent.serving.telemetry import CountedLog, CountedRecall, Telemetry
 from agent.serving.turn import TurnLoop
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
 from arms.base import ArmError
@@ -212,6 +212,7 @@ class Replica:
             decider=self.decider,
             embed=embedders.embed,
             search=arms.search,
+            recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
             models=models_of(config, generators),
             templates=config.templates,
             log=CountedLog(self.log, self.telemetry, self._charge),

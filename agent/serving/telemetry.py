@@ -28,7 +28,9 @@ from prometheus_client.registry import Collector
 
 from agent.config import points
 from agent.serving.messages import Log
+from agent.serving.probe import Recall
 from agent.telemetry import turns
+from arms.base import Query, Retrieval
 from feedback.events import Cost, Decision, Execution, Feedback, Mode
 from feedback.log import Receipt
 from feedback.registry import Version
@@ -125,6 +127,9 @@ class Telemetry:
         self._refused = counter(
             "armwise_refusals", "Requests refused for their key, rate, budget, host or size.", ("code",)
         )
+        self._recalled = counter(
+            "armwise_retrieval_cache", "Searches that were looked up in the cache.", (*arm, "outcome")
+        )
         self._keys = set[str]()
         self._point = points.DEFAULT
 
@@ -181,6 +186,10 @@ class Telemetry:
     def observed(self, outcome: str) -> None:
         """Count an observation by its source, or as failed or shed."""
         self._observed.labels(outcome).inc()
+
+    def recalled(self, arm: str, *, hit: bool) -> None:
+        """Count a search that was looked up in the cache."""
+        self._recalled.labels(self._point, arm, "hit" if hit else "miss").inc()
 
     def shed(self) -> None:
         """Count a request that was refused for load."""
@@ -254,6 +263,27 @@ class CountedLog:
             elif not failed:
                 self._drawn[fact.id] = fact.drawn
                 self._telemetry.decided(fact)
+
+
+class CountedRecall:
+    """Looks up searches in the cache, and counts those that it has and those that it lacks.
+
+    Args:
+        recall: Looks one up.
+        telemetry: Counts them.
+        is_cached: Whether what an arm finds is kept.
+    """
+
+    def __init__(self, recall: Recall, telemetry: Telemetry, is_cached: Callable[[str], bool]) -> None:
+        self._recall, self._telemetry, self._is_cached = recall, telemetry, is_cached
+
+    async def __call__(self, arm: str, query: Query, k: int) -> Retrieval | None:
+        """Return what the same search has found before; None for nothing."""
+        if not self._is_cached(arm):
+            return None
+        found = await self._recall(arm, query, k)
+        self._telemetry.recalled(arm, hit=found is not None)
+        return found
 
 
 GAUGES = {

@@ -39,7 +39,7 @@ from agent.serving.messages import (
     Serving,
     TurnError,
 )
-from agent.serving.probe import Embed, Embeddings, Probes, Search, probe
+from agent.serving.probe import Embed, Embeddings, Probes, Recall, Search, nothing, probe
 from agent.telemetry import turns
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.filters import permits
@@ -60,6 +60,7 @@ class TurnLoop:
         decider: Draws an arm.
         embed: Embeds a question with each of the named backbones.
         search: Runs an arm by name.
+        recall: Returns what the same search of an arm has found before, where that is kept.
         models: The language models by name, as arms name them; none to retrieve only.
         templates: Prompts by name, likewise; the first form of `arms.llm.prompts` for another name.
         log: Where facts are committed.
@@ -86,6 +87,7 @@ class TurnLoop:
     templates: Mapping[str, prompts.Template] = field(default_factory=dict)
     arm_timeout_s: float = 10.0
     llm_timeout_s: float = 120.0
+    recall: Recall = nothing
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     restricted: bool = False
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
@@ -341,7 +343,8 @@ class TurnLoop:
     ) -> Probes:
         needs = {name: arms[name].backbones for name in names}
         k = max(depth, *(k_of(ask, arms[name]) for name in names))
-        return await probe(query, k, needs, self.embed, self.search, self.arm_timeout_s)
+        same = {name: arms[name].searched for name in names}
+        return await probe(query, k, needs, self.embed, self.search, self.arm_timeout_s, self.recall, same)
 
     async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
@@ -369,6 +372,9 @@ class TurnLoop:
     async def _run_arm(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
         missing = recorder.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
+        if (known := await self.recall(arm, query, max(k, recorder.depth))) is not None:
+            recorder.retrieval_s += time.perf_counter() - started
+            return known
         with self.decider.health.track(arm) as report:
             try:
                 async with asyncio.timeout(self.arm_timeout_s):

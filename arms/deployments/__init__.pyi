@@ -1,4 +1,4 @@
-from . import placement
+from . import placement, retrieval_cache
 from .arm_host import ArmHost, ArmSettings
 from .embedders import EmbedderHost, Embedders
 from .generator_host import GeneratorHost
@@ -19,4 +19,5 @@ __all__ = [
     "SearchHost",
     "placement",
     "reach",
+    "retrieval_cache",
 ]

@@ -147,12 +147,44 @@ class ArmHost:
             ArmError: The arm failed.
             UnknownArmError: The key is unknown, and `specs` is None.
         """
-        tracing.enter(carried, query.text)
+        return await self._search(await self._found(arm, key, specs), arm, query, k, carried)
+
+    async def search_version(
+        self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
+    ) -> Retrieval:
+        """Run one arm as `search` does, and ask its index afterwards whether it has changed meanwhile.
+
+        If so, the version of the result names both.
+        """
+        found = await self._found(arm, key, specs)
+        retrieval = await self._search(found, arm, query, k, carried)
+        now = await asyncio.get_running_loop().run_in_executor(found.pool, found.version.now)
+        return replace(retrieval, index_version=index_version.changing(retrieval.index_version, now))
+
+    async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
+        """Return the version of the index of an arm, as it is now; None where that is unknown or changes.
+
+        Args:
+            arm: Its name.
+            key: Its key.
+            specs: The arm and its members, for a host that does not know the key.
+
+        Raises:
+            UnknownArmError: The key is unknown, and `specs` is None.
+        """
+        found = await self._found(arm, key, specs)
+        return await asyncio.get_running_loop().run_in_executor(found.pool, found.version.now)
+
+    async def _found(self, arm: str, key: str, specs: Specs | None) -> "_Built":
         found = self._arms.get(key)
         if found is None:
             if specs is None:
                 raise UnknownArmError(arm)
             found = await self._built(arm, specs)
+        return found
+
+    async def _search(self, found: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
+        tracing.enter(carried, query.text)
         spent: list[Usage] = []
         context = contextvars.copy_context()  # what the arm prompts and embeds is of the same turn
         context.run(_SPENT.set, spent)
@@ -251,8 +283,8 @@ class _Built:
 
     def searched(self, query: Query, k: int) -> Retrieval:
         """Search, and note which version answered. Raises ArmError."""
-        found = self.arm.search(query, k)
-        return replace(found, index_version=self.version.seen())
+        version = self.version.seen()
+        return replace(self.arm.search(query, k), index_version=version)
 
 
 _SPENT: ContextVar[list[Usage] | None] = ContextVar("spent", default=None)

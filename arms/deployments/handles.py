@@ -91,6 +91,19 @@ class RemoteArmHost:
         retrieval: Retrieval = await _returned(call)
         return retrieval
 
+    async def search_version(
+        self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None
+    ) -> Retrieval:
+        """Run one arm, and see that its index has not changed. Raises ArmError, UnknownArmError."""
+        call = self._handle.search_version.remote(arm, key, query, k, specs, tracing.carried())
+        retrieval: Retrieval = await _returned(call)
+        return retrieval
+
+    async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
+        """Return the version of the index of an arm. Raises ArmError, UnknownArmError."""
+        version: str | None = await _returned(self._handle.version.remote(arm, key, specs))
+        return version
+
 
 class ArmReplica(ArmHost):
     """An ArmHost as a deployment.

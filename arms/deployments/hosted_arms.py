@@ -10,13 +10,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Arm, ArmBuildError, NoRetrieval, Passage, Query, Retrieval
-from arms.deployments import spans
+from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
+from arms.deployments import retrieval_cache, spans
 from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
 from arms.deployments.embedders import Embedders
 from arms.deployments.placement import place
-from arms.retrievers import catalog, closure
+from arms.deployments.retrieval_cache import RetrievalCache
+from arms.retrievers import catalog, closure, index_version
 from arms.suggestions import did_you_mean
+
+VERSION_S = 10.0
+"""Seconds for which the version of an index is taken for the present one."""
+
+ASK_S = 1.0
+"""Seconds that a host may take to name the version of an index."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +39,31 @@ class SearchHost(Protocol):
         """Run one arm; see `ArmHost.search`. Raises ArmError, UnknownArmError."""
         ...
 
+    async def search_version(
+        self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None
+    ) -> Retrieval:
+        """Run one arm, and see that its index has not changed. Raises ArmError, UnknownArmError."""
+        ...
+
+    async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
+        """Return the version of the index of an arm; see `ArmHost.version`. Raises UnknownArmError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The host of an arm, and its key there."""
+    """The host of an arm, and its key there.
+
+    Attributes:
+        searched: Hash of what it searches and how, where that is to be kept; else empty.
+        versioned: Whether the version of its index can be known.
+    """
 
     host: SearchHost
     key: str
     specs: Specs
+    searched: str = ""
+    versioned: bool = False
 
 
 class HostedArms:
@@ -52,21 +76,28 @@ class HostedArms:
         deployed: The other hosts, by deployment.
         embedders: Encoders of questions.
         specs: Every arm by name.
+        cache: Keeps what arms with `cache` find; None keeps nothing.
 
     Raises:
         ArmBuildError: No host of that name runs an arm.
     """
 
     def __init__(
-        self, here: ArmHost, deployed: Mapping[str, SearchHost], embedders: Embedders, specs: Specs
+        self,
+        here: ArmHost,
+        deployed: Mapping[str, SearchHost],
+        embedders: Embedders,
+        specs: Specs,
+        cache: RetrievalCache | None = None,
     ) -> None:
-        self._here, self._deployed, self._embedders = here, deployed, embedders
+        self._here, self._deployed, self._embedders, self._cache = here, deployed, embedders, cache
         self._known: dict[str, _Placed | Arm] = {}
+        self._versions: dict[str, tuple[float, str | None]] = {}
         self.know(specs)
 
     def of(self, specs: Specs) -> "HostedArms":
         """Return a client of the same hosts that knows other arms. Raises ArmBuildError."""
-        return HostedArms(self._here, self._deployed, self._embedders, specs)
+        return HostedArms(self._here, self._deployed, self._embedders, specs, self._cache)
 
     def _described(self, specs: Specs) -> dict[str, _Placed | Arm]:
         """Return each arm's host; `none` needs no host. Raises ArmBuildError."""
@@ -76,7 +107,13 @@ class HostedArms:
                 known[name] = NoRetrieval(name)
             elif spec.action:
                 members = closure(name, specs)
-                known[name] = _Placed(self._host(name, specs), key_of(name, members), members)
+                known[name] = _Placed(
+                    self._host(name, specs),
+                    key_of(name, members),
+                    members,
+                    index_version.search_digest(name, specs) if spec.cache else "",
+                    index_version.is_versioned(name, specs),
+                )
         return known
 
     def _host(self, name: str, specs: Specs) -> SearchHost:
@@ -121,13 +158,59 @@ class HostedArms:
         known = self._known[arm]
         if not isinstance(known, _Placed):
             return known.search(query, k)
+        is_kept = self._cache is not None and known.searched and known.versioned
+        search = known.host.search_version if is_kept else known.host.search
         with spans.retrieval(self._here.corpus, arm, query.text, k) as found:
             try:
-                retrieval = await known.host.search(arm, known.key, query, k)
+                retrieval = await search(arm, known.key, query, k)
             except UnknownArmError:
-                retrieval = await known.host.search(arm, known.key, query, k, known.specs)
+                retrieval = await search(arm, known.key, query, k, known.specs)
             spans.found(found, retrieval.passages)
-            return retrieval
+        self._keep(known, query, k, retrieval)
+        return retrieval
+
+    def _keep(self, known: _Placed, query: Query, k: int, found: Retrieval) -> None:
+        """Keep what was found, where that is wanted and the version of its index is certain."""
+        version = found.index_version if known.versioned else index_version.UNKNOWN
+        if self._cache is None or not known.searched:
+            return
+        if known.versioned and not index_version.is_settled(version):
+            return
+        if (key := retrieval_cache.key_of(known.searched, version, query, k)) is not None:
+            self._cache.put(key, found)
+
+    async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
+        """Return what the same search has found before; None where it has to be made.
+
+        The query needs no embeddings.
+        """
+        known = self._known[arm]
+        if self._cache is None or not isinstance(known, _Placed) or not known.searched:
+            return None
+        version = await self._version(arm, known) if known.versioned else index_version.UNKNOWN
+        key = None if version is None else retrieval_cache.key_of(known.searched, version, query, k)
+        found = None if key is None else await self._cache.get(key)
+        if found is not None:
+            with spans.retrieval(self._here.corpus, arm, query.text, k) as made:
+                spans.found(made, found.passages, cached=True)
+        return found
+
+    async def _version(self, arm: str, known: _Placed) -> str | None:
+        """Return the version of the index of an arm, at most `VERSION_S` seconds old; None if unknown."""
+        now = asyncio.get_running_loop().time()
+        asked_at, version = self._versions.get(known.key, (-VERSION_S, None))
+        if now - asked_at < VERSION_S:
+            return version
+        try:
+            async with asyncio.timeout(ASK_S):
+                try:
+                    version = await known.host.version(arm, known.key)
+                except UnknownArmError:
+                    version = await known.host.version(arm, known.key, known.specs)
+        except (ArmError, TimeoutError):
+            version = None
+        self._versions[known.key] = now, version
+        return version
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""

@@ -54,10 +54,12 @@ def retrieval(source: str, arm: str, question: str, k: int) -> Iterator[Span | N
         yield made
 
 
-def found(made: Span | None, passages: Sequence[Passage]) -> None:
+def found(made: Span | None, passages: Sequence[Passage], *, cached: bool = False) -> None:
     """Record what a search has found: texts where they are asked for."""
     if made is None or not made.recording:
         return
+    if cached:
+        made.set({"armwise.cached": True})
     texts = made.shows_content
     if texts:
         documents = [{"id": one.id, "score": one.score, "content": one.text} for one in passages]

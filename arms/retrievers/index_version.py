@@ -62,6 +62,15 @@ def is_settled(version: str) -> bool:
     return bool(version) and UNKNOWN not in version and BETWEEN not in version
 
 
+def changing(before: str, now: str | None) -> str:
+    """Return the version of what was searched while an index may have changed.
+
+    >>> changing("a", "a"), changing("a", "b"), changing("a", None)
+    ('a', 'a..b', 'a..')
+    """
+    return before if before == now else f"{before}{BETWEEN}{now or ''}"
+
+
 def of(name: str, resources: Resources) -> IndexVersion:
     """Return what reads the version of all that an arm and its members search. Raises ArmSpecError."""
     parts = [described(*part) for part in closure(name, resources.specs).items()]

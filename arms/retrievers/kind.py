@@ -69,6 +69,11 @@ class ArmSpec(BaseModel):
         "`learned_fusion`, `expand` and `plackett_luce` of such arms.",
     )
 
+    cache: bool = Field(
+        default=False,
+        description="Whether what it finds is kept in the `retrieval_cache` of a machine: worth it for arms "
+        "of a few milliseconds and more. Not for arms that draw.",
+    )
     answering: WritingSpec = Field(
         default=WritingSpec(),
         description="How its answers are written: an arm is a pipeline, from the passages to the answer.",

@@ -102,6 +102,7 @@ class FakeArms:
         known: The arms that it was last told of.
         unbuildable: Arms that cannot be built.
         looked_at: The backbone and the passages of each call for vectors.
+        kept: What an arm has found before, by name.
     """
 
     def __init__(self, behaviour: Mapping[str, Search] | None = None) -> None:
@@ -111,6 +112,11 @@ class FakeArms:
         self.known: frozenset[str] = frozenset()
         self.unbuildable: frozenset[str] = frozenset()
         self.looked_at: list[tuple[str, tuple[str, ...]]] = []
+        self.kept: dict[str, Retrieval] = {}
+
+    async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
+        del query, k
+        return self.kept.get(arm)
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         self.calls.append((arm, query, k))

@@ -14,7 +14,7 @@ from agent.routers import Features, Router, RouterSpec, RoutingDataset, Stage, b
 from agent.routers import features as router_features
 from agent.serving.probe import Probes, probe
 from agent.serving.router_scores import RouterScorer
-from arms.base import ArmError, Passage, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from arms.models.embedding import HashingEmbedder
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, failing, hanging
 from tests.agent.trained_routers import ARMS, trained
@@ -107,6 +107,39 @@ async def test_an_embedding_that_fails_is_charged_once_however_many_arms_need_it
     needs = dict.fromkeys(("dense", "rrf"), frozenset({"tiny"}))
     probes = await probe(QUERY, 3, needs, embed, FakeArms().search, 10.0)
     assert (probes.seconds, list(probes.failed)) == (2.0, ["dense", "rrf"])
+
+
+async def test_arms_that_search_the_same_search_once_and_are_charged_once() -> None:
+    arms = FakeArms()
+    same = {"none": "", "bm25": "", "dense": "vectors", "rrf": "vectors"}
+    probes = await looked(arms, searched=same)
+    assert sorted(arms.asked) == ["bm25", "dense", "none"]
+    assert [*probes.found] == [*NEEDS]
+    assert probes.found["rrf"].passages == probes.found["dense"].passages
+    assert (probes.found["rrf"].steps, probes.steps) == (0, 2)
+
+
+async def test_a_search_that_fails_fails_all_arms_that_search_the_same_and_is_charged_once() -> None:
+    error = ArmError("gone")
+    error.usage = Usage(30, 4)
+
+    async def fail(_query: Query, _k: int) -> Retrieval:
+        raise error
+
+    probes = await looked(FakeArms({"dense": fail}), searched={"dense": "vectors", "rrf": "vectors"})
+    assert probes.failed == {"dense": error, "rrf": error}
+    assert probes.usage == Usage(30, 4)
+
+
+async def test_what_was_found_before_is_neither_searched_nor_embedded_nor_charged() -> None:
+    arms, embedders = FakeArms(), FakeEmbedders()
+    kept = Retrieval((Passage("kept", "", ""),), steps=0, cached=True)
+    arms.kept = {"dense": kept, "rrf": kept}
+    probes = await looked(arms, embedders, recall=arms.recall)
+    assert embedders.calls == []
+    assert sorted(arms.asked) == ["bm25", "none"]
+    assert probes.found["dense"] == probes.found["rrf"] == kept
+    assert probes.steps == 1
 
 
 async def test_an_encoder_that_fails_fails_the_arms_that_need_it() -> None:

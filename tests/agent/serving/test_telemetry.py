@@ -47,6 +47,8 @@ def test_what_happened_is_counted() -> None:
     telemetry.charged("public", 0.25)
     telemetry.fed_back(Feedback("f", "d", "thumb", 1.0), Receipt(1, FeedbackStatus.DUPLICATE))
     telemetry.failed("arm_failed")
+    telemetry.recalled("a", hit=True)
+    telemetry.recalled("a", hit=False)
     telemetry.shed()
     telemetry.shed()
     telemetry.refused("rate_limit_exceeded")
@@ -70,6 +72,8 @@ def test_what_happened_is_counted() -> None:
             "armwise_key_cost_usd_total key=public": 0.25,
             "armwise_feedback_total metric=thumb point=default status=duplicate": 1.0,
             "armwise_failures_total code=arm_failed": 1.0,
+            "armwise_retrieval_cache_total arm=a outcome=hit point=default": 1.0,
+            "armwise_retrieval_cache_total arm=a outcome=miss point=default": 1.0,
             "armwise_shed_total": 2.0,
             "armwise_refusals_total code=rate_limit_exceeded": 1.0,
             "armwise_log_seq point=default": 43.0,

@@ -1,7 +1,7 @@
 """The client of hosts: which of them runs an arm, and what it receives."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from arms.base import ArmBuildError, Passage, Query, Retrieval
 from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, placement
 from arms.deployments.arm_host import Specs, UnknownArmError
+from arms.deployments.retrieval_cache import RetrievalCache
 from arms.filters import Comparison
 from arms.llm.base import ScriptedGenerator
 from arms.models.embedding import HashingEmbedder
@@ -26,8 +27,10 @@ QUERY = Query(SEA, {"tiny": HashingEmbedder(64).encode_queries([SEA])[0]})
 class Deployed:
     """A deployment that finds its own name, and needs the description of every arm once."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, version: str = "a1") -> None:
         self.name = name
+        self.searches = 0
+        self.found_in, self.now = version, version
         self.loaded: list[str] = []
         self.known: set[str] = set()
 
@@ -40,7 +43,15 @@ class Deployed:
             self.known.add(key)
         if key not in self.known:
             raise UnknownArmError(arm)
-        return Retrieval((Passage(self.name, "", ""),))
+        self.searches += 1
+        return Retrieval((Passage(self.name, "", ""),), index_version=self.found_in)
+
+    search_version = search
+
+    async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
+        if specs is None and key not in self.known:
+            raise UnknownArmError(arm)
+        return self.now
 
 
 def hosted(folder: Path, specs: Mapping[str, ArmSpec], *deployed: Deployed) -> HostedArms:
@@ -142,3 +153,145 @@ async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
         query = pickle.loads(pickle.dumps(replace(QUERY, where=late, groups=frozenset(asked))))
         found = {passage.id for passage in (await arms.search("rrf", query, 4)).passages}
         assert found == expected
+
+
+# -- what is kept of searches ------------------------------------------------------------------------------
+
+FAR = {"steps": SPECS["steps"].model_copy(update={"cache": True}), "dense": SPECS["dense"]}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[RetrievalCache]:
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o700)
+    cache = RetrievalCache(folder, 1 << 20)
+    yield cache
+    cache.close()
+
+
+def over(folder: Path, cache: RetrievalCache, specs: Specs, passages: list[dict[str, Any]]) -> HostedArms:
+    """Arms over passages of their own."""
+    folder.mkdir(exist_ok=True)
+    source = folder / "passages.jsonl"
+    source.write_bytes(b"\n".join(map(orjson.dumps, passages)))
+    settings = ArmSettings(str(source), folder / "corpus", folder / "indexes", BACKBONES, 30.0)
+    here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
+    return HostedArms(here, {}, Embedders(BACKBONES), specs, cache)
+
+
+def kept(kind: str, **params: Any) -> ArmSpec:
+    return ArmSpec(kind=kind, params=params, cache=True)
+
+
+async def test_a_search_that_was_made_before_is_not_made_again_nor_sent_to_a_host(
+    tmp_path: Path, cache: RetrievalCache
+) -> None:
+    far = Deployed("Arms")
+    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    assert await arms.recall("steps", QUERY, 1) is None
+    found = await arms.search("steps", QUERY, 1)
+    await cache.settled()
+    assert await arms.recall("steps", Query(SEA), 1) == replace(found, steps=0, cached=True)
+    assert await arms.of(FAR).recall("steps", QUERY, 1) is not None
+    assert await arms.recall("steps", QUERY, 2) is None
+    assert far.searches == 1
+
+
+async def test_a_hit_is_what_the_arm_finds_with_scores_and_metadata(
+    tmp_path: Path, cache: RetrievalCache
+) -> None:
+    specs = {"bm25": kept("bm25"), "dense": kept("dense", backbone="tiny")}
+    specs["rrf"] = kept("rrf", arms=["bm25", "dense"])
+    sea = [{"id": f"{n}", "text": f"the sea {n}", "metadata": {"n": n, "tags": ["a"]}} for n in range(9)]
+    arms = over(tmp_path, cache, specs, sea)
+    for name in specs:
+        found = await arms.search(name, QUERY, 4)
+        await cache.settled()
+        again = await arms.recall(name, QUERY, 4)
+        assert again == replace(found, steps=0, cached=True)
+        assert len(found.passages) == 4
+
+
+async def test_pipelines_that_search_the_same_share_what_is_kept_and_others_do_not(
+    tmp_path: Path, cache: RetrievalCache
+) -> None:
+    specs = {"a": kept("bm25"), "b": kept("bm25", k1=1.2), "c": kept("bm25", k1=0.9), "d": SPECS["bm25"]}
+    specs["p"] = kept("plackett_luce", arm="a")
+    specs["q"] = kept("plackett_luce", arm="a")
+    arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), specs, cache)
+    await arms.search("a", QUERY, 1)
+    await arms.search("p", QUERY, 1)
+    await cache.settled()
+    recalled = {name: await arms.recall(name, QUERY, 1) is not None for name in "abcdq"}
+    assert recalled == {"a": True, "b": True, "c": False, "d": False, "q": False}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "p", "text": "the sea is high"},
+        {"id": "p", "text": "the sea is low", "metadata": {"allowed_groups": ["crew"]}},
+        {"id": "p", "text": "the sea is low", "title": "sea"},
+    ],
+    ids=["text", "permissions", "title"],
+)
+async def test_nothing_is_recalled_of_a_corpus_that_has_changed(
+    tmp_path: Path, cache: RetrievalCache, changed: dict[str, Any]
+) -> None:
+    specs, passage = {"bm25": kept("bm25")}, {"id": "p", "text": "the sea is low"}
+    before = over(tmp_path / "before", cache, specs, [passage])
+    await before.search("bm25", QUERY, 1)
+    await cache.settled()
+    same = over(tmp_path / "same", cache, specs, [passage])
+    assert await same.recall("bm25", QUERY, 1) is not None
+    assert await over(tmp_path / "after", cache, specs, [changed]).recall("bm25", QUERY, 1) is None
+
+
+async def test_what_one_group_may_see_is_recalled_for_no_other(tmp_path: Path, cache: RetrievalCache) -> None:
+    secret = {"id": "s", "text": "the sea of the crew", "metadata": {"allowed_groups": ["crew"]}}
+    arms = over(tmp_path, cache, {"bm25": kept("bm25")}, [secret, {"id": "p", "text": "the sea of all"}])
+    asked = {
+        one: replace(QUERY, groups=frozenset(one)) for one in ((), ("crew",), ("deck",), ("crew", "deck"))
+    }
+    found = {}
+    for groups, query in asked.items():
+        assert await arms.recall("bm25", query, 2) is None
+        await arms.search("bm25", query, 2)
+        await cache.settled()
+        again = await arms.recall("bm25", query, 2)
+        assert again is not None
+        found[groups] = {one.id for one in again.passages}
+    assert found == {(): {"p"}, ("crew",): {"s", "p"}, ("deck",): {"p"}, ("crew", "deck"): {"s", "p"}}
+    late = Comparison(type="eq", key="number", value=7)
+    assert await arms.recall("bm25", replace(QUERY, where=late), 2) is None
+
+
+@pytest.mark.parametrize(
+    ("found_in", "now"), [("a1..a2", "a2"), ("a1+?", None), ("", None), ("a1", "a2"), ("a1", None)]
+)
+async def test_what_an_index_that_changes_or_is_unknown_has_answered_is_not_recalled(
+    tmp_path: Path, cache: RetrievalCache, found_in: str, now: str | None
+) -> None:
+    far = Deployed("Arms")
+    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    far.found_in, far.now = found_in, now
+    await arms.search("steps", QUERY, 1)
+    await cache.settled()
+    assert await arms.recall("steps", QUERY, 1) is None
+
+
+async def test_an_index_without_a_version_is_recalled_for_its_time_alone(tmp_path: Path) -> None:
+    folder, now = tmp_path / "kept", [1000.0]
+    folder.mkdir(mode=0o700)
+    cache = RetrievalCache(folder, 1 << 20, 60.0, lambda: now[0])
+    specs = {"own": own(Waiting).model_copy(update={"cache": True})}
+    arms = HostedArms(
+        open_host(tmp_path), {"Arms": (far := Deployed("Arms"))}, Embedders(BACKBONES), specs, cache
+    )
+    far.found_in = ""
+    await arms.search("own", QUERY, 1)
+    await cache.settled()
+    assert await arms.recall("own", QUERY, 1) is not None
+    now[0] += 60.0
+    assert await arms.recall("own", QUERY, 1) is None
+    cache.close()
