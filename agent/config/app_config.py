@@ -193,15 +193,15 @@ class AppConfig(BaseModel):
         return self
 
     def _check_cache(self) -> None:
-        """Refuse to keep what changes from search to search, or nobody can tell when. Raises ValueError."""
+        """Refuse to keep what changes from search to search, or without a sign. Raises ValueError."""
         for name in (name for name, spec in self.arms.items() if spec.cache):
             if part := index_version.drawing(name, self.arms):
                 member = "" if part == name else f": its member {part!r} does"
                 raise ValueError(f"arm {name!r} cannot have a cache, as it may find others each time{member}")
             if self.retrieval_cache.ttl_s is None and not index_version.is_versioned(name, self.arms):
                 raise ValueError(
-                    f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: nothing tells when "
-                    "what it searches has changed"
+                    f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: what it searches "
+                    "has no version"
                 )
 
     def _check_writing(self) -> None:
