@@ -25,7 +25,7 @@ def handle(result: object) -> Any:
         return result
 
     method = SimpleNamespace(remote=answer)
-    return SimpleNamespace(search=method, load=method, embed=method)
+    return SimpleNamespace(search=method, search_version=method, version=method, load=method, embed=method)
 
 
 def raised(cause: Exception) -> RayTaskError:
@@ -35,6 +35,8 @@ def raised(cause: Exception) -> RayTaskError:
 
 async def test_what_a_replica_returns_is_returned() -> None:
     assert await RemoteArmHost(handle(Retrieval())).search("a", "key", QUERY, 1) == Retrieval()
+    assert await RemoteArmHost(handle(Retrieval())).search_version("a", "key", QUERY, 1) == Retrieval()
+    assert await RemoteArmHost(handle("a1")).version("a", "key") == "a1"
     assert np.array_equal(await RemoteEmbedder(handle(np.ones(2))).embed("x"), np.ones(2))
 
 
@@ -51,7 +53,9 @@ async def test_what_a_replica_returns_is_returned() -> None:
 )
 async def test_an_error_is_one_of_the_arm(error: Exception, kind: type[ArmError], message: str) -> None:
     host = RemoteArmHost(handle(error))
-    for call in (host.search("a", "key", QUERY, 1), host.load({}), RemoteEmbedder(handle(error)).embed("x")):
+    searches = host.search("a", "key", QUERY, 1), host.search_version("a", "key", QUERY, 1)
+    others = host.version("a", "key"), host.load({}), RemoteEmbedder(handle(error)).embed("x")
+    for call in (*searches, *others):
         with pytest.raises(ArmError, match=message) as caught:
             await call
         assert type(caught.value) is kind
