@@ -5,7 +5,8 @@
     folder of relevance    what a learned fusion finds, beside each arm and rank fusion
 
 The best single arm is that of these outcomes, so the comparison favours it. Intervals are of a bootstrap over
-questions; the test is Wilcoxon's signed-rank test of the utility, question by question.
+questions; the test is Wilcoxon's signed-rank test of the utility, question by question. A router also has a
+cost-quality curve, if the best arm is not the cheapest one.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from scipy.stats import wilcoxon
 
 from agent.config import AppConfig
 from agent.offline import train_cascade
+from agent.offline.cost_curve import CostCurve, cost_curve
 from agent.offline.labelled_data import of_arms, read_labelled
 from agent.offline.router_features import observed_features
 from agent.offline.score import read_questions
@@ -40,8 +42,14 @@ from agent.simulation import SHAPE
 from arms.base import Progress
 from arms.portfolio import Outcomes
 from arms.relevance import FILE, read_model
+from feedback.reward import Prices
 
 COLUMNS = ("utility", "em", "f1", "cost")
+
+AXES = {"dollars": Prices(steps=0, usd=1), "kilotokens": Prices(steps=0, kilotokens=1), "steps": Prices()}
+"""Costs of a curve if the utility is net of none: the first that is known and differs between arms."""
+
+WRITTEN = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
 
 
 class Evaluation(BaseModel):
@@ -73,6 +81,7 @@ class RouterEvaluation:
         gap: Share of the way in utility from the best single arm to the oracle; None if they are equal.
         interval: Of that share, of 95 %; None likewise.
         p: Probability of such differences to the best single arm, were there none.
+        curve: What the router costs and earns over the weight of cost; None if the best arm is the cheapest.
     """
 
     questions: int
@@ -82,6 +91,7 @@ class RouterEvaluation:
     gap: float | None
     interval: tuple[float, float] | None
     p: float
+    curve: CostCurve | None
 
     def table(self) -> Table:
         """Return the results as a table."""
@@ -118,7 +128,7 @@ def run(settings: Evaluation, console: Console, on_progress: Progress) -> Mappin
         if (folder / name).exists():
             figures = evaluate(settings, console, on_progress)
             if settings.output is not None:
-                settings.output.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+                settings.output.write_bytes(orjson.dumps(figures, option=WRITTEN))
             return figures
     raise RouterError(f"{folder} holds no trained model: none of {', '.join(MODELS)} is there")
 
@@ -149,6 +159,9 @@ def _router(settings: Evaluation, console: Console, on_progress: Progress) -> Ma
         console.print(f"left out, as the router was trained on them: {known:,} questions", **PLAIN)
     console.print(result.table())
     console.print(result.conclusion(), **PLAIN)
+    if result.curve is not None:
+        console.print(result.curve.table())
+        console.print(result.curve.conclusion(), **PLAIN)
     return asdict(result)
 
 
@@ -218,7 +231,29 @@ def evaluate_scores(
         float(_gap(earned.mean(axis=0)[None])[0]) if differ else None,
         (low, high) if differ else None,
         float(wilcoxon(gains).pvalue) if gains.any() else 1.0,
+        _curve(seen, paid, scores, plain, resamples, rng),
     )
+
+
+def _curve(
+    outcomes: Outcomes,
+    paid: Outcomes,
+    scores: dataset.Floats,
+    utility: router_utility.Utility,
+    resamples: int,
+    rng: np.random.Generator,
+) -> CostCurve | None:
+    """Return the cost-quality curve; `paid` are the outcomes with what the router is charged."""
+    quality = router_utility.utilities(outcomes, utility.model_copy(update={"cost_weight": 0.0}))
+    axes = {"cost": utility.cost} if utility.cost_weight > 0.0 else AXES
+    for unit, prices in axes.items():
+        names = {name for group in router_utility.needed(prices, outcomes.costs).values() for name in group}
+        if not names <= outcomes.costs.keys():
+            continue
+        cost, charged = (router_utility.priced(one, prices) for one in (outcomes, paid))
+        if np.isfinite(cost).all() and np.isfinite(charged).all() and np.ptp(cost.mean(axis=0)) > 0.0:
+            return cost_curve(scores, quality, cost, charged, outcomes.arms, unit, resamples, rng)
+    return None
 
 
 def _gap(means: dataset.Floats) -> dataset.Floats:

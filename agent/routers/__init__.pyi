@@ -1,4 +1,15 @@
-from . import cascade, catalog, cross_validation, dataset, features, out_of_fold, saved, utility, validation
+from . import (
+    cascade,
+    catalog,
+    cost_quality,
+    cross_validation,
+    dataset,
+    features,
+    out_of_fold,
+    saved,
+    utility,
+    validation,
+)
 from .answer_selector import open_selector
 from .base import Router
 from .catalog import RouterSpec, build_router
@@ -16,6 +27,7 @@ __all__ = [
     "build_router",
     "cascade",
     "catalog",
+    "cost_quality",
     "cross_validation",
     "dataset",
     "features",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from rich.console import Console
@@ -62,6 +62,37 @@ def test_a_router_that_looks_at_passages_is_charged_all_searches() -> None:
     assert result.rows["b"]["cost"] == 2.0
 
 
+def test_the_curve_of_a_router_is_counted_as_by_hand() -> None:
+    known = table([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 3.0])
+    result = evaluated(known, [[1, 1], [1, 1], [0, 1], [0, 0]], Utility(measures={"em": 1.0}), Stage.QUESTION)
+    curve = result.curve
+    assert curve is not None
+    assert (curve.unit, curve.single) == ("steps", "b")
+    assert curve.cost.tolist() == [3.0, 1.5, 1.0, 1.0]
+    assert curve.quality.tolist() == [0.75, 0.75, 0.5, 0.5]
+    assert curve.calls.tolist() == [1.0, 0.25, 0.0, 0.0]
+    assert curve.area == pytest.approx((0.5 * 0.625 + 1.5 * 0.75) / 2.0)
+    assert curve.gain == pytest.approx(curve.area - 0.625)
+    whole = curve.needs[0]
+    assert (whole.target, whole.calls, whole.cost) == pytest.approx((1.0, 0.25, 0.5), abs=1e-6)
+    assert whole.mixture == pytest.approx(1.0)
+    assert "100% of the quality of b: 25.0% of its calls" in curve.conclusion()
+
+
+def test_a_curve_charges_what_the_router_had_to_see() -> None:
+    known = table([[1.0, 1.0], [0.0, 1.0]], [1.0, 3.0])
+    curve = evaluated(known, [[1, 1], [0, 1]], COSTED, Stage.RETRIEVED).curve
+    assert curve is not None
+    assert curve.unit == "cost"
+    assert curve.cost.tolist() == [3.0, 4.0, 4.0, 1.0]
+
+
+@pytest.mark.parametrize("steps", [[1.0, 1.0], [3.0, 1.0]])
+def test_without_a_cheaper_arm_than_the_best_there_is_no_curve(steps: list[float]) -> None:
+    known = table([[0.0, 1.0], [0.0, 1.0]], steps)
+    assert evaluated(known, [[0, 1], [0, 1]], COSTED, Stage.QUESTION).curve is None
+
+
 EM = arrays(np.float64, (8, 3), elements=st.sampled_from([0.0, 0.5, 1.0]))
 
 
@@ -79,6 +110,21 @@ def test_the_oracle_closes_the_gap_and_the_best_single_arm_nothing_of_it(em: Any
     assert best.interval == pytest.approx((1.0, 1.0))
     assert (same.gap, same.p) == (pytest.approx(0.0), 1.0)
     assert 0.0 <= best.p <= 1.0
+
+
+@settings(max_examples=20)
+@given(EM)
+def test_the_curve_of_the_oracle_has_the_largest_area_and_that_of_no_router_is_below_a_line(em: Any) -> None:
+    known = table(em.tolist(), [1.0, 2.0, 3.0])
+    plain, rng = Utility(measures={"em": 1.0}), np.random.default_rng(0)
+    best, other = (evaluated(known, one, plain, Stage.QUESTION).curve for one in (em, rng.random((8, 3))))
+    if best is None or other is None:
+        assert em.mean(axis=0).argmax() == 0 or not em.any()
+        return
+    assert best.area >= other.area - 1e-9
+    assert best.gain >= -1e-9
+    for need in (*best.needs, *other.needs):
+        assert 0.0 <= need.cost_interval[0] <= need.cost_interval[1] <= 1.0 + 1e-9
 
 
 # -- folders ---------------------------------------------------------------------------------------------

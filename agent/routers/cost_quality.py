@@ -1,0 +1,139 @@
+"""Cost-quality curves: what a router earns and costs as the weight of cost grows.
+
+A sweep over the weight turns the scores of one router into a family of choices, from the best arm of each
+question to the cheapest arm of all. Points of such a family can be mixed by a coin, so what counts is the
+least non-decreasing concave function above them. Its mean over a range of costs is the AIQ of RouterBench.
+
+Source: Hu et al. 2024, RouterBench, arXiv:2403.12031, section 3.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.routers.dataset import Floats, RouterError
+
+POINTS = 64
+"""Weights of a sweep."""
+
+ROUNDING = 1e-9
+"""A relative difference below this is rounding error."""
+
+
+def sweep(scores: Floats, prices: Floats, points: int = POINTS) -> NDArray[np.intp]:
+    """Return the arms that maximize the score less a weight times the price, for weights from 0 up.
+
+    The weights are quantiles of those at which two arms of a question are equal, so the choices do not change
+    if all scores are multiplied, or the scores of a question shifted, by the same number. Of arms that are
+    equal the cheaper one is chosen, of equal prices the first.
+
+    Args:
+        scores: Of a router, shape (n_questions, n_arms).
+        prices: Of the arms, such as the mean cost of an answer; shape (n_arms,).
+        points: Largest number of finite weights above 0.
+
+    Returns:
+        Columns of arms, shape (n_questions, n_weights), the dearest choices first.
+
+    Raises:
+        RouterError: A score or a price is not finite, or their shapes do not fit.
+
+    >>> sweep(np.array([[0.5, 0.9], [0.5, 0.6]]), np.array([1.0, 2.0])).tolist()
+    [[1, 1, 0, 0], [1, 0, 0, 0]]
+    """
+    if scores.ndim != 2 or prices.shape != scores.shape[1:]:
+        raise RouterError(f"scores of shape {scores.shape} do not fit prices of shape {prices.shape}")
+    if not np.isfinite(scores).all() or not np.isfinite(prices).all():
+        raise RouterError("a score or a price is not a finite number")
+    order = np.argsort(prices, kind="stable")
+    ranked, paid = scores[:, order], prices[order]
+    gains = (ranked[:, None, :] - ranked[:, :, None])[:, paid[:, None] < paid[None, :]]
+    steps = (paid[None, :] - paid[:, None])[paid[:, None] < paid[None, :]]
+    at = (gains / steps)[gains > 0.0]
+    weights = np.unique(np.quantile(at, np.linspace(0.0, 1.0, points), method="lower")) if at.size else at
+    weights = weights * (1.0 + ROUNDING)  # past the tie, so that rounding does not break it
+    chosen = [(ranked - weight * paid).argmax(axis=1) for weight in (0.0, *weights)]
+    chosen.append(np.full(len(scores), 0, dtype=np.intp))
+    return np.asarray(order[np.stack(chosen, axis=1)])
+
+
+def frontier(cost: Floats, quality: Floats) -> NDArray[np.intp]:
+    """Return the points of the least non-decreasing concave function above all points, the cheapest first.
+
+    Args:
+        cost: Shape (n_points,).
+        quality: Shape (n_points,).
+
+    >>> frontier(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.2, 0.3, 0.8, 0.7])).tolist()
+    [0, 2]
+    """
+    kept: list[int] = []
+    for point in np.lexsort((-quality, cost)).tolist():
+        if kept and quality[point] <= quality[kept[-1]]:
+            continue
+        while len(kept) > 1 and _slope(cost, quality, kept[-2], kept[-1]) <= _slope(
+            cost, quality, kept[-1], point
+        ):
+            kept.pop()
+        kept.append(point)
+    return np.array(kept, dtype=np.intp)
+
+
+def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
+    """Return the mean of the frontier over a range of costs, held level beyond its last point.
+
+    Args:
+        cost: Of each point, shape (n_points,).
+        quality: Of each point, shape (n_points,).
+        low: The least cost of the range.
+        high: The largest one.
+
+    Raises:
+        RouterError: The range is empty, or no point costs as little as `low`.
+
+    >>> area(np.array([0.0, 1.0]), np.array([0.25, 0.75]), 0.0, 2.0)
+    0.625
+    """
+    if not low < high:
+        raise RouterError(f"costs from {low:g} to {high:g} are no range")
+    if cost.min() > low:
+        raise RouterError(
+            f"the least cost {cost.min():g} of a point is above {low:g}, where the range begins"
+        )
+    kept = frontier(cost, quality)
+    inside = cost[kept][(cost[kept] > low) & (cost[kept] < high)]
+    at = np.concatenate([[low], inside, [high]])
+    return float(np.trapezoid(np.interp(at, cost[kept], quality[kept]), at) / (high - low))
+
+
+def cheapest_mixture(cost: Floats, quality: Floats, target: float) -> Floats | None:
+    """Return the shares of the points in their cheapest mixture that has a quality.
+
+    At most two points have a share: neighbours on the frontier.
+
+    Args:
+        cost: Shape (n_points,).
+        quality: Shape (n_points,).
+        target: Least mean quality of the mixture.
+
+    Returns:
+        Shape (n_points,), summing to 1; None if no point is as good.
+
+    >>> cheapest_mixture(np.array([1.0, 3.0]), np.array([0.5, 0.9]), 0.8).round(2).tolist()
+    [0.25, 0.75]
+    """
+    kept = frontier(cost, quality)
+    if quality[kept[-1]] < target:
+        return None
+    shares = np.zeros(len(cost))
+    after = int(np.searchsorted(quality[kept], target))
+    if after == 0:
+        shares[kept[0]] = 1.0
+        return shares
+    left, right = kept[after - 1], kept[after]
+    shares[right] = (target - quality[left]) / (quality[right] - quality[left])
+    shares[left] = 1.0 - shares[right]
+    return shares
+
+
+def _slope(cost: Floats, quality: Floats, left: int, right: int) -> float:
+    return float((quality[right] - quality[left]) / (cost[right] - cost[left]))
