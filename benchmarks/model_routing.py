@@ -265,10 +265,10 @@ def routellm(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict[st
     ):
         table = []
         for (name, router), scores in scored.items():
-            gain = scores[:, 1] - scores[:, 0]
-            rows = np.flatnonzero(within & ~np.isnan(gain))
             if name != split:
                 continue
+            gain = scores[:, 1] - scores[:, 0]
+            rows = np.flatnonzero(within & ~np.isnan(gain))
             recovered = gap_recovered(gain[rows], weak[rows], strong[rows])
             if title.startswith("MMLU, five"):
                 plotted[router] = recovered

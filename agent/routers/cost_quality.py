@@ -95,7 +95,7 @@ def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """
     if not low < high:
         raise RouterError(f"costs from {low:g} to {high:g} are no range")
-    if cost.min() > low:
+    if cost.min() > low + ROUNDING * abs(low):
         raise RouterError(
             f"the least cost {cost.min():g} of a point is above {low:g}, where the range begins"
         )

@@ -99,6 +99,10 @@ def test_scores_and_prices_that_cannot_be_swept_are_refused(scores: Any, prices:
         sweep(scores, prices)
 
 
+def test_a_range_may_begin_where_the_cheapest_point_is_but_for_rounding() -> None:
+    assert area(np.array([0.1 + 0.2, 1.0]), np.array([0.5, 0.5]), 0.3, 1.0) == pytest.approx(0.5)
+
+
 def test_a_range_without_a_point_is_refused() -> None:
     with pytest.raises(RouterError, match="the least cost 2 of a point is above 1"):
         area(np.array([2.0]), np.array([0.5]), 1.0, 3.0)
