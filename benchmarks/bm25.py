@@ -61,7 +61,7 @@ def compare(label: str, documents: Documents, table: Table) -> None:
     peer = BM25Okapi(documents, k1=params.k1, b=params.b, epsilon=params.epsilon)
     peer_build_s = time.perf_counter() - begun
     begun = time.perf_counter()
-    columns = Columns.build(documents, [f"{n:09d}" for n in range(len(documents))], params)
+    columns = Columns.build(documents, np.arange(len(documents)), params)
     build_s = time.perf_counter() - begun
 
     peer_s, ours_s, apart = [], [], 0.0

@@ -5,9 +5,9 @@ is stored by word, so a search reads only the postings of its words. The columns
 memory-mapped and shared between processes.
 """
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rank_bm25 import BM25Okapi
+from scipy.sparse import csr_array
 
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
@@ -27,6 +28,9 @@ FORMAT = 1
 """Format of the files below; raised when their contents change."""
 
 PROGRESS_EVERY = 10_000
+
+TERMS_AT_ONCE = 10_000
+"""Terms whose weights are computed at a time."""
 
 
 class BM25Params(BaseModel):
@@ -71,7 +75,7 @@ class BM25:
         identity = _identity(corpus, params)
 
         def write(unfinished: Path) -> None:
-            Columns.build(_documents(corpus, params, progress), corpus.ids(), params).save(unfinished)
+            Columns.build(_documents(corpus, params, progress), corpus.order(), params).save(unfinished)
 
         build_once.publish(build_once.folder(indexes, "bm25", identity), identity, write)
 
@@ -92,6 +96,32 @@ class BM25:
         rows = matched[best(scores[matched], k)]
         found = self._corpus.passages(self._columns.positions(rows))
         return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(found, rows, strict=True)))
+
+
+class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
+    """The statistics of `rank_bm25`, with the counts of words in arrays and not in a dictionary a document.
+
+    Attributes:
+        terms: Terms of the documents, each once in a document, shape (n_postings,).
+        times: How often, shape (n_postings,).
+        ends: Where each document begins, and the last one ends, shape (n_documents + 1,).
+    """
+
+    def _initialize(self, corpus: Iterable[list[int]]) -> dict[int, int]:
+        """Count; return the number of documents of each term, in order of first occurrence."""
+        self.terms, self.times, self.ends = array("i"), array("i"), array("q", [0])
+        found: dict[int, int] = {}
+        for document in corpus:
+            counted = Counter(document)
+            self.terms.extend(counted)
+            self.times.extend(counted.values())
+            self.ends.append(len(self.terms))
+            self.doc_len.append(len(document))
+            for term in counted:
+                found[term] = found.get(term, 0) + 1
+        self.corpus_size = len(self.doc_len)
+        self.avgdl = sum(self.doc_len) / self.corpus_size
+        return found
 
 
 class Columns:
@@ -124,37 +154,44 @@ class Columns:
         self._order = order
 
     @classmethod
-    def build(cls, documents: Iterable[list[str]], ids: Sequence[str], params: BM25Params) -> Self:
-        """Compute the columns of tokenised documents, each with its id.
+    def build(cls, documents: Iterable[list[str]], order: NDArray[np.integer], params: BM25Params) -> Self:
+        """Compute the columns of tokenised documents.
 
-        Needs about 2 kB of memory for a passage of 90 words.
+        Needs some 40 bytes of memory for each different word of a passage.
+
+        Args:
+            documents: The words of each, in order of position.
+            order: Position of each row, shape (n_documents,): positions by id.
+            params: Of the weights.
 
         Raises:
             ValueError: No document has a word.
         """
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
-        # numbers are shared objects, words a new object in each document
         numbered = ([vocabulary[word] for word in document] for document in documents)
         try:
-            okapi = BM25Okapi(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
+            counts = _Counts(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
         except ZeroDivisionError:
             raise ValueError("no passage has a word to index: are all of them stop words?") from None
-        order = np.argsort(np.asarray(ids), kind="stable").astype(np.int32)
-        counted = [okapi.doc_freqs[position] for position in order]
-        lengths = np.asarray(okapi.doc_len, dtype=np.float64)[order]
-        n_terms, n_postings = len(vocabulary), sum(map(len, counted))
-
-        rows = np.repeat(np.arange(len(order), dtype=np.int32), [len(document) for document in counted])
-        terms = np.fromiter(chain.from_iterable(counted), np.int32, n_postings)
-        times = np.fromiter(chain.from_iterable(map(dict.values, counted)), np.float64, n_postings)
-        rarity = np.fromiter(map(okapi.idf.__getitem__, range(n_terms)), np.float64, n_terms)
-        damping = params.k1 * (1 - params.b + params.b * lengths / okapi.avgdl)
-        weights = rarity[terms] * (times * (params.k1 + 1) / (times + damping[rows]))
-
-        by_term = np.argsort(terms, kind="stable")
-        starts = np.concatenate(([0], np.cumsum(np.bincount(terms, minlength=n_terms))))
-        return cls(dict(vocabulary), starts, rows[by_term], weights[by_term], order)
+        n_terms, n_documents = len(vocabulary), len(order)
+        lengths = np.asarray(counts.doc_len, dtype=np.float64)
+        damping = params.k1 * (1 - params.b + params.b * lengths / counts.avgdl)
+        times = csr_array(
+            (counts.times, counts.terms, counts.ends), shape=(n_documents, n_terms), dtype=np.int32
+        )
+        by_term = times[order].tocsc()  # sorts by counting, and keeps the rows of a term in order
+        starts, rows = by_term.indptr.astype(np.int64), by_term.indices.astype(np.int32, copy=False)
+        rarity = np.fromiter(map(counts.idf.__getitem__, range(n_terms)), np.float64, n_terms)
+        weights = np.empty(len(rows))
+        damping = damping[order]
+        for first in range(0, n_terms, TERMS_AT_ONCE):
+            bounds = starts[first : first + TERMS_AT_ONCE + 1]
+            part = slice(bounds[0], bounds[-1])
+            often = by_term.data[part].astype(np.float64)
+            rare = np.repeat(rarity[first : first + TERMS_AT_ONCE], np.diff(bounds))
+            weights[part] = rare * (often * (params.k1 + 1) / (often + damping[rows[part]]))
+        return cls(dict(vocabulary), starts, rows, weights, order.astype(np.int32))
 
     def save(self, target: Path) -> None:
         """Write the columns into a folder."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from arms.retrievers.bm25 import BM25Params, Columns
@@ -19,16 +20,16 @@ PARAMS = st.builds(
 )
 
 
-def names(n: int) -> list[str]:
-    """Return ids whose order is not that of the positions."""
-    return [f"p{(7 * position) % n:03d}-{position:03d}" for position in range(n)]
+def shuffled(n: int) -> NDArray[np.intp]:
+    """Return the positions of rows in another order."""
+    return np.random.default_rng(n).permutation(n)
 
 
 @given(DOCUMENTS, st.lists(WORD | st.just("unknown"), max_size=8), PARAMS)
 def test_scores_equal_those_of_rank_bm25(
     documents: list[list[str]], query: list[str], params: BM25Params
 ) -> None:
-    columns = Columns.build(documents, names(len(documents)), params)
+    columns = Columns.build(documents, shuffled(len(documents)), params)
     peer = BM25Okapi(documents, k1=params.k1, b=params.b, epsilon=params.epsilon)
 
     scores, matched = columns.scores(query)
@@ -42,7 +43,7 @@ def test_scores_equal_those_of_rank_bm25(
 
 def test_a_repeated_word_counts_as_often_as_it_is_asked() -> None:
     documents = [["red", "fox"], ["blue", "bird"], *([f"word{n}"] for n in range(10))]
-    columns = Columns.build(documents, names(12), BM25Params())
+    columns = Columns.build(documents, shuffled(12), BM25Params())
     once, _ = columns.scores(["fox"])
     twice, _ = columns.scores(["fox", "fox"])
     assert twice == pytest.approx(2 * once)
@@ -51,7 +52,7 @@ def test_a_repeated_word_counts_as_often_as_it_is_asked() -> None:
 
 def test_a_word_in_most_documents_gets_the_floor_and_no_negative_weight() -> None:
     documents = [["common", f"rare{n}"] for n in range(12)]
-    columns = Columns.build(documents, names(12), BM25Params(epsilon=0.25))
+    columns = Columns.build(documents, shuffled(12), BM25Params(epsilon=0.25))
     peer = BM25Okapi(documents, k1=1.2, b=0.75, epsilon=0.25)
     scores, matched = columns.scores(["common"])
     assert scores == pytest.approx(peer.get_scores(["common"]))

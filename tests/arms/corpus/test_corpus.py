@@ -56,6 +56,14 @@ def test_a_corpus_gives_back_what_was_ingested_in_order(tmp_path: Path, source: 
     assert corpus.skipped() == []
 
 
+def test_the_order_of_ids_is_that_of_their_texts(tmp_path: Path) -> None:
+    names = ["b", "B", "a\u0000b", "a", "\U0001f600", "\uffff", "é", "e", "10", "9", "z" * 2000, "a "]
+    source = tmp_path / "ids.jsonl"
+    source.write_text("".join(f"{json.dumps({'id': one, 'text': 'words'})}\n" for one in names))
+    corpus = ingest(source, tmp_path / "corpus")
+    assert [corpus.ids()[at] for at in corpus.order()] == sorted(names)
+
+
 @pytest.mark.parametrize("position", [-1, 12])
 def test_a_position_outside_the_corpus_is_an_error(tmp_path: Path, source: Path, position: int) -> None:
     with pytest.raises(CorpusError, match=f"position {position} is outside corpus 'docs' of 12"):
