@@ -112,7 +112,7 @@ class PoolSpec(_Grid):
         min_length=1,
         description="Backbones of every family; by default all of the pool file.",
     )
-    index: Literal["flat", "hnsw"] = Field(
+    index: Literal["flat", "hnsw", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
     dense: bool = Field(default=True, description="Whether to include the plain nearest neighbours.")

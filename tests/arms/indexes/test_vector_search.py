@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from arms.corpus import Permitted
 from arms.indexes import IndexParams, VectorIndex, vector_search
+from arms.indexes.vector_search import LEAST_COMPRESSED
 from tests.arms.retrievers.test_first_stage import unit
 
-VECTORS = unit(800, 16, seed=3)
+VECTORS, MANY = unit(800, 16, seed=3), unit(LEAST_COMPRESSED, 16, seed=4)
 
 K = 10
 
@@ -20,6 +21,60 @@ K = 10
 def index_of(kind: str) -> VectorIndex:
     params = IndexParams.model_validate({"backbone": "b", "index": kind, "neighbors": 8, "search_width": 64})
     return VectorIndex(vector_search._build(VECTORS, params, None), params)  # noqa: SLF001
+
+
+@cache
+def trained(code_bytes: int) -> Any:
+    params = IndexParams(backbone="b", index="ivf_pq", cells=32, code_bytes=code_bytes)
+    return vector_search._build(MANY, params, None)  # noqa: SLF001
+
+
+def compressed(code_bytes: int, **params: int) -> VectorIndex:
+    own = IndexParams.model_validate({"backbone": "b", "index": "ivf_pq", **params})
+    return VectorIndex(trained(code_bytes), own, vectors=MANY)
+
+
+def recall(index: VectorIndex, permitted: Permitted | None = None) -> float:
+    mask = np.ones(len(MANY), dtype=bool) if permitted is None else permitted.mask
+    met = []
+    for vector in unit(50, 16, seed=9):
+        scores, places = index.nearest(vector, K, permitted)
+        expected = np.argsort(np.where(mask, -(MANY @ vector), np.inf), kind="stable")[:K]
+        np.testing.assert_allclose(scores, MANY[places] @ vector, atol=1e-6)
+        assert mask[places].all()
+        met.append(len({*expected.tolist()} & {*places[:K].tolist()}) / K)
+    return float(np.mean(met))
+
+
+def test_compressed_vectors_of_every_cell_find_what_a_flat_index_does() -> None:
+    assert recall(compressed(8, probes=32)) == 1.0
+
+
+def test_recall_grows_with_cells_that_are_read_and_with_passages_that_are_compared_exactly() -> None:
+    few, more = (recall(compressed(8, probes=n)) for n in (1, 16))
+    assert few < more
+    assert more >= 0.95
+    coarse, rescored = (recall(compressed(2, probes=32, rescored=n)) for n in (10, 200))
+    assert coarse < rescored
+    assert rescored >= 0.85
+
+
+def test_as_many_passages_come_as_are_asked_for_where_the_cells_that_are_read_have_fewer() -> None:
+    vector, k = unit(1, 16, seed=9)[0], LEAST_COMPRESSED // 2
+    assert len(compressed(8, probes=1).nearest(vector, k)[1]) == k
+
+
+@pytest.mark.parametrize("share", [0.5, 0.01, 0.0])
+def test_compressed_vectors_honour_a_filter(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_search, "LEAST_COUNT", 1000)
+    mask = np.random.default_rng(5).random(LEAST_COMPRESSED) < share
+    assert recall(compressed(8, probes=32), Permitted.of(mask)) >= 0.95 * (share > 0)
+
+
+def test_a_corpus_that_is_too_small_to_be_compressed_is_compared_exactly() -> None:
+    vector = unit(1, 16, seed=9)[0]
+    found = index_of("ivf_pq").nearest(vector, K)[1]
+    assert found[:K].tolist() == plain(vector, np.ones(len(VECTORS), dtype=bool))
 
 
 def plain(vector: NDArray[np.float32], mask: NDArray[np.bool_]) -> list[int]:
@@ -40,14 +95,14 @@ def masks() -> dict[str, NDArray[np.bool_]]:
 
 
 @pytest.mark.parametrize("name", masks())
-@pytest.mark.parametrize("kind", ["flat", "hnsw", "walked"])
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf_pq", "walked"])
 def test_the_nearest_permitted_passages_are_found(
     kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "walked":  # whatever the share
         monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
         monkeypatch.setattr(vector_search, "LEAST_SHARE", 0.0)
-    index, mask = index_of("flat" if kind == "flat" else "hnsw"), masks()[name]
+    index, mask = index_of("hnsw" if kind == "walked" else kind), masks()[name]
     questions: list[Any] = [*unit(20, 16, seed=9), np.eye(16, dtype=np.float32)[0]]
     met, wanted = 0, 0
     for vector in questions:

@@ -53,12 +53,12 @@ class DyingEmbedder(HashingEmbedder):
         return super().encode_passages(texts)
 
 
-@pytest.mark.parametrize("index", ["flat", "hnsw"])
+@pytest.mark.parametrize("index", ["flat", "hnsw", "ivf_pq"])
 def test_a_dense_arm_keeps_the_contract(corpus: Corpus, tmp_path: Path, index: str) -> None:
     check_arm(build(corpus, tmp_path, index=index), corpus)
 
 
-@pytest.mark.parametrize("index", ["flat", "hnsw"])
+@pytest.mark.parametrize("index", ["flat", "hnsw", "ivf_pq"])
 def test_search_equals_the_sort_of_all_inner_products(corpus: Corpus, tmp_path: Path, index: str) -> None:
     arm = build(corpus, tmp_path, index=index)
     passages = list(corpus)
