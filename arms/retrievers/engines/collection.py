@@ -80,7 +80,10 @@ class Row:
 
 
 class Collection(Protocol):
-    """A collection of an engine; thread-safe. What it raises besides ArmError is of its client."""
+    """A collection of an engine; thread-safe. What it raises besides ArmError is of its client.
+
+    One whose every write makes a file may have an attribute `batch`, for passages of one write.
+    """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages that share words with a question and that its caller may see, best first."""

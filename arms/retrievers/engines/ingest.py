@@ -28,7 +28,10 @@ FORMAT = 1
 """Of what is stored of a passage: a higher one writes every passage again."""
 
 BATCH = 500
-"""Passages between two stored positions."""
+"""Passages between two stored positions, unless the collection has a `batch` of its own."""
+
+PAGE = 1000
+"""Ids that are looked up or deleted at a time."""
 
 
 class Passages(Protocol):
@@ -101,6 +104,7 @@ def ingest(
     model = "" if embedded is None else embedded.model
     version = version_of(corpus, model)
     state = collection.state()
+    empty = state is None
     if state is None and (n := collection.count()):
         raise ArmError(f"the collection has {n:,} passages that were not put there by ingest: name another")
     if state is not None:
@@ -112,9 +116,9 @@ def ingest(
         before = state.version if state is not None and state.version == state.next else ""
         state = State(before, version, corpus.name, model, 0)
         collection.keep(state)
-    written, total = 0, len(corpus)
-    for positions in _batches(range(state.done, total)):
-        written += _put(corpus, collection, embedded, positions)
+    written, total, batch = 0, len(corpus), getattr(collection, "batch", BATCH)
+    for positions in _batches(range(state.done, total), batch):
+        written += _put(corpus, collection, embedded, positions, empty=empty)
         state = replace(state, done=positions[-1] + 1)
         collection.keep(state)
         if progress is not None:
@@ -162,15 +166,20 @@ def _check(state: State, corpus: str, model: str) -> None:
 
 
 def _put(
-    corpus: Passages, collection: Collection, embedded: Embedded | None, positions: Sequence[int]
+    corpus: Passages,
+    collection: Collection,
+    embedded: Embedded | None,
+    positions: Sequence[int],
+    *,
+    empty: bool,
 ) -> int:
-    """Write what is new or has changed, and return how much that was."""
+    """Write what is new or has changed, all where the collection was empty; return how much that was."""
     model, vectors = ("", None) if embedded is None else (embedded.model, embedded.vectors)
     rows = [
         Row(passage, digest_of(passage, model), None if vectors is None else vectors[position])
         for position, passage in zip(positions, corpus.passages(positions), strict=True)
     ]
-    there = collection.digests([row.passage.id for row in rows])
+    there = {} if empty else collection.digests([row.passage.id for row in rows])
     changed = [row for row in rows if there.get(row.passage.id) != row.digest]
     if changed:
         collection.write(changed)
@@ -189,15 +198,15 @@ def _delete_others(corpus: Passages, collection: Collection) -> int:
     if surplus == 0:
         return 0
     others: list[str] = []
-    for page in _batches(collection.ids()):
+    for page in _batches(collection.ids(), PAGE):
         known: Several[str] = corpus.known(page)
         others += [one for one in page if one not in known]
-    for page in _batches(others):
+    for page in _batches(others, PAGE):
         collection.delete(page)
     return len(others)
 
 
-def _batches(values: Iterable[T]) -> Iterator[list[T]]:
+def _batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
     left = iter(values)
-    while batch := list(islice(left, BATCH)):
+    while batch := list(islice(left, size)):
         yield batch

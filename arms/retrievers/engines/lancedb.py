@@ -46,6 +46,8 @@ class Predicates(TextDialect):
 class LanceTable:
     """A table of LanceDB."""
 
+    batch = 10_000
+
     def __init__(self, params: LanceParams) -> None:
         self._module = client("lancedb", "lancedb")
         self._place, self._name = params.path, params.collection

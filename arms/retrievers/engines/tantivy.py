@@ -66,6 +66,8 @@ class Clauses(FactsDialect[Any]):
 class TantivyIndex:
     """An index of Tantivy in a folder."""
 
+    batch = 10_000
+
     def __init__(self, params: TantivyParams) -> None:
         self._module: Any = client("tantivy", "tantivy")
         self._folder = Path(params.path).expanduser() / params.collection

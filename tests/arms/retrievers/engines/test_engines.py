@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage, Query
 from arms.filters import Comparison, Compound, permits
-from arms.retrievers.engines import ingest as ingesting
 from arms.retrievers.engines.collection import Collection, Row, State
 from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
 from arms.retrievers.engines.ingest import Embedded, ingest, version_of
@@ -201,24 +200,26 @@ class _KilledError(Exception):
 
 
 def test_a_killed_run_goes_on_where_it_was(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingesting, "BATCH", BATCH)
     corpus = InMemory([Passage(f"p{n}", "", f"word {n}") for n in range(2 * BATCH + 7)])
     collection = engine.fresh()
+    monkeypatch.setattr(collection, "batch", BATCH, raising=False)
 
     def die(_stage: str, done: int, _total: int | None) -> None:
         if done > BATCH:
             raise _KilledError
 
     vectors = embedded(corpus) if engine.backbone else None
+    looked_at: list[str] = []
+    digests = collection.digests
+    monkeypatch.setattr(collection, "digests", lambda ids: [looked_at.extend(ids), digests(ids)][1])
     with pytest.raises(_KilledError):
         ingest(corpus, collection, vectors, die)
+    assert looked_at == [], "of an empty collection, no passage is looked up"
     kept = collection.state()
     assert kept is not None
     assert kept.done == 2 * BATCH
     assert kept.shown == f"..{version_of(corpus, kept.model)}"
-    looked_at: list[str] = []
-    digests = collection.digests
-    monkeypatch.setattr(collection, "digests", lambda ids: [looked_at.extend(ids), digests(ids)][1])
+    looked_at.clear()
     again = ingest(corpus, collection, vectors)
     assert again.written == 7
     assert looked_at == [f"p{n}" for n in range(2 * BATCH, 2 * BATCH + 7)]
