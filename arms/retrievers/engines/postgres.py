@@ -42,6 +42,13 @@ class PostgresParams(ServerParams):
     language: str = Field(
         "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
     )
+    build_memory_mb: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Memory in MB in which `ingest` builds the index of vectors, faster where all of "
+        "it fits; null for the server's own `maintenance_work_mem`.",
+    )
     fields: Columns = Field(Columns(), description="Columns, for a table that something else fills.")
 
     @property

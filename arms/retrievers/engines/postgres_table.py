@@ -214,6 +214,8 @@ class PostgresTable:
         with self._connected() as connection:
             run = connection.exec_driver_sql
             run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
+            if self._params.build_memory_mb is not None:
+                run(f"SET LOCAL maintenance_work_mem = '{self._params.build_memory_mb}MB'")
             dims = run(
                 "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%(t)s) "
                 "AND attname = 'embedding' AND NOT attisdropped",

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from arms.filters import Comparison
@@ -140,6 +141,20 @@ def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> N
     nothing = Comparison(type="eq", key="x", value=1)
     assert arm.search(Query("the", where=nothing), 5).passages == ()
     assert arm.version == ""
+    postgres.drop(url)
+
+
+def test_vectors_are_indexed_in_the_memory_that_an_arm_names(postgres: Server) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url, ran = postgres.fresh(), list[str]()
+    params = {"url": url, "collection": "passages", "backbone": "b", "build_memory_mb": 8}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(3)
+    sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
+    table.finish()
+    where = next(n for n, statement in enumerate(ran) if "USING hnsw" in statement)
+    assert "SET LOCAL maintenance_work_mem = '8MB'" in ran[:where]
     postgres.drop(url)
 
 
