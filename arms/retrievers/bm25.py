@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rank_bm25 import BM25Okapi
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
@@ -123,6 +123,13 @@ class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
         self.avgdl = sum(self.doc_len) / self.corpus_size
         return found
 
+    def by_term(self, order: NDArray[np.integer], n_terms: int) -> csc_array:
+        """Return the counts by term, the documents of each in this order, and give up the arrays."""
+        rows = csr_array((self.times, self.terms, self.ends), shape=(len(order), n_terms), dtype=np.int32)
+        del self.times, self.terms
+        rows = rows[order]
+        return rows.tocsc()  # sorts by counting, and keeps the order of the rows
+
 
 class Columns:
     """The weight of every word in every passage, stored by word; memory-mapped when loaded.
@@ -174,13 +181,10 @@ class Columns:
             counts = _Counts(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
         except ZeroDivisionError:
             raise ValueError("no passage has a word to index: are all of them stop words?") from None
-        n_terms, n_documents = len(vocabulary), len(order)
+        n_terms = len(vocabulary)
         lengths = np.asarray(counts.doc_len, dtype=np.float64)
         damping = params.k1 * (1 - params.b + params.b * lengths / counts.avgdl)
-        times = csr_array(
-            (counts.times, counts.terms, counts.ends), shape=(n_documents, n_terms), dtype=np.int32
-        )
-        by_term = times[order].tocsc()  # sorts by counting, and keeps the rows of a term in order
+        by_term = counts.by_term(order, n_terms)
         starts, rows = by_term.indptr.astype(np.int64), by_term.indices.astype(np.int32, copy=False)
         rarity = np.fromiter(map(counts.idf.__getitem__, range(n_terms)), np.float64, n_terms)
         weights = np.empty(len(rows))
