@@ -11,7 +11,7 @@ training questions and the same embedding, and scored on the same held-out ones:
     routerdc      seven models; the published split; accuracy of each task
     online        policies that learn from the one answer that they drew, net of its cost
 
-Published figures stand beside them, from the papers. Intervals are of 95 %, by a bootstrap over questions.
+Intervals are of 95 %, by a bootstrap over questions.
 """
 
 import os
@@ -28,7 +28,6 @@ import typer
 from model_metrics import average_gap_recovered, calibrated, calls_at, gap_recovered
 from model_peers import PAIRWISE, PEERS
 from model_plots import draw
-from model_published import ROUTELLM, ROUTERDC, TASKS
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
@@ -60,6 +59,15 @@ LISTED = {"mixtral": 0.24, "gpt4": 24.7}
 """Dollars a million tokens; of RouteLLM, arXiv:2406.18665."""
 
 FOLDS, RESAMPLES, LABELS, ORDERS, ASKED = 5, 300, 1500, 3, 3000
+
+TASKS: Mapping[str, str] = {
+    "MMLU": "mmlu_test",
+    "ARC-C": "arc_challenge_test",
+    "HumanEval": "humaneval_test",
+    "PreAlgebra": "MATH_prealgebra",
+    "MBPP": "mbpp",
+}
+"""Tasks of RouterDC that the file has, by their names there; it is trained on the first three."""
 
 TRAINING = ("gsm8k-train", "humaneval_train", "arc_challenge_train", "mmlu_train")
 """Tasks of RouterDC's training in the file, of each 1,000 questions; smaller ones are repeated."""
@@ -286,10 +294,6 @@ def routellm(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict[st
                 cells.append(f"{kept:.1%} at {calls:.1%}")
             table.append([f"**{router}**" if router in OURS else router, *cells])
         table.append(["random", "0.500", "50.0%", "80.0%", *random_needs(weak[rows], strong[rows])])
-        for published, figures in ROUTELLM.get(title.partition(",")[0], {}).items():
-            table.append(
-                [f"{published}, published", f"{figures[2]:.3f}", *(f"{x:.1f}%" for x in figures[:2])]
-            )
         targets = [f"calls at {need.target:.0%}" for need in needs]
         least, most = weak[rows].mean(), strong[rows].mean()
         print(f"\n## RouteLLM, {title}: {len(rows):,} questions, Mixtral {least:.4f}, GPT-4 {most:.4f}")
@@ -313,7 +317,7 @@ def resampled(gain: Floats, weak: Floats, strong: Floats, rows: Rows) -> list[fl
 
 
 def routerdc(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> None:
-    """Print the accuracy of each task, beside the published one."""
+    """Print the accuracy of each task."""
     tasks, quality = tasks_of(data), data.outcomes.scores["em"]
     parts = {name: np.flatnonzero(tasks == task) for name, task in TASKS.items()}
     print(f"\n## RouterDC: {', '.join(f'{len(rows):,} of {name}' for name, rows in parts.items())}")
@@ -326,8 +330,6 @@ def routerdc(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> None:
         means = [100.0 * right[rows].mean() for rows in parts.values()]
         errors = [100.0 * right[rows].std() / np.sqrt(len(rows)) for rows in parts.values()]
         table.append(accuracies(f"**{router}**" if router in OURS else router, means))
-    for router, means in ROUTERDC.items():
-        table.append(accuracies(f"{router}, published", means))
     table.append(["standard error of ours", *(f"{error:.2f}" for error in errors), "", ""])
     markdown(["", *parts, "mean of the first three", "mean of the last two"], table)
 
