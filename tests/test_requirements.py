@@ -34,6 +34,7 @@ OPTIONAL = (
     "tantivy",
     "lancedb",
     "milvus",
+    "documents",
 )
 """The extras of the service. The others are of those who develop it: its code may not import them."""
 
