@@ -349,6 +349,7 @@ class ArmDescription(Request):
     action: StrictBool = True
     host: Text = "Arms"
     answering: WritingSpec = WritingSpec()
+    cache: StrictBool = False
 
 
 class ArmsReplacement(Request):

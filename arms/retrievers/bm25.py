@@ -9,13 +9,12 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rank_bm25 import BM25Okapi
-from scipy.sparse import csc_array, csr_array
 
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
@@ -23,6 +22,9 @@ from arms.indexes import build_once
 from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from arms.tokenizer import StopWords, words
 from arms.top_k import best
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 FORMAT = 1
 """Format of the files below; raised when their contents change."""
@@ -123,8 +125,10 @@ class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
         self.avgdl = sum(self.doc_len) / self.corpus_size
         return found
 
-    def by_term(self, order: NDArray[np.integer], n_terms: int) -> csc_array:
+    def by_term(self, order: NDArray[np.integer], n_terms: int) -> "csc_array":
         """Return the counts by term, the documents of each in this order, and give up the arrays."""
+        from scipy.sparse import csr_array  # a service that only searches does not load it
+
         rows = csr_array((self.times, self.terms, self.ends), shape=(len(order), n_terms), dtype=np.int32)
         del self.times, self.terms
         rows = rows[order]

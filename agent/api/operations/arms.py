@@ -92,6 +92,7 @@ def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
         "params": _masked(spec.params),
         "host": spec.host,
         "answering": spec.answering.model_dump(exclude_none=True),
+        "cache": spec.cache,
         "backbones": sorted(info.backbones),
         "features": dict(info.features),
         "enabled": info.enabled,

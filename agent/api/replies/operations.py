@@ -19,6 +19,7 @@ class Arm(Reply):
     params: dict[str, Any]
     host: str
     answering: WritingSpec
+    cache: bool
     backbones: list[str]
     features: dict[str, float]
     enabled: bool

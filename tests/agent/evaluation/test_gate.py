@@ -160,8 +160,6 @@ async def test_an_evaluation_of_something_else_is_no_verdict(store: Store, other
 
 
 async def test_a_version_that_cannot_be_evaluated_is_held_and_tried_anew_the_next_time(store: Store) -> None:
-    with pytest.raises(UndecidedError):
-        await asked(store, 3)
     with working(store, lambda mine: evaluations.fail(store, mine, f"killed, the {mine.seq}. time", NOW)):
         for seq in (1, 2):
             assert await asked(store, 3, wait_s=30.0) == {

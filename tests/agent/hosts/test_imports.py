@@ -38,8 +38,9 @@ def opened(folder: Path, arms: dict[str, Any]) -> set[str]:
     source = str(write_corpus(folder / "corpus.jsonl"))
     backbones = {"tiny": {"model": "hashing:8"}, "absent": {"model": "/there/is/none"}}
     config = {**CONFIG, "arms": arms, "backbones": backbones, "corpus": {"name": "a", "source": source}}
-    words = [json.dumps({**config, "home": str(folder)}), *HEAVY]
-    found = subprocess.run([sys.executable, "-c", OPEN, *words], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", OPEN, json.dumps({**config, "home": str(folder)}), *HEAVY]
+    subprocess.run(command, check=True, capture_output=True)  # builds the indexes, which a replica finds
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
     return set(found.stdout.split())
 
 
