@@ -21,8 +21,6 @@ from hypothesis import settings
 from feedback.log import schema
 from tests.postgres import Server, running
 
-ROOT = Path(__file__).parents[1]
-
 settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
 settings.load_profile("armwise")
 
@@ -38,20 +36,9 @@ def _one_secret() -> Iterator[None]:
         yield
 
 
-LONGEST = ("live", "test_commands")
-"""Folders and files that take longest to finish: they begin."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those of the live service, which is started once."""
-
-    def place(item: pytest.Item) -> str:
-        return "live" if item.path.parent.name == "live" else item.path.stem
-
-    items.sort(key=lambda item: LONGEST.index(name) if (name := place(item)) in LONGEST else len(LONGEST))
-    for item in items:
-        live = place(item) == "live"
-        item.add_marker(pytest.mark.xdist_group("live" if live else str(item.path.relative_to(ROOT))))
+    """Begin with the tests of a real service, whose file takes longest to finish."""
+    items.sort(key=lambda item: item.path.parent.name != "live")
 
 
 @sa.event.listens_for(sa.Engine, "connect")
