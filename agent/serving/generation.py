@@ -74,7 +74,7 @@ def reported(report: Report, model: str) -> Iterator[None]:
     report(worked=key)
 
 
-def models_of(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
+def llms_of(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
     """Return the language model of each arm, where an answer is asked for."""
     return {name: info.answering.llm for name, info in arms.items()} if ask.messages else {}
 

@@ -26,7 +26,7 @@ from agent.serving.decide import (
     scorers_of,
 )
 from agent.serving.execution import TurnCommit, TurnRecorder, tokens_in
-from agent.serving.generation import Model, k_of, models_of, prompt_of, reported
+from agent.serving.generation import Model, k_of, llms_of, prompt_of, reported
 from agent.serving.messages import (
     AnsweredElsewhereError,
     ArmInfo,
@@ -118,7 +118,7 @@ class TurnLoop:
         with turns.deciding() as span:
             query, context = await self.describe(ask, arms, serving)
             live = eligible(ask, arms, restricted=self.restricted)
-            models = models_of(ask, arms)
+            models = llms_of(ask, arms)
             masked = refused(ask, arms, restricted=self.restricted)
             masked |= decider.masked(live, models=models)
             names = [name for name in live if name not in masked]
@@ -187,7 +187,7 @@ class TurnLoop:
             AnsweredElsewhereError: Another process has carried it out meanwhile.
         """
         arms = self.known
-        self.decider.masked([decision.drawn], models=models_of(ask, arms))
+        self.decider.masked([decision.drawn], models=llms_of(ask, arms))
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
         async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
