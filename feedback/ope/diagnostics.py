@@ -50,7 +50,9 @@ class Diagnostics:
         largest_weight: Largest p_target / p_log of a drawn arm.
         mean_weight: Mean of p_target / p_log. Its expectation is 1 if the propensities are right
             and the log could draw every arm of the target.
-        mean_weight_error: Standard error of that mean; None for a single question.
+        mean_weight_error: Standard error of that mean; None for a single question. Where the log's
+            distributions are known, at least that which draws from them have: a sample that lacks the few
+            rows of large weight underestimates it.
         overlap: Each arm, in the order of the columns.
         excluded: Examples that were left out, by reason.
     """
@@ -83,6 +85,7 @@ def diagnose(
     *,
     excluded: Mapping[str, int] | None = None,
     questions: Integers | None = None,
+    p_log: Floats | None = None,
 ) -> Diagnostics:
     """Return the diagnostics of a target on a log.
 
@@ -92,6 +95,8 @@ def diagnose(
         excluded: Examples that were left out of the sample, by reason.
         questions: Codes from 0, shape (n,): rows with the same code are taken as one
             observation by the error of the mean weight. Each row by itself when None.
+        p_log: The log's distribution in each row, shape (n, n_arms); None where only the propensities of
+            the drawn arms are known.
 
     Raises:
         ValueError: Another number of names than of columns.
@@ -112,7 +117,7 @@ def diagnose(
         effective_n=effective_size(weight),
         largest_weight=float(weight.max()),
         mean_weight=float(weight.mean()),
-        mean_weight_error=_error_of_mean(weight, questions),
+        mean_weight_error=_error_of_mean(sample, questions, p_log),
         overlap=_overlaps(sample, arms),
         excluded=dict(excluded or {}),
     )
@@ -137,13 +142,22 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     )
 
 
-def _error_of_mean(weight: Floats, questions: Integers | None) -> float | None:
+def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | None) -> float | None:
     """Return the standard error of the mean weight, with groups of rows as observations; None for one."""
-    n = len(weight)
+    weight, n = sample.weight, len(sample)
     pull = weight - weight.mean()
     if questions is not None:
         pull = np.bincount(questions, pull)
     groups = len(pull)
     if groups < 2:
         return None
-    return float(np.sqrt(pull @ pull * groups / (groups - 1))) / n
+    seen = float(np.sqrt(pull @ pull * groups / (groups - 1))) / n
+    return seen if p_log is None else max(seen, _error_of_draws(sample.p_target, p_log))
+
+
+def _error_of_draws(p_target: Floats, p_log: Floats) -> float:
+    """Return the standard deviation of the mean weight of independent draws from `p_log`."""
+    drawable = np.where(p_log > 0.0, p_target, 0.0)
+    ratio = np.divide(drawable, p_log, out=np.zeros_like(p_log), where=p_log > 0.0)
+    away = ratio - drawable.sum(axis=1, keepdims=True)
+    return float(np.sqrt((p_log * away * away).sum())) / len(p_log)

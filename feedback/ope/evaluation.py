@@ -180,8 +180,9 @@ class _TargetTerms:
             terms, (value, beyond) = seen.terms[name], values[name]
             note = _note(value, beyond)
             estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
+        log = seen.log
         diagnostics = diagnose(
-            self.sample, seen.log.arms, excluded=seen.log.excluded, questions=seen.log.questions
+            self.sample, log.arms, excluded=log.excluded, questions=log.questions, p_log=log.p_log
         )
         return Evaluation(seen.log, tuple(estimates), diagnostics, seen.weight)
 

@@ -96,8 +96,8 @@ class GateFigures:
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
         expected_weight: Its expectation: the overlap; 1 where that is not known.
-        weight_error: Standard error of the mean weight, with questions as observations; None for a single
-            question.
+        weight_error: Standard error of the mean weight, with questions as observations, and at least that
+            of draws from the logged distributions; None for a single question.
         overlap: Share of the candidate's choices that the log could have drawn; None where only the
             probabilities of the drawn arms are known.
         checked: Decisions whose propensities were recomputed.
@@ -203,7 +203,7 @@ def judge(
         log, p_target = log.where(decided), p_target[decided]
     order = np.argsort(log.at, kind="stable")
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
-    seen = diagnose(sample, log.arms, questions=log.questions)
+    seen = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
     reach, overlap = None, np.ones(n)
     if log.p_log is not None:
         reach = log.reach(p_target)[order]

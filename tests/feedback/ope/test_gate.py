@@ -238,7 +238,8 @@ def test_figures_are_what_they_are_called() -> None:
     assert (seen.n, seen.checked, seen.mismatched, seen.overlap) == (3_000, 100, 0, pytest.approx(1.0))
     assert seen.served == pytest.approx(log.reward.mean())
     assert seen.mean_weight == pytest.approx(weight.mean())
-    assert seen.weight_error == pytest.approx(stats.sem(weight))
+    of_draws = ((CANDIDATE**2 / SERVED).sum() - 1.0) ** 0.5 / len(log) ** 0.5
+    assert seen.weight_error == pytest.approx(max(stats.sem(weight), of_draws))
     assert seen.effective_n == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
     assert seen.largest_share == pytest.approx(weight.max() / weight.sum())
 
@@ -318,9 +319,23 @@ def test_further_decisions_grow_with_the_square_of_the_distances_of_bound_and_ma
     assert n + more == pytest.approx(n * ratio * ratio, abs=50)
 
 
+def test_a_log_without_the_rare_rows_of_large_weight_is_too_small_and_not_wrong() -> None:
+    n, drawn, reward = 100, np.zeros(100, dtype=np.int64), np.tile([0.4, 0.6], 50)
+    log = Log.from_arrays(("a", "b", "c"), drawn, reward, p_log=np.tile([0.99, 0.005, 0.005], (n, 1)))
+    candidate = np.tile([[0.7, 0.3, 0.0], [0.8, 0.2, 0.0]], (n // 2, 1))
+    verdict = judge(SPEC, log, candidate, reward_range=(0.0, 1.0), checked=n)
+    assert verdict.figures.mean_weight < 0.8
+    assert not any("mean weight" in reason for reason in verdict.reasons)
+    wrong = replace(log, p_log=np.tile([0.5, 0.25, 0.25], (n, 1)), propensity=np.full(n, 0.5))
+    assert any(
+        "mean weight" in reason
+        for reason in judge(SPEC, wrong, candidate, reward_range=(0.0, 1.0), checked=n).reasons
+    )
+
+
 def test_a_candidate_that_is_the_served_policy_is_held_for_its_gain_alone() -> None:
     verdict = verdict_of(made_log(), SERVED)
-    assert (verdict.figures.mean_weight, verdict.figures.weight_error) == (1.0, 0.0)
+    assert (verdict.figures.mean_weight, verdict.figures.weight_error) == (1.0, pytest.approx(0.0, abs=1e-12))
     [reason] = verdict.reasons
     assert "; the candidate does not look better." in reason
 
