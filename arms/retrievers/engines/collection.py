@@ -86,11 +86,14 @@ class Collection(Protocol):
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages that share words with a question and that its caller may see, best first."""
+        """Return passages that share words with a question, which has some, and that its caller may see.
+
+        The best come first.
+        """
         ...
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the passages nearest to a vector that the caller may see, best first."""
+        """Return the passages nearest to a vector, which is not 0, that the caller may see, best first."""
         ...
 
     def create(self, dim: int | None) -> None:
@@ -253,17 +256,23 @@ class EngineArm:
         return self.asked(lambda: self._version(False)) or ""
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Return the `k` best passages. Raises MissingEmbeddingError, ArmError."""
+        """Return the `k` best passages; none by words that are none, or by a vector of zeros.
+
+        Raises MissingEmbeddingError, ArmError.
+        """
         params = self.params
         n = max(k, params.depth) if params.mode == "hybrid" else k
-        rankings = []
+        rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
-            rankings.append(_ranked(self.asked(lambda: self.collection.lexical(query, n)), n))
+            has_words = any(character.isalnum() for character in query.text)
+            found = self.asked(lambda: self.collection.lexical(query, n)) if has_words else []
+            rankings.append(_ranked(found, n))
         if params.mode != "lexical":
             vector = query.embedding(params.backbone or "", arm=self.name)
             if not np.isfinite(vector).all():
                 raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
-            rankings.append(_ranked(self.asked(lambda: self.collection.dense(vector, query, n)), n))
+            found = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
+            rankings.append(_ranked(found, n))
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
 
     def asked(self, ask: Callable[[], T]) -> T:

@@ -62,9 +62,7 @@ class Index:
         return self._found({"query": {"bool": words}}, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine; a vector of zeros is near to none."""
-        if not vector.any():
-            return []
+        """Return the nearest passages by the cosine."""
         near = self.nearest(vector.astype(float).tolist(), k, condition_of(query, Clauses()))
         return self._found(near, k)
 

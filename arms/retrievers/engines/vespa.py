@@ -76,15 +76,11 @@ class Documents:
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
-        if not any(c.isalnum() for c in query.text):
-            return []
         words = f"default contains ({{targetHits: {max(k, CANDIDATES)}}}text(@question))"
         return self._found(words, query, k, {"question": query.text, "ranking": "words"})
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the angle; a vector of zeros is near to none."""
-        if not vector.any():
-            return []
+        """Return the nearest passages by the angle."""
         near = f"({{targetHits: {k}}}nearestNeighbor(vector, near))"
         asked = {"input.query(near)": vector.astype(float).tolist(), "ranking": "near"}
         return self._found(near, query, k, asked)

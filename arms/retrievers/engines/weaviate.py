@@ -84,15 +84,11 @@ class Objects:
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
-        if not any(c.isalnum() for c in query.text):
-            return []
         words = f'bm25: {{query: {literal(query.text)}, properties: ["title", "text"]}}'
         return self._found(words, query, k, "score")
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
-        """Return the nearest passages by the cosine; a vector of zeros is near to none."""
-        if not vector.any():
-            return []
+        """Return the nearest passages by the cosine."""
         near = f"nearVector: {{vector: {literal(vector.astype(float).tolist())}}}"
         return self._found(near, query, k, "distance")
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -262,6 +263,13 @@ def test_a_question_of_any_text_is_answered(engine: Engine, filled: Collection) 
     for text in ("it's; DROP TABLE x --", "%s %(p0)s :name", "a\0b", "((", "AND OR NOT", "\\", "x:y^2~"):
         collection = engine.arm(filled, "lexical").search(ask(text), 3)
         assert all(math.isfinite(p.score) for p in collection.passages)
+
+
+def test_nothing_is_near_to_a_vector_of_zeros(engine: Engine, filled: Collection) -> None:
+    if engine.backbone is None:
+        pytest.skip("it has no vectors")
+    asked = Query("word", {engine.backbone: np.zeros(4, dtype=np.float32)})
+    assert engine.arm(filled, "dense").search(asked, 3).passages == ()
 
 
 def test_a_second_client_finds_what_the_first_put_there(engine: Engine, filled: Collection) -> None:

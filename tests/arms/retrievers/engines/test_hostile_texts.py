@@ -129,8 +129,11 @@ def test_a_refused_question_says_nothing_of_the_engine(
 
 
 @pytest.mark.parametrize("text", ["", "  ", "?!", '"{}('])
-def test_a_question_without_a_word_asks_nothing(double: Double, text: str) -> None:
-    assert arm_over(double, key_env=None).collection.lexical(Query(text), 3) == []
+def test_a_question_without_a_word_asks_nothing(
+    double: Double, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.delattr(type(double), "reply")
+    assert arm_over(double, key_env=None).search(Query(text), 3).passages == ()
 
 
 def test_a_refused_passage_is_named(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
