@@ -13,11 +13,11 @@ from agent.routers import cost_quality
 from arms.portfolio import Outcomes
 
 COLOURS = {
-    "blend": RED,
-    "ridge": GREEN,
+    "trees": RED,
+    "network": GREEN,
     "kNN, k = 40 (RouterBench)": BLUE,
     "MLP (RouterBench)": PURPLE,
-    "similarity ranking (RouteLLM)": BLUE,
+    "similarity ranking (RouteLLM)": ORANGE,
     "matrix factorization (RouteLLM)": PURPLE,
 }
 """Routers that are drawn."""
@@ -58,6 +58,7 @@ def draw(
         )
     left.set_xlabel("dollars for 1,000 questions", color=INK)
     left.set_ylabel("quality, %", color=INK)
+    left.set_ylim(bottom=40)  # room for the legend
     _dress(left, "RouterBench, eleven models")
     left.legend(frameon=False, fontsize=8.5, loc="lower right")
     right.plot([0, 100], [0, 100], color=INK, linewidth=1.4, linestyle="--", label="random")

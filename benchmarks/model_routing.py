@@ -368,7 +368,7 @@ def online(data: DataSet, plays: Mapping[Play, tuple[Curve, Floats]]) -> dict[st
             [
                 policy,
                 f"{np.mean(gains):+.4f} +- {np.std(gains):.4f}",
-                *(f"{earned:.3f} at {1000 * cost:.2f}" for cost, earned in points[policy]),
+                *(f"{earned:.3f} at {spent_on(data.name, cost)}" for cost, earned in points[policy]),
                 f"{np.mean(first):+.4f}",
                 f"{np.mean(last):+.4f}",
             ]
@@ -377,6 +377,14 @@ def online(data: DataSet, plays: Mapping[Play, tuple[Curve, Floats]]) -> dict[st
     headings = [f"weight {weight:.3g}" for weight in weights]
     markdown(["", "AIQ beside the zero router", *headings, "reward, first 300", "reward, last third"], table)
     return points
+
+
+def spent_on(name: str, cost: float) -> str:
+    """Return dollars for 1,000 questions; the share of strong calls where only models have prices."""
+    if name != "routellm":
+        return f"{1000 * cost:.2f}"
+    weak, strong = LISTED.values()
+    return f"{(cost - weak) / (strong - weak):.0%}"
 
 
 def main(
