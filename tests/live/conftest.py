@@ -168,6 +168,7 @@ def _configuration(folder: Path, port: int, **settings: Any) -> Path:
             "dense": {"kind": "dense", "params": {"backbone": "apart"}},
             "rrf": {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}},
             "oracle": {"kind": "tests.live.arm:Oracle", "params": {"steps": 2}},
+            "kept": {"kind": "dense", "params": {"backbone": "apart"}, "cache": True},
         },
         "llm": {"engine": "embedded" if has_model else "scripted"},
         "http": {"request_s": 60.0},  # what clients hold in a test stays held, on a slow machine too

@@ -34,7 +34,7 @@ from feedback.training_log import epochs
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
-ARMS = ["none", "bm25", "dense", "rrf", "oracle"]
+ARMS = ["none", "bm25", "dense", "rrf", "oracle", "kept"]
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [
     {"role": "user", "content": "Which city stands beside the bridge?"}
 ]
@@ -183,6 +183,23 @@ def test_an_arm_finds_the_passage_that_is_about_the_question(live: Live, arm: st
     body = {"query": "the bridge stands beside the mountain", "model": f"arm/{arm}", "k": 3}
     found = live.client.post("/v1/retrieve", json=body).json()
     assert "p3" in [passage["id"] for passage in found["passages"]]
+
+
+def test_what_one_replica_has_searched_no_other_searches_again(live: Live) -> None:
+    body = {"query": "the lake stands beside the bridge", "model": "arm/kept", "k": 3}
+
+    def ask() -> tuple[list[str], dict[str, Any]]:
+        found = live.client.post("/v1/retrieve", json=body).json()
+        kept = live.client.get(f"/v1/decisions/{found['agent']['decision_id']}").json()
+        return [passage["id"] for passage in found["passages"]], kept
+
+    passages, first = ask()
+    assert not first["cached"]
+    until(lambda: ask()[1]["cached"])  # it is kept after the answer
+    again = [ask() for _ in range(16)]
+    assert all(kept["cached"] and kept["cost"]["steps"] == 0 for _, kept in again)
+    assert all(found == passages for found, _ in again)
+    assert {kept["index_version"] for _, kept in again} == {first["index_version"]}
 
 
 def test_a_router_looks_at_what_the_arms_find_and_is_paid_for(live: Live) -> None:
