@@ -12,6 +12,7 @@ import numpy as np
 from arms.base import Arm, Query
 from arms.retrievers import ArmSpec, Resources
 from arms.retrievers.dense import DenseParams, shared_index
+from arms.retrievers.engines.postgres_words import literal
 from arms.retrievers.engines.qdrant import sparse
 from arms.tokenizer import words
 from arms.top_k import best
@@ -114,18 +115,26 @@ def bare_tantivy(collection: Any, _: str, __: str) -> Callable[[Query], Any]:
     return search
 
 
-def bare_postgres(_: Any, mode: str, url: str) -> Callable[[Query], Any]:
-    """Return a search by a prepared statement of psycopg."""
-    connection = connected(url)
+def bare_postgres(collection: Any, mode: str, url: str) -> Callable[[Query], Any]:
+    """Return the first of the same searches by prepared statements of psycopg."""
+    connection, known = connected(url), collection._word_statistics()
     connection.execute("SET hnsw.ef_search = 128")
     near = "SELECT id, title, text FROM passages ORDER BY embedding <=> %s::vector LIMIT 10"
-    asked = "replace(plainto_tsquery('english', %s)::text, ' & ', ' | ')::tsquery"
+    weighted = "unnest(%s::tsquery[], %s::float8[]) AS asked (word, weight)"
+    rank = f"SELECT sum(weight * ts_rank(search, word, 1)) FROM {weighted}"
     by_words = (
-        f"SELECT id, title, text FROM passages, (SELECT {asked} AS words) AS asked WHERE search @@ words "
-        "ORDER BY ts_rank_cd(search, words, 1) DESC LIMIT 10"
+        f"SELECT id, title, text, ({rank}) AS score FROM passages WHERE search @@ %s::tsquery "
+        "ORDER BY score DESC LIMIT 10"
     )
+
+    def lexical(query: Query) -> Any:
+        found = connection.execute("SELECT lexeme FROM unnest(to_tsvector('english', %s))", [query.text])
+        words = [word for (word,) in found]
+        asked = " | ".join(map(literal, next(known.steps(words))))
+        return connection.execute(by_words, [[*map(literal, words)], known.weights(words), asked]).fetchall()
+
     if mode == "lexical":
-        return lambda query: connection.execute(by_words, [query.text]).fetchall()
+        return lexical
     return lambda query: connection.execute(near, [str(query.embeddings["minilm"].tolist())]).fetchall()
 
 

@@ -1,5 +1,7 @@
 """A table of PostgreSQL with words and vectors: searched, and filled."""
 
+import math
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from arms.base import ArmError, Passage, Query
 from arms.retrievers.engines.collection import Row, State
 from arms.retrievers.engines.conditions import condition_of, loaded_metadata, stored
 from arms.retrievers.engines.postgres import PostgresParams, Sql
+from arms.retrievers.engines.postgres_words import WordStatistics, literal
 
 STATES = "armwise_ingests"
 """Table of what was put into which table."""
@@ -25,6 +28,12 @@ SEARCH_WIDTH, MAX_WIDTH = 128, 1000
 """Candidates of a search by vectors, at least k, as of the kind `dense`; and the most that pgvector takes."""
 
 PAGE = 10_000
+
+STATISTICS_S = 600.0
+"""Seconds for which the statistics of words are taken for the present ones."""
+
+COUNTED_WORDS = 1_000
+"""A tenth of the most common words that PostgreSQL counts in a table that `ingest` fills."""
 
 
 class PostgresTable:
@@ -49,6 +58,7 @@ class PostgresTable:
             },
         )
         weakref.finalize(self, self._engine.dispose)
+        self._known_words = -math.inf, WordStatistics()
         names = params.fields
         self._table = ".".join(_quoted(part) for part in params.collection.split("."))
         self._id, self._text = _column(names.id), _column(names.text)
@@ -57,26 +67,72 @@ class PostgresTable:
         self._metadata = None if names.metadata is None else _column(names.metadata)
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
-        """Return passages with at least one word, by `ts_rank_cd`, shorter ones first among equals."""
-        # `plainto_tsquery` joins the words by &: not every word of a question is in its answer
+        """Return passages with at least one word, by `ts_rank` and how rare each word is.
+
+        Shorter ones come first among equals. A word that many passages have is asked for only where the rarer
+        ones find fewer than `k`.
+        """
+        words = self._words(query.text)
+        known, found = self._word_statistics(), list[Passage]()
+        for asked in known.steps(words) if words else ():
+            found = self._with_words(query, k, dict(zip(words, known.weights(words), strict=True)), asked)
+            if len(found) >= k:
+                break
+        return found
+
+    def _words(self, text: str) -> list[str]:
+        """Return the words of a text, as the language reduces them."""
+        with self._connected() as connection:
+            return list(
+                connection.exec_driver_sql(
+                    f"SELECT lexeme FROM unnest(to_tsvector('{self._params.language}', %(text)s))",
+                    {"text": text.replace("\0", " ")},
+                ).scalars()
+            )
+
+    def _word_statistics(self) -> WordStatistics:
+        """Return what is known of the words, at most `STATISTICS_S` seconds old."""
+        now = time.monotonic()
+        asked_at, known = self._known_words
+        if now - asked_at < STATISTICS_S:
+            return known
+        with self._connected() as connection:
+            found = connection.exec_driver_sql(
+                "SELECT reltuples, most_common_elems::text::text[], most_common_elem_freqs FROM pg_class "
+                "JOIN pg_namespace ON pg_namespace.oid = relnamespace LEFT JOIN pg_stats ON "
+                "schemaname = nspname AND tablename = relname AND attname = %(column)s "
+                "WHERE pg_class.oid = to_regclass(%(table)s) ORDER BY inherited DESC NULLS LAST LIMIT 1",
+                {"column": self._params.fields.search, "table": self._table},
+            ).one_or_none()
+        known = WordStatistics()
+        if (
+            found is not None and found[1]
+        ):  # after the shares of the words come the least, the most and that of null
+            known = WordStatistics(float(found[0]), dict(zip(found[1], found[2], strict=False)))
+        self._known_words = now, known
+        return known
+
+    def _with_words(
+        self, query: Query, k: int, weights: Mapping[str, float], asked: Sequence[str]
+    ) -> list[Passage]:
         sql = Sql(self._metadata)
-        language = self._params.language
-        words = sql.parameter(query.text.replace("\0", " "))
-        asked = (
-            f"SELECT replace(plainto_tsquery('{language}', {words})::text, ' & ', ' | ')::tsquery AS words"
+        names, values = sql.parameter([*map(literal, weights)]), sql.parameter([*weights.values()])
+        score = (
+            f"(SELECT sum(weight * ts_rank({self._search}, word, 1)) "
+            f"FROM unnest({names}::tsquery[], {values}::float8[]) AS asked (word, weight))"
         )
-        score = f"ts_rank_cd({self._search}, asked.words, 1)"
-        return self._found(sql, query, score, f"{self._search} @@ asked.words", k, f", ({asked}) AS asked")
+        some = sql.parameter(" | ".join(map(literal, asked)))
+        return self._found(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
         sql = Sql(self._metadata)
         near = sql.parameter(_vector_text(vector))
         distance = f"{self._vector} <=> {near}::vector"
-        return self._found(sql, query, f"1 - ({distance})", f"{self._vector} IS NOT NULL", k, "", distance)
+        return self._found(sql, query, f"1 - ({distance})", f"{self._vector} IS NOT NULL", k, distance)
 
     def _found(
-        self, sql: Sql, query: Query, score: str, where: str, k: int, source: str, order: str | None = None
+        self, sql: Sql, query: Query, score: str, where: str, k: int, order: str | None = None
     ) -> list[Passage]:
         condition = condition_of(query, sql)
         limit = sql.parameter(k)
@@ -85,7 +141,7 @@ class PostgresTable:
         by = f"{score} DESC, {self._id}" if order is None else order
         statement = (
             f"SELECT {self._id}::text, {self._title}, {self._text}, {metadata}, {score} "
-            f"FROM {self._table} AS found{source} WHERE {where} AND {condition} ORDER BY {by} LIMIT {limit}"
+            f"FROM {self._table} AS found WHERE {where} AND {condition} ORDER BY {by} LIMIT {limit}"
         )
         with self._connected() as connection:
             if order is not None:
@@ -210,7 +266,7 @@ class PostgresTable:
             )
 
     def finish(self) -> None:
-        """Index the vectors, and let the planner count the rows."""
+        """Index the vectors, and let the planner count the rows and their words."""
         with self._connected() as connection:
             run = connection.exec_driver_sql
             run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
@@ -226,7 +282,9 @@ class PostgresTable:
                     f"CREATE INDEX IF NOT EXISTS {self._index('near')} ON {self._table} "
                     "USING hnsw (embedding vector_cosine_ops)"
                 )
+            run(f"ALTER TABLE {self._table} ALTER COLUMN search SET STATISTICS {COUNTED_WORDS}")
             run(f"ANALYZE {self._table}")
+        self._known_words = -math.inf, WordStatistics()
 
 
 class _Connected:

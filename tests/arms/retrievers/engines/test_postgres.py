@@ -1,0 +1,78 @@
+"""What is PostgreSQL's own: words are weighted by what its planner has counted."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import Passage, Query
+from arms.retrievers import ArmSpec
+from arms.retrievers.catalog import described
+from arms.retrievers.engines.ingest import ingest
+from arms.retrievers.engines.postgres_table import PostgresTable
+from arms.retrievers.engines.postgres_words import LOOKED_AT, WordStatistics
+from tests.arms.retrievers.engines.passages import InMemory
+from tests.postgres import Server
+
+SHARES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-7, 1.0), min_size=1)
+WORDS = st.lists(st.sampled_from("abcdefghij"), min_size=1, unique=True)
+
+
+@pytest.fixture
+def table(postgres: Server) -> Iterator[PostgresTable]:
+    """Two hundred passages with the words of the question, and one with the rarest of them alone."""
+    url = postgres.fresh()
+    table = PostgresTable(
+        described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+    )
+    common = [Passage(f"p{n}", "", f"An old river, an old country, number {n}.") for n in range(200)]
+    ingest(InMemory([*common, Passage("rare", "", "A bridge, and much that nobody asks for.")]), table, None)
+    yield table
+    postgres.drop(url)
+
+
+def test_the_rarest_word_of_a_question_decides(table: PostgresTable) -> None:
+    found = table.lexical(Query("Which old bridge crosses the old river of the country?"), 3)
+    assert found[0].id == "rare"
+    assert len(found) == 3
+
+
+def test_a_question_of_common_words_finds_passages_with_them(table: PostgresTable) -> None:
+    assert len(table.lexical(Query("old country"), 5)) == 5
+
+
+def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
+    assert table.lexical(Query("cathedral"), 5) == []
+    assert table.lexical(Query("the of and"), 5) == [], "words that the language leaves out"
+
+
+@given(SHARES, st.integers(1, 10_000_000), WORDS)
+def test_each_step_asks_for_more_words_from_the_rarest_to_all(
+    shares: dict[str, float], rows: int, words: list[str]
+) -> None:
+    known = WordStatistics(rows, shares)
+    steps = list(known.steps(words))
+    assert sorted(steps[-1]) == sorted(words)
+    for step in steps[:-1]:
+        assert len(step) == 1 or sum(map(known.expected_rows, step)) <= LOOKED_AT[-1]
+    for fewer, more in pairwise(steps):
+        assert set(fewer) < set(more)
+        assert max(map(known.expected_rows, fewer)) <= min(
+            known.expected_rows(word) for word in set(more) - set(fewer)
+        )
+
+
+@given(SHARES, st.integers(1, 10_000_000), WORDS)
+def test_a_rarer_word_weighs_no_less(shares: dict[str, float], rows: int, words: list[str]) -> None:
+    known = WordStatistics(rows, shares)
+    weights = dict(zip(words, known.weights(words), strict=True))
+    ordered = [weights[word] for word in sorted(words, key=known.expected_rows)]
+    assert ordered == sorted(ordered, reverse=True)
+    assert min(ordered) >= 0.0
+
+
+def test_a_table_that_was_never_counted_is_asked_for_all_words_alike() -> None:
+    assert list(WordStatistics().steps(["a", "b"])) == [["a", "b"]]
+    assert WordStatistics().weights(["a", "b"]) == [1.0, 1.0]
