@@ -74,7 +74,7 @@ def ask_of(
         decision_id=caller.stored(key) if key else caller.new_id(),
         question=replica.redact(question),
         user_digest=user_digest(replica, caller, user),
-        forced=_forced_arm(replica, body.model),
+        forced=forced_arm(replica, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
@@ -171,7 +171,7 @@ def digest_of(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) ->
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
-def _forced_arm(replica: Replica, model: str) -> str | None:
+def forced_arm(replica: Replica, model: str) -> str | None:
     """Return the arm that a model names; None for `auto`, or for the point alone. Raises ApiError."""
     if replica.ranks:
         message = f"the actions of point {replica.point!r} come with a request: POST /v1/decisions"

@@ -66,7 +66,9 @@ async def ask_of(replica: Replica, caller: Caller, body: ChatRequest, key: str |
         body,
         key,
         messages=conversation.read_by_model(body.messages),
-        options=options.asked_of(replica.config, options.of_chat(body), body.model),
+        options=options.asked_of(
+            replica.config, options.of_chat(body), asking.forced_arm(replica, body.model)
+        ),
         **sampling_of(replica, body, "max_completion_tokens", body.max_completion_tokens),
     )
     return await conversation.in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)

@@ -58,7 +58,9 @@ async def completions(
         key,
         "prompt",
         messages=(Message(role="user", content=prompt),),
-        options=options.asked_of(replica.config, options.of_sampling(body), body.model),
+        options=options.asked_of(
+            replica.config, options.of_sampling(body), asking.forced_arm(replica, body.model)
+        ),
         **chat.sampling_of(replica, body),
     )
     events = asking.events_of(replica, caller, ask, key, timeout_s)

@@ -23,16 +23,15 @@ _ELSEWHERE = {
 }
 
 
-def asked_of(config: AppConfig, given: Mapping[str, Any], model: str) -> dict[str, Any]:
+def asked_of(config: AppConfig, given: Mapping[str, Any], forced: str | None) -> dict[str, Any]:
     """Return the options that ask for something and that an engine is given. Raises ApiError.
 
     Args:
         config: Has the language models.
         given: The options of the request.
-        model: That of the request: an arm that it names is the only one that answers.
+        forced: The only arm that may answer; None for any.
     """
-    forced = model.rpartition("arm/")[2]
-    arms = [forced] if model and forced in config.actions and forced != model else config.actions
+    arms = config.actions if forced not in config.actions else [forced]
     engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
     known = frozenset[str]().union(*map(catalog.options_of, engines.values()))
     asked = {
