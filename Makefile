@@ -28,7 +28,7 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	$(BIN)/python -m pytest -m slow --durations=30 --ignore=tests/nodes
+	$(BIN)/python -m pytest -m slow tests --durations=30 --ignore=tests/nodes
 
 test-nodes: $(VENV)/ready-dev  ## make a cluster as the guide says, and kill machines of one under traffic; takes root and ten minutes
 	$(BIN)/python -m pytest -m slow --durations=30 tests/nodes
