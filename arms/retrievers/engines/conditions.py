@@ -63,12 +63,15 @@ def condition_of(query: Query, dialect: Dialect[T]) -> T:
     open_to_all = dialect.lacks(GROUPS)
     if query.groups:
         open_to_all = dialect.some([open_to_all, dialect.one_of(GROUPS, sorted(query.groups))])
-    return open_to_all if query.where is None else dialect.every([open_to_all, _part(query.where, dialect)])
+    return (
+        open_to_all if query.where is None else dialect.every([open_to_all, filtered(query.where, dialect)])
+    )
 
 
-def _part(where: Comparison | Compound, dialect: Dialect[T]) -> T:
+def filtered(where: Comparison | Compound, dialect: Dialect[T]) -> T:
+    """Return the condition of a filter, without that of permissions."""
     if isinstance(where, Compound):
-        parts = [_part(part, dialect) for part in where.filters]
+        parts = [filtered(part, dialect) for part in where.filters]
         return dialect.every(parts) if where.type == "and" else dialect.some(parts)
     values = where.value if isinstance(where.value, tuple) else (where.value,)
     if where.type in ("eq", "in"):
@@ -96,7 +99,7 @@ class FactsDialect(Dialect[T], Protocol[T]):
 
     @override
     def lacks(self, key: str) -> T:
-        return self.negated(self.any_of([_fact(key, "is there", "")]))
+        return self.negated(self.any_of([presence_of(key)]))
 
 
 class TextDialect(FactsDialect[str], Protocol):
@@ -125,7 +128,7 @@ def facts_of(metadata: Metadata) -> list[str]:
     for key, value in metadata.items():
         if value is None:
             continue
-        found.add(_fact(key, "is there", ""))
+        found.add(presence_of(key))
         for one in [value] if isinstance(value, str | int | float) else value:
             found.add(_fact(key, "is", _canonical(one)))
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -143,6 +146,11 @@ def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata
     """Return metadata from JSON, or from what an engine has read of it."""
     found = orjson.loads(text) if isinstance(text, str | bytes) else text
     return found if isinstance(found, Mapping) else {}  # type: ignore[return-value]  # as it was stored
+
+
+def presence_of(key: str) -> str:
+    """Return the fact of passages whose metadata has a key that is not null."""
+    return _fact(key, "is there", "")
 
 
 def _fact(key: str, how: str, value: object) -> str:

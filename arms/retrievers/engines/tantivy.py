@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import ArmError, Passage, Query
+from arms.filters import GROUPS
 from arms.retrievers.engines.collection import EngineParams, Row, State, client, engine_kind
-from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of, loaded_metadata, stored
+from arms.retrievers.engines.conditions import (
+    FactsDialect,
+    facts_of,
+    filtered,
+    loaded_metadata,
+    presence_of,
+    stored,
+)
 
 STATE = "armwise.json"
 
@@ -59,8 +67,27 @@ class Clauses(FactsDialect[Any]):
 
     def negated(self, part: Any) -> Any:
         """Return: this does not hold."""
-        every = self._query.all_query()
-        return self._query.boolean_query([(self._occur.Must, every), (self._occur.MustNot, part)])
+        return self.without(self._query.all_query(), part)
+
+    def without(self, part: Any, other: Any) -> Any:
+        """Return: the first holds, and the second does not."""
+        return self._query.boolean_query([(self._occur.Must, part), (self._occur.MustNot, other)])
+
+    def allowed(self, wanted: Any, query: Query, searcher: Any) -> Any:
+        """Return: a passage is wanted, and its caller may see it.
+
+        Passages for some groups are taken away from those that are wanted: a condition that most passages
+        fulfil would be looked at in all of them.
+        """
+        if query.where is not None:
+            condition = filtered(query.where, self)
+            wanted = self.every([wanted, self._query.const_score_query(condition, 0.0)])
+        if not searcher.doc_freq("facts", presence_of(GROUPS)):
+            return wanted
+        hidden = self.any_of([presence_of(GROUPS)])
+        if query.groups:
+            hidden = self.without(hidden, self.one_of(GROUPS, sorted(query.groups)))
+        return self.without(wanted, hidden)
 
 
 class TantivyIndex:
@@ -94,9 +121,8 @@ class TantivyIndex:
         wanted = self._clauses.some(
             [term(self._schema, "search", word, index_option="freq") for word in words]
         )
-        allowed = module.Query.const_score_query(condition_of(query, self._clauses), 0.0)
         searcher = index.searcher()
-        hits = searcher.search(self._clauses.every([wanted, allowed]), k, count=False).hits
+        hits = searcher.search(self._clauses.allowed(wanted, query, searcher), k, count=False).hits
         return [_passage(searcher.doc(address), score) for score, address in hits]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
