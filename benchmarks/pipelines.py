@@ -3,11 +3,14 @@
     python benchmarks/pipelines.py MODEL.gguf [--output pipelines] [--labelled 40] [--rounds 2]
 
 `examples/pipelines.yaml` is served, with MODEL.gguf as `large`. Some questions are labelled: every pipeline
-answers them, and a portfolio is chosen from the labels within dollars. The others are asked of a service that
-knows nothing, round by round, and each answer is judged by its F1. The log is replayed, a warm start makes a
-candidate of the labels, and the gate judges it; where the gate holds it, an operator promotes it. The same
-questions are then asked once more. Every step is a command of `armwise`, which is printed; what a step has
-left is not made again.
+answers them, and a portfolio is chosen from the labels within dollars. The others are asked of two services:
+
+    cold    knows nothing, and learns round by round from the pipelines that it draws
+    gate    draws each pipeline as often; a warm start makes a candidate of the labels, which takes half of
+            the traffic as a canary until the gate lets that version through, and is then promoted
+
+Each answer is judged by its F1, and both logs are replayed. Every step is a command of `armwise`, which is
+printed; what a step has left is not made again.
 """
 
 import os
@@ -22,10 +25,12 @@ import orjson
 import typer
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from agent.client import Client
 from agent.simulation import shuffled
 from arms.portfolio import Outcomes, read_outcomes
-from examples.demo.service import armwise, serving
+from examples.demo.service import armwise, prepare, serving
 
 CONFIG = Path("examples/pipelines.yaml")
 QUESTIONS = Path("examples/stdlib_questions.jsonl")
@@ -33,12 +38,16 @@ URL = "http://127.0.0.1:8020"
 
 
 class Run:
-    """The folder of a run, and its commands."""
+    """The folder of a run, and its commands.
+
+    Args:
+        folder: Of everything.
+        model: The larger language model.
+    """
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder = folder.absolute()
         self.home = self.folder / "home"
-        self.config = self.folder / "config.yaml"
         self.labelled, self.traffic = self.folder / "labelled.jsonl", self.folder / "traffic.jsonl"
         document = yaml.safe_load(CONFIG.read_text())
         document["http_options"]["port"] = int(URL.rpartition(":")[2])
@@ -46,8 +55,15 @@ class Run:
         args["llms"]["large"]["model"] = str(model.absolute())
         args["warm_start"]["sources"]["labels"]["path"] = str(self.folder / "labels")
         self.args: dict[str, Any] = args
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(yaml.safe_dump(document, sort_keys=False))
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.config("cold").write_text(yaml.safe_dump(document, sort_keys=False))
+        args["log_url"] = f"sqlite:///{self.home / 'gate.db'}"
+        args["warm_start"]["policy"], args["policy"] = args["policy"], {"kind": "uniform"}
+        self.config("gate").write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def config(self, service: str) -> Path:
+        """The configuration of a service."""
+        return self.folder / f"{service}.yaml"
 
     def split(self, labelled: int) -> None:
         """Write the questions to label, and those to ask."""
@@ -55,21 +71,26 @@ class Run:
         self.labelled.write_bytes(b"".join(lines[:labelled]))
         self.traffic.write_bytes(b"".join(lines[labelled:]))
 
-    def armwise(self, *words: str, leaves: str = "", allowed: tuple[int, ...] = (0,)) -> int:
-        """Run a command, unless what it leaves is there."""
+    def armwise(self, *words: str, leaves: str = "", may_fail: bool = False) -> bool:
+        """Run a command, unless what it leaves is there; return whether it succeeded."""
         if leaves and (self.folder / leaves).exists():
-            return 0
+            return True
         print(f"$ armwise {shlex.join(words)}", flush=True)
         environment = {**os.environ, "ARMWISE_HOME": str(self.home), "COLUMNS": "150"}
         done = subprocess.run(armwise(*words), env=environment, cwd=self.folder, check=False)
-        if done.returncode not in allowed:
+        if done.returncode and not may_fail:
             sys.exit(f"armwise {words[0]} ended with {done.returncode}")
-        return done.returncode
+        return not done.returncode
 
     def simulate(self, name: str, seed: int) -> None:
         """Ask the questions of the traffic in an order of its own, and send what the answers are worth."""
         words = ("--metric", "f1=f1", "--seed", str(seed), "--concurrency", "4", "--url", URL, "-o", name)
         self.armwise("simulate", str(self.traffic), *words, leaves=f"{name}/summary.json")
+
+    def replay(self, service: str, *policies: str) -> None:
+        """Print what policies would have earned on the log of a service."""
+        words = [word for policy in policies for word in ("--policy", policy)]
+        self.armwise("replay", *words, "-c", str(self.config(service)))
 
     def turns(self, name: str) -> list[dict[str, Any]]:
         """Return the turns of a simulation that have a reward."""
@@ -83,42 +104,80 @@ def main(
         "pipelines"
     ),
     labelled: Annotated[int, typer.Option(min=10, help="Questions that are labelled.")] = 40,
-    rounds: Annotated[int, typer.Option(min=1, help="Times that the others are asked before.")] = 2,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Times that the service that knows nothing is asked.")
+    ] = 2,
+    canary: Annotated[int, typer.Option(min=1, help="Rounds that a canary may take.")] = 5,
 ) -> None:
-    """Label, choose, serve, learn, replay, warm-start, promote; then print the tables."""
+    """Label, choose, learn, replay, warm-start, promote by the gate; then print the tables."""
     if not model.is_file():
         sys.exit(f"{model}: a GGUF file was expected")
     run = Run(output, model)
     run.split(labelled)
-    config = ("-c", str(run.config))
+    config = ("-c", str(run.config("cold")))
     label = ("--queries", str(run.labelled), "--block", "4", "--workers", "1", "--at-once", "8")
     run.armwise("label", *label, "-o", "labels", *config, leaves="labels/manifest.json")
-    run.armwise(
-        "score", "--from-labels", "labels", "--measure", "f1", "-o", "scores", *config, leaves="scores"
-    )
+    scores = ("--from-labels", "labels", "--measure", "f1", "-o", "scores")
+    run.armwise("score", *scores, *config, leaves="scores")
     run.armwise("portfolio", "scores", "--budget", "0.0001", "--cost", "usd", "--splits", "20")
-    with serving(run.config, run.home, run.folder / "service.log", URL):
-        cold = [f"cold{number}" for number in range(1, rounds + 1)]
+    prepare(run.config("cold"), run.home)
+    cold = [f"cold{number}" for number in range(1, rounds + 1)]
+    with serving(run.config("cold"), run.home, run.folder / "cold.log", URL):
         for number, name in enumerate(cold, start=1):
             run.simulate(name, number)
-        run.armwise("replay", *config, "-o", "replay.json", leaves="replay.json")
-        if not (run.folder / "warm").exists():
-            run.armwise("warm-start", *config)
-            promoted(run)
-        run.simulate("warm", rounds + 1)
-        run.armwise("replay", "--policy", "configured", "--policy", "uniform", *config)
+        run.replay("cold", "configured", "uniform")
+    with serving(run.config("gate"), run.home, run.folder / "gate.log", URL):
+        decided = promoted(run, canary)
+        run.simulate("promoted", canary + 1)
     print(labels_table(run))
-    print(traffic_table(run, [*cold, "warm"]))
+    print(traffic_table(run, [*cold, *decided, "promoted"]))
 
 
-def promoted(run: Run) -> None:
-    """Promote the candidate of the warm start, where the gate has not done so."""
+def promoted(run: Run, rounds: int) -> list[str]:
+    """Let a warm start's candidate take half of the traffic until the gate promotes it; return the rounds."""
+    if not candidates():
+        run.armwise("warm-start", "-c", str(run.config("gate")))
+    newest = candidates()[0]
+    version = str(newest["candidate"])
+    print(f"warm start {newest['id']}: {newest['status']}, candidate {version}", flush=True)
+    reason = ("--url", URL, "--reason", "labels of every pipeline")
+    names: list[str] = []
+    if newest["status"] == "promoted":
+        return names
+    run.armwise("canary", version, "--share", "0.5", *reason)
+    for number in range(1, rounds + 1):
+        names.append(f"canary{number}")
+        run.simulate(names[-1], number)
+        if passes(run, version, f"{names[-1]}/gate.json"):
+            run.armwise("promote", version, *reason, "--force")
+            return names
+    sys.exit(f"the gate held version {version} after {rounds} rounds: its reasons are above")
+
+
+def passes(run: Run, version: str, report: str) -> bool:
+    """Return whether the gate lets a version through, as it was a canary; and print it."""
+    judged = f"version:{version}"
+    words = (
+        "--policy",
+        judged,
+        "--policy",
+        f"recipe:{version}",
+        "--policy",
+        "uniform",
+        "--gate",
+        "-o",
+        report,
+    )
+    run.armwise("replay", *words, "-c", str(run.config("gate")), may_fail=True)
+    found = orjson.loads((run.folder / report).read_bytes())["candidates"]
+    return any(one["verdict"]["promote"] for one in found if one["name"] == judged)
+
+
+def candidates() -> list[dict[str, Any]]:
+    """Return the warm starts of the service, the newest first."""
     with Client(URL) as client:
-        newest = client.request("GET", "/v1/warm-starts", None)["warm_starts"][0]
-    print(f"warm start {newest['id']}: {newest['status']}, candidate {newest['candidate']}", flush=True)
-    if newest["status"] != "promoted":
-        words = ("--reason", "labels of every pipeline", "--force", "--url", URL)
-        run.armwise("promote", str(newest["candidate"]), *words)
+        found: list[dict[str, Any]] = client.request("GET", "/v1/warm-starts", None)["warm_starts"]
+    return found
 
 
 def labels_table(run: Run) -> str:
