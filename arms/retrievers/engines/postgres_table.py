@@ -73,9 +73,12 @@ class PostgresTable:
         ones find fewer than `k`.
         """
         words = self._words(query.text)
+        if not words:
+            return []
         known, found = self._word_statistics(), list[Passage]()
-        for asked in known.steps(words) if words else ():
-            found = self._with_words(query, k, dict(zip(words, known.weights(words), strict=True)), asked)
+        weights = dict(zip(words, known.weights(words), strict=True))
+        for asked in known.steps(words):
+            found = self._with_words(query, k, weights, asked)
             if len(found) >= k:
                 break
         return found

@@ -11,12 +11,13 @@ PostgreSQL, `pg_stats`.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 LOOKED_AT = (1_000, 10_000)
 """Rows that are expected to be looked at in the first search, and where that finds too few, in the next."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WordStatistics:
     """In how many rows the words of a table stand, as far as it is known.
 
@@ -29,10 +30,15 @@ class WordStatistics:
     rows: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict)
 
+    @cached_property
+    def _unknown(self) -> float:
+        """Share of any other word: half of that of the rarest known one."""
+        return min(self.shares.values()) / 2.0
+
     def expected_rows(self, word: str) -> float:
         """Return in how many rows a word stands; half of the rarest known one for any other."""
         share = self.shares.get(word)
-        return self.rows * (min(self.shares.values()) / 2.0 if share is None else share)
+        return self.rows * (self._unknown if share is None else share)
 
     def weights(self, words: Sequence[str]) -> list[float]:
         """Return the weight of each word; 1 where nothing is known.

@@ -82,9 +82,10 @@ class Clauses(FactsDialect[Any]):
         if query.where is not None:
             condition = filtered(query.where, self)
             wanted = self.every([wanted, self._query.const_score_query(condition, 0.0)])
-        if not searcher.doc_freq("facts", presence_of(GROUPS)):
+        restricted = presence_of(GROUPS)
+        if not searcher.doc_freq("facts", restricted):
             return wanted
-        hidden = self.any_of([presence_of(GROUPS)])
+        hidden = self.any_of([restricted])
         if query.groups:
             hidden = self.without(hidden, self.one_of(GROUPS, sorted(query.groups)))
         return self.without(wanted, hidden)
