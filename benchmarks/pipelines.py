@@ -148,8 +148,9 @@ def promoted(run: Run, rounds: int) -> list[str]:
     for number in range(1, rounds + 1):
         names.append(f"canary{number}")
         run.simulate(names[-1], number)
-        if passes(run, version, f"{names[-1]}/gate.json"):
-            run.armwise("promote", version, *reason, "--force")
+        if passes(run, version, f"{names[-1]}/gate.json") and run.armwise(
+            *("promote", version, *reason), may_fail=True
+        ):
             return names
     sys.exit(f"the gate held version {version} after {rounds} rounds: its reasons are above")
 
@@ -157,18 +158,8 @@ def promoted(run: Run, rounds: int) -> list[str]:
 def passes(run: Run, version: str, report: str) -> bool:
     """Return whether the gate lets a version through, as it was a canary; and print it."""
     judged = f"version:{version}"
-    words = (
-        "--policy",
-        judged,
-        "--policy",
-        f"recipe:{version}",
-        "--policy",
-        "uniform",
-        "--gate",
-        "-o",
-        report,
-    )
-    run.armwise("replay", *words, "-c", str(run.config("gate")), may_fail=True)
+    policies = [word for name in (judged, f"recipe:{version}", "uniform") for word in ("--policy", name)]
+    run.armwise("replay", *policies, "--gate", "-o", report, "-c", str(run.config("gate")), may_fail=True)
     found = orjson.loads((run.folder / report).read_bytes())["candidates"]
     return any(one["verdict"]["promote"] for one in found if one["name"] == judged)
 

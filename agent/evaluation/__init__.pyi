@@ -1,7 +1,7 @@
 from . import candidate_names, request
 from .candidate_names import CandidateError
 from .evaluate import evaluate_log
-from .gate import EvaluationFailedError, run_evaluation, verdict, verdict_on
+from .gate import EvaluationFailedError, judged_as, run_evaluation, verdict, verdict_on
 from .job import Evaluations, evaluate_apart
 from .report import Report
 from .request import EvaluationRequest, refuse_untrusted
@@ -15,6 +15,7 @@ __all__ = [
     "candidate_names",
     "evaluate_apart",
     "evaluate_log",
+    "judged_as",
     "refuse_untrusted",
     "request",
     "run_evaluation",

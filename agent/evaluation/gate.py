@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.config import AppConfig
+from agent.evaluation.candidate_names import Kind
 from agent.evaluation.job import Evaluations, evaluate_apart
 from agent.evaluation.request import EvaluationRequest
 from agent.jobs import ProgressCallback, UndecidedError
 from agent.learning import configuration_of
 from arms.base import Progress
 from feedback.log import Store
-from feedback.registry import Evaluation, evaluations
+from feedback.registry import ActivePolicy, Evaluation, evaluations
 
 WAIT_S = 20.0
 """Seconds that a promotion waits for its verdict."""
@@ -30,11 +31,24 @@ FRESH_S = 60.0
 """Age up to which a verdict is used again, so that a repeated request finds it."""
 
 
+def judged_as(version: int, active: ActivePolicy) -> str:
+    """Return the name of the candidate as which a version is judged before it is promoted.
+
+    A canary is judged as it decides, frozen: its share of every logged distribution bounds the weights by
+    1 / share. Any other version is judged as its recipe, which learns as the log is replayed.
+
+    >>> judged_as(7, ActivePolicy("recipe"))
+    'recipe:7'
+    """
+    decides = active.canary is not None and active.canary.version == version
+    return f"{Kind.VERSION if decides else Kind.RECIPE}:{version}"
+
+
 async def verdict(
     store: Store,
     configured: str,
     version: int,
-    since: float,
+    active: ActivePolicy,
     *,
     force: bool = False,
     wait_s: float = WAIT_S,
@@ -44,13 +58,13 @@ async def verdict(
     """Return the verdict on a version.
 
     An evaluation that is running, or was finished within `FRESH_S`, is used; otherwise one is requested. One
-    from before the last promotion or rollback compares with another policy, and is not used.
+    from before the last promotion, rollback or canary compares with another policy, and is not used.
 
     Args:
         store: The log.
         configured: Digest of the configuration.
         version: A published version.
-        since: When the last promotion or rollback was made, seconds since the epoch; 0 for none.
+        active: What is learned and served now.
         force: Whether to use an existing verdict only.
         wait_s: Seconds to wait for the evaluation.
         poll_s: Seconds between two polls.
@@ -65,7 +79,7 @@ async def verdict(
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
-    name = f"recipe:{version}"
+    name, since = judged_as(version, active), 0.0 if active.newest is None else active.newest.at
     request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
     found = await asyncio.to_thread(_known, store, configured, request, since, clock())
     if force and (found is None or found.status is not evaluations.State.DONE):

@@ -67,12 +67,12 @@ class Embedders(Protocol):
 class Gate(Protocol):
     """Decides whether a version may be promoted."""
 
-    async def __call__(self, version: int, since: float, *, force: bool) -> Mapping[str, Any]:
+    async def __call__(self, version: int, active: ActivePolicy, *, force: bool) -> Mapping[str, Any]:
         """Return whether to `promote` it, with `reasons` and the number of the `evaluation` behind them.
 
         Args:
             version: A published version.
-            since: Time of the last promotion or rollback, seconds since the epoch; 0 for none.
+            active: What is learned and served now.
             force: Whether to use only a verdict that exists already.
 
         Raises:

@@ -119,9 +119,9 @@ class Operator:
         return await self._desk.text(f"/v1/evaluations/{number}/report")
 
     async def judge(self, chapter: Chapter, version: int) -> Document:
-        """Have the gate judge a version by the log as it is now, and return the verdict."""
-        found = await self.evaluate(chapter, {"candidates": [f"recipe:{version}"], "gate": True})
-        return self._verdict(found, version)
+        """Have the gate judge a canary by the log as it is now, and return the verdict."""
+        name = f"version:{version}"
+        return self._verdict(await self.evaluate(chapter, {"candidates": [name], "gate": True}), name)
 
     async def promote(
         self, chapter: Chapter, version: int, reason: str, *, force: bool = False
@@ -166,14 +166,14 @@ class Operator:
             chapter.paragraphs.append(f"Run {run['id']} failed: {run['error']}")
         if run["evaluation"] is not None and run["candidate"] is not None:
             found = await self._desk.get(f"/v1/evaluations/{run['evaluation']}")
-            self._verdict(found, run["candidate"])
+            self._verdict(found, f"recipe:{run['candidate']}")
 
-    def _verdict(self, evaluation: Document, version: int) -> Document:
-        """Return the verdict of an evaluation on a version, and keep its trail."""
-        name = f"recipe:{version}"
+    def _verdict(self, evaluation: Document, name: str) -> Document:
+        """Return the verdict of an evaluation on a version or its recipe, and keep its trail."""
+        version = int(name.partition(":")[2])
         found = [one["verdict"] for one in evaluation["result"]["candidates"] if one["name"] == name]
         if not found or found[0] is None:
-            raise ClientError(f"evaluation {evaluation['id']} has no verdict on version {version}")
+            raise ClientError(f"evaluation {evaluation['id']} has no verdict on {name}")
         verdict = found[0]
         if "figures" in verdict:
             figures = verdict["figures"]

@@ -26,6 +26,7 @@ from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Decision, Execution
 from feedback.log import Receipt, Store, open_log
+from feedback.registry import ActivePolicy
 from feedback.training_log import take_epoch
 
 DIM = 16
@@ -262,8 +263,8 @@ class FakeGate:
         self.verdict = {"promote": promote, "reasons": list(reasons), "evaluation": evaluation}
         self.error: Exception | None = None
 
-    async def __call__(self, version: int, since: float, *, force: bool) -> dict[str, Any]:
-        del since, force
+    async def __call__(self, version: int, active: ActivePolicy, *, force: bool) -> dict[str, Any]:
+        del active, force
         self.asked.append(version)
         if self.error is not None:
             raise self.error

@@ -267,6 +267,8 @@ def test_the_story_goes_from_a_cold_service_to_recovery(as_hoped: tuple[ToyServi
         *("back to v1", "v102 by hand"),
     ]
     assert toy.said == [("canary", 0.5), ("promote", 102), ("rollback", 1), ("promote", 102)]
+    judged = [one["name"] for evaluation in toy.evaluations for one in evaluation["result"]["candidates"]]
+    assert judged[-2:] == ["version:102", "version:102"], "the canary as it decides"
     told = " ".join(chapter(story, "A canary, and a promotion").paragraphs)
     assert "After 10 questions the gate says hold: The gain" in told
     assert "After 20 questions the gate says promote" in told

@@ -14,9 +14,9 @@ from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.operations import evaluations as api
 from agent.api.schemas import LARGEST, PathNumber
-from agent.evaluation import EvaluationRequest, Report, candidate_names
+from agent.evaluation import EvaluationRequest, Report, candidate_names, judged_as
 from agent.serving import Replica
-from feedback.registry import Evaluation, evaluations, versions
+from feedback.registry import Evaluation, active_policy, evaluations, versions
 
 router = pages()
 
@@ -112,7 +112,8 @@ async def judge(request: Request, replica: AppReplica) -> Response:
     number = valid(PathNumber, (await form_of(request)).get("version", ""))
     if await asyncio.to_thread(versions.find, replica.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
-    asked = EvaluationRequest(candidates=(f"{candidate_names.Kind.RECIPE}:{number}",), gate=True)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
+    asked = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
     await api.submit(replica, asked)
     return seen(request, "/policies")
 

@@ -30,7 +30,7 @@ from agent.serving import Replica, arms
 from feedback.drift import Alarms, DriftSpec
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.ope import prediction_powered
-from feedback.registry import Version, active_policy, promotions
+from feedback.registry import ActivePolicy, Version, active_policy, promotions
 from feedback.registry import versions as registry_versions
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import observed
@@ -239,19 +239,18 @@ async def promote(
 ) -> JSONResponse:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
-    If another recipe is active, the version has to pass the gate: a 409 has the `reasons` to hold it,
-    unless `force` is set. It must have the configured reward. If another promotion or rollback is
-    recorded while it is judged, it is refused as `changed_meanwhile`. Every replica follows within a
-    second. A canary and a rollback end. The response is that of `GET /v1/policy`: it shows what is
-    active, which may be what another operator has just set.
+    If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
+    other version as its recipe: a 409 has the `reasons` to hold it, unless `force` is set. It must have the
+    configured reward. If another promotion or rollback is recorded while it is judged, it is refused as
+    `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response is
+    that of `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
     found, recipe = await _servable(replica, version)
     active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
         await _require_servable(replica, recipe, version)
-        since = 0.0 if active.newest is None else active.newest.at
-        forced, evaluation = await _judged(replica, version, since, force=body.force)
+        forced, evaluation = await _judged(replica, version, active, force=body.force)
         state = await _state(replica, found)
     promotion = promotions.Promotion(
         0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
@@ -366,7 +365,9 @@ async def _state(replica: Replica, version: Version) -> bytes:
     return await with_policies(replica, [version], lambda restored: restored.save(), "version")
 
 
-async def _judged(replica: Replica, number: int, since: float, *, force: bool) -> tuple[bool, int | None]:
+async def _judged(
+    replica: Replica, number: int, active: ActivePolicy, *, force: bool
+) -> tuple[bool, int | None]:
     """Consult the gate; return whether the promotion is forced, and the evaluation behind the verdict.
 
     Raises:
@@ -375,7 +376,7 @@ async def _judged(replica: Replica, number: int, since: float, *, force: bool) -
         QueueFullError: The queue of evaluations is full.
     """
     try:
-        verdict = await replica.gate(number, since, force=force)
+        verdict = await replica.gate(number, active, force=force)
     except (UndecidedError, QueueFullError):
         if not force:
             raise

@@ -27,7 +27,8 @@ from agent.policies import PolicySpec
 from feedback.errors import QueueFullError
 from feedback.log import Store
 from feedback.ope import GateSpec
-from feedback.registry import Evaluation, evaluations
+from feedback.registry import ActivePolicy, Evaluation, evaluations
+from feedback.registry.promotions import Action, Promotion
 from tests.agent.asking import refused
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
@@ -35,6 +36,9 @@ from tests.agent.judged import judged_log
 NOW = 1000.0
 OURS = "ours"
 """Digest of the configuration that judges."""
+
+UNTOUCHED = ActivePolicy("recipe")
+"""Nothing was promoted yet."""
 
 SAID = {"verdict": "hold", "promote": False, "reasons": ["Too little is known."], "figures": {"n": 7}}
 
@@ -46,9 +50,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def report(version: int) -> evaluations.Answer:
+def report(version: int, kind: str = "recipe") -> evaluations.Answer:
     """What an evaluation answers, as far as the gatekeeper looks at it."""
-    judged = {"name": f"recipe:{version}", "verdict": SAID}
+    judged = {"name": f"{kind}:{version}", "verdict": SAID}
     return evaluations.Answer({"candidates": [{"name": "served", "verdict": None}, judged]}, "")
 
 
@@ -80,10 +84,20 @@ def working(store: Store, end: Callable[[Evaluation], None]) -> Iterator[None]:
 
 
 async def asked(
-    store: Store, version: int, now: float = NOW, wait_s: float = 0.0, since: float = 0.0, **others: Any
+    store: Store,
+    version: int,
+    now: float = NOW,
+    wait_s: float = 0.0,
+    active: ActivePolicy = UNTOUCHED,
+    **others: Any,
 ) -> dict[str, Any]:
     settings = {"wait_s": wait_s, "poll_s": 0.001, "clock": lambda: now, **others}
-    return await verdict(store, OURS, version, since, **settings)
+    return await verdict(store, OURS, version, active, **settings)
+
+
+def promoted(at: float) -> ActivePolicy:
+    """What is active after a promotion."""
+    return ActivePolicy("recipe", newest=Promotion(1, 2, Action.PROMOTE, "better", at))
 
 
 async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
@@ -93,6 +107,17 @@ async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
     (one,) = evaluations.page(store, 10)
     request = EvaluationRequest.model_validate(one.request)
     assert (request.candidates, request.baseline, request.gate) == (("recipe:3",), "served", True)
+
+
+async def test_a_canary_is_judged_as_it_decides_and_any_other_version_as_its_recipe(store: Store) -> None:
+    canary = Promotion(1, 3, Action.CANARY, "half of it", NOW - 1, share=0.5)
+    active = ActivePolicy("recipe", canary=canary, newest=canary)
+    with working(store, lambda mine: evaluations.finish(store, mine, report(3, "version"), NOW)):
+        assert await asked(store, 3, wait_s=30.0, active=active) == {**SAID, "evaluation": 1}
+    with working(store, lambda mine: evaluations.finish(store, mine, report(4), NOW)):
+        assert await asked(store, 4, wait_s=30.0, active=active) == {**SAID, "evaluation": 2}
+    requests = [EvaluationRequest.model_validate(one.request) for one in evaluations.page(store, 10)]
+    assert [one.candidates for one in requests] == [("recipe:4",), ("version:3",)]
 
 
 async def test_whoever_will_not_wait_is_told_the_evaluation_and_finds_it_again(store: Store) -> None:
@@ -119,9 +144,9 @@ async def test_a_verdict_from_before_the_last_word_compares_with_something_else(
     with pytest.raises(UndecidedError):
         await asked(store, 3)
     answer(store, 3)
-    assert (await asked(store, 3, NOW + 2, since=NOW))["evaluation"] == 1
+    assert (await asked(store, 3, NOW + 2, active=promoted(NOW)))["evaluation"] == 1
     with pytest.raises(UndecidedError, match="evaluation 2"):
-        await asked(store, 3, NOW + 2, since=NOW + 1)
+        await asked(store, 3, NOW + 2, active=promoted(NOW + 1))
 
 
 async def test_a_verdict_of_another_configuration_is_none_of_this_one(store: Store) -> None:
@@ -129,7 +154,7 @@ async def test_a_verdict_of_another_configuration_is_none_of_this_one(store: Sto
         await asked(store, 3)
     answer(store, 3)
     with pytest.raises(UndecidedError, match="evaluation 2"):
-        await verdict(store, "theirs", 3, 0.0, wait_s=0.0, clock=lambda: NOW)
+        await verdict(store, "theirs", 3, UNTOUCHED, wait_s=0.0, clock=lambda: NOW)
 
 
 async def test_who_forces_uses_a_verdict_that_is_there_and_asks_for_none(store: Store) -> None:

@@ -68,6 +68,14 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
 
 
+async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Service) -> None:
+    said = {"reason": "new labels", "share": 0.5}
+    assert (await judged.client.post("/v1/policies/1/canary", json=said)).status_code == 200
+    await post(judged, "/policies/gate", version="1")
+    (asked,) = await asyncio.to_thread(evaluations.page, judged.replica.store, 2)
+    assert asked.request["candidates"] == ["version:1"]
+
+
 async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports(judged: Service) -> None:
     await post(judged, "/evaluations", candidates="fixed:bm25\nuniform")
     await post(judged, "/evaluations", candidates="fixed:bm25\nfixed:dense", gate="on")
