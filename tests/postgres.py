@@ -19,6 +19,7 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -39,8 +40,8 @@ PROGRAMS = "pginstall18/bin"
 PATIENCE_S = 60.0
 """How long the server may take to start, to recover, or to end."""
 
-# Kills the server once its standard input is closed, which happens when the parent ends.
-_WATCH = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
+# Ends the server once its standard input is closed, which happens when the parent ends.
+_WATCH = ("sh", "-c", 'read -r _; kill -QUIT "$1"', "sh")
 
 
 class PostgresError(Exception):
@@ -101,6 +102,16 @@ class Server:
                 if time.monotonic() > give_up:
                     raise PostgresError(f"processes of PostgreSQL survived a kill: {others}")
                 time.sleep(0.001)
+        self._unwatch()
+
+    def stop(self) -> None:
+        """End the server without a checkpoint, with its segments of shared memory, which `kill` leaves."""
+        if self._server is not None and self._server.poll() is None:
+            self._server.send_signal(signal.SIGQUIT)
+            try:
+                self._server.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
         self._unwatch()
 
     def fresh(self) -> str:
@@ -191,7 +202,7 @@ def running() -> Iterator[Server]:
             server.start()
             yield server
         finally:
-            server.kill()  # in good order would take longer, and the folder goes with it
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

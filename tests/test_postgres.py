@@ -66,6 +66,19 @@ def test_what_is_dropped_is_empty_and_has_no_connections(postgres: Server) -> No
         assert sa.inspect(engine).get_table_names() == []
 
 
+def shared_memory(server: psutil.Process) -> set[Path]:
+    """The segments of shared memory of a server that have a name, and so could outlive it."""
+    return {Path(one.path) for one in server.memory_maps() if one.path.startswith("/dev/shm/PostgreSQL")}
+
+
+def test_it_leaves_no_shared_memory() -> None:
+    with running() as server:
+        pid = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
+        segments = shared_memory(psutil.Process(pid))
+        assert segments
+    assert not {one for one in segments if one.exists()}
+
+
 def test_it_ends_with_the_process_that_started_it() -> None:
     script = """
 from tests.postgres import running
@@ -79,9 +92,11 @@ with running() as server, server.connect() as connection:
         folder = Path(process.stdout.readline().decode().strip())
         server = psutil.Process(int((folder / "postmaster.pid").read_text().split()[0]))
         assert server.is_running()
+        segments = shared_memory(server)
         process.kill()
     server.wait(30)
     assert not server.is_running()
+    assert not {one for one in segments if one.exists()}
     shutil.rmtree(folder.parent)
 
 
