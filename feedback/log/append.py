@@ -3,7 +3,7 @@
     begin, lock the head of the log, look up what the facts refer to
     insert the rows, advance the head, commit
 
-The statements are compiled once. Between the two, `Batch` numbers the facts that are new.
+The statements are compiled once in a process. Between the two, `Batch` numbers the facts that are new.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from feedback.clock import check_behind
 from feedback.events import Cost, Decision, Execution, Feedback, Observation, Status
 from feedback.log import tables as t
 from feedback.log.batch import Batch, Fact, Known, Receipt
-from feedback.log.database import Database, Statement
+from feedback.log.database import Database, Statement, compiled
 from feedback.log.episodes import Episodes
 from feedback.log.rows import execution_row
 from feedback.log.schema import require_head
@@ -47,38 +47,10 @@ class Appender:
         self._most, self._redact = most, redact
         self._database = database
         self._join = join
-        e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
-        o = t.observations.c
-        learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
-        about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
-        about = about.outerjoin(t.examples, learned)
-        content = sa.cast(f.content, sa.Text)
-        items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
-        among = database.among
-        # not IS NULL, by whose index SQLite would read the feedback on all episodes
-        empty = sa.literal_column("''", sa.String)
-        none = sa.func.coalesce(f.decision_id, empty) == empty
         self.episodes = Episodes(database, join)
-        self._head = self._compiled(sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update())
-        self._lookups = {
-            "executions": self._compiled(sa.select(e.decision_id).where(among(e.decision_id))),
-            "observations": self._compiled(
-                sa.select(o.decision_id, o.source, o.arm).where(among(o.decision_id))
-            ),
-            "feedback": self._compiled(items.where(among(f.id))),
-            "decisions": self._compiled(about.where(among(d.id))),
-            "erased": self._compiled(sa.select(d.id).where(among(d.id), d.erased.is_not(None))),
-            "on_decisions": self._compiled(_amounts(f.decision_id).where(among(f.decision_id))),
-            "on_episodes": self._compiled(_amounts(f.episode_id).where(among(f.episode_id), none)),
-        }
-        moved = sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
-        cleared = sa.delete(t.executions).where(e.seq == sa.literal_column("0"))
+        self._sql, self._lookups = compiled(database, _statements), compiled(database, _lookups)
         facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
-        self._add = database.addition(facts, self._compiled(moved))
-        self._clear = self._compiled(cleared)
-
-    def _compiled(self, statement: sa.Select[Any] | sa.Update | sa.Delete) -> str:
-        return str(statement.compile(dialect=self._database.engine.dialect))
+        self._add = database.addition(facts, self._sql["move"])
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> Batch:
         """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
@@ -96,7 +68,7 @@ class Appender:
 
     def _locked(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
         """Lock the head; return its position and time, then the rows of each lookup."""
-        head, *found = self._database.exchange(driver, [(self._head, {}), *lookups])
+        head, *found = self._database.exchange(driver, [(self._sql["head"], {}), *lookups])
         require_head(len(head))
         check_behind(now, head[0][1])
         return [head[0], *found]
@@ -114,7 +86,40 @@ class Appender:
         filling = Execution("", None, Status.CANCELLED, Cost(), answer=secrets.token_hex(PROBE_BYTES // 2))
         ((seq, at),) = self._locked(driver, [], now)
         added = self._add({t.executions: [execution_row(filling, 0)]}, {"to_seq": seq, "to_at": at})
-        self._database.exchange(driver, [*added, (self._clear, {}), _COMMIT])
+        self._database.exchange(driver, [*added, (self._sql["clear"], {}), _COMMIT])
+
+
+def _statements(_: Database) -> dict[str, sa.ClauseElement]:
+    """Return the statements on the head, and the one that removes a probe."""
+    return {
+        "head": sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update(),
+        "move": sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
+        "clear": sa.delete(t.executions).where(t.executions.c.seq == sa.literal_column("0")),
+    }
+
+
+def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
+    """Return the queries of what facts refer to."""
+    e, f, d, x = t.executions.c, t.feedback.c, t.decisions.c, t.examples.c
+    o = t.observations.c
+    learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
+    about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
+    about = about.outerjoin(t.examples, learned)
+    content = sa.cast(f.content, sa.Text)
+    items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
+    among = database.among
+    # not IS NULL, by whose index SQLite would read the feedback on all episodes
+    empty = sa.literal_column("''", sa.String)
+    none = sa.func.coalesce(f.decision_id, empty) == empty
+    return {
+        "executions": sa.select(e.decision_id).where(among(e.decision_id)),
+        "observations": sa.select(o.decision_id, o.source, o.arm).where(among(o.decision_id)),
+        "feedback": items.where(among(f.id)),
+        "decisions": about.where(among(d.id)),
+        "erased": sa.select(d.id).where(among(d.id), d.erased.is_not(None)),
+        "on_decisions": _amounts(f.decision_id).where(among(f.decision_id)),
+        "on_episodes": _amounts(f.episode_id).where(among(f.episode_id), none),
+    }
 
 
 def _amounts(subject: sa.Column[str]) -> sa.Select[Any]:

@@ -106,6 +106,26 @@ class Database(Protocol):
         ...
 
 
+_COMPILED: dict[tuple[object, str], dict[str, str]] = {}
+
+
+def compiled(
+    database: Database, statements: Callable[[Database], Mapping[str, sa.ClauseElement]]
+) -> Mapping[str, str]:
+    """Return statements as SQL for the driver, by name: built and compiled once for each dialect.
+
+    Args:
+        database: Any database of the dialect.
+        statements: A function of a module, which returns the same statements for all databases of a dialect.
+    """
+    dialect = database.engine.dialect
+    key = (statements, dialect.name)
+    if key not in _COMPILED:
+        built = statements(database)
+        _COMPILED[key] = {name: str(one.compile(dialect=dialect)) for name, one in built.items()}
+    return _COMPILED[key]
+
+
 POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """The name of a decision point: part of a file, of a schema and of ids, so nothing else may stand in it."""
 

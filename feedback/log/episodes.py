@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from feedback.events import Feedback, Kind
 from feedback.fold import GRACE_S
 from feedback.log import tables as t
-from feedback.log.database import Database, Statement, dumps
+from feedback.log.database import Database, Statement, compiled, dumps
 
 REMEMBERED = 10_000
 """Episodes whose settled decisions are remembered."""
@@ -36,9 +36,7 @@ class Episodes:
         self._join = join
         self._settled: dict[str, int] = {}
         self._lock = threading.Lock()
-        dialect = database.engine.dialect
-        self._oldest = str(_oldest(*database.numbered()).compile(dialect=dialect))
-        self._awaiting = str(_awaiting().compile(dialect=dialect))
+        self._sql = compiled(database, _statements)
 
     def oldest(self, names: Iterable[str]) -> Statement:
         """Return the statement that looks up episodes.
@@ -47,7 +45,7 @@ class Episodes:
         position, `decided_at`, `deadline` and `logged_at` of the oldest open one. None where there is none.
         """
         asked = [[name, self._settled.get(name, 0)] for name in sorted(names)]
-        return self._oldest, {"numbered": dumps(asked), "join": self._join}
+        return self._sql["oldest"], {"numbered": dumps(asked), "join": self._join}
 
     def remember(self, rows: Iterable[Sequence[Any]]) -> None:
         """Remember what is settled, by the rows of `oldest`."""
@@ -66,7 +64,7 @@ class Episodes:
             oldest: Position of the oldest open decision of the episode.
             at: The log's time at which the feedback is committed.
         """
-        return self._awaiting, {
+        return self._sql["awaiting"], {
             "episode": item.episode_id,
             "oldest": oldest,
             "made_by": item.received_at if item.kind is Kind.VALUE else math.inf,
@@ -74,6 +72,10 @@ class Episodes:
             "at": at,
             "join": self._join,
         }
+
+
+def _statements(database: Database) -> dict[str, sa.ClauseElement]:
+    return {"oldest": _oldest(*database.numbered()), "awaiting": _awaiting()}
 
 
 def _open(at: sa.ColumnElement[float]) -> Sequence[sa.ColumnElement[bool]]:
