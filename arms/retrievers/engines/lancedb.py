@@ -108,7 +108,7 @@ class LanceTable:
             return self._table
 
     def create(self, dim: int | None) -> None:
-        """Make the table, and its index of words."""
+        """Make the table, and its indexes of ids, facts and words."""
         if self._there(self._name):
             return
         pa: Any = client("pyarrow", "lancedb")
@@ -119,6 +119,7 @@ class LanceTable:
             columns.append(pa.field("vector", pa.list_(pa.float32(), dim)))
         table = self._connected().create_table(self._name, schema=pa.schema(columns))
         table.create_index("id", config=self._module.index.BTree())
+        table.create_index("facts", config=self._module.index.LabelList())
         table.create_index("search", config=self._module.index.FTS(remove_stop_words=False))
 
     def state(self) -> State | None:

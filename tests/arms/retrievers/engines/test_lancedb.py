@@ -49,7 +49,7 @@ def kinds(folder: Path) -> dict[str, str]:
 def test_few_vectors_have_no_index(tmp_path: Path, corpus: InMemory) -> None:
     few = InMemory(corpus.found[:100])
     ingest(few, opened(tmp_path, probes=1), embedded(few))
-    assert set(kinds(tmp_path)) == {"id", "search"}
+    assert set(kinds(tmp_path)) == {"id", "facts", "search"}
 
 
 @pytest.mark.usefixtures("indexed")
