@@ -26,7 +26,10 @@ SUFFIXES = (".csv", ".tsv")
 DELIMITERS = ",;\t|"
 
 MAX_LINE = 1 << 20
-"""Characters of a line; a cell may have 131,072, the limit of the library."""
+"""Characters of a line."""
+
+MAX_CELL = 1 << 17
+"""Characters of a cell, which may have several lines: the default of `csv`, one for a whole process."""
 
 MAX_COLUMNS = 1_000
 
@@ -46,6 +49,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
     """
     with path.open("rb") as stored, contextlib.closing(_lines(stored)) as lines:
         line = 0
+        csv.field_size_limit(MAX_CELL)  # another library may have raised it
         try:
             first = next(lines, "")
             rows = csv.reader(itertools.chain([first], lines), delimiter=_delimiter(first), strict=True)

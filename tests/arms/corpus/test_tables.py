@@ -105,6 +105,15 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, where: str, problem: s
     assert problem in bad.problem
 
 
+def test_a_limit_that_another_library_has_raised_is_not_ours(tmp_path: Path) -> None:
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        (bad,) = read(tmp_path, f"a\n{'x' * 200_000}\n")
+    finally:
+        csv.field_size_limit(before)
+    assert "field larger than field limit (131072)" in bad.problem
+
+
 def test_an_empty_table_has_no_passages(tmp_path: Path) -> None:
     assert passages(tmp_path, "") == passages(tmp_path, "name,price\n") == []
 
