@@ -87,10 +87,11 @@ class Run:
         words = ("--metric", "f1=f1", "--seed", str(seed), "--concurrency", "4", "--url", URL, "-o", name)
         self.armwise("simulate", str(self.traffic), *words, leaves=f"{name}/summary.json")
 
-    def replay(self, service: str, *policies: str) -> None:
-        """Print what policies would have earned on the log of a service."""
+    def replay(self, service: str, *policies: str, judged: str = "") -> None:
+        """Print what policies would have earned on the log of a service; the gate's verdicts go to a file."""
         words = [word for policy in policies for word in ("--policy", policy)]
-        self.armwise("replay", *words, "-c", str(self.config(service)))
+        gate = ("--gate", "-o", judged) if judged else ()
+        self.armwise("replay", *words, *gate, "-c", str(self.config(service)), may_fail=bool(judged))
 
     def turns(self, name: str) -> list[dict[str, Any]]:
         """Return the turns of a simulation that have a reward."""
@@ -135,9 +136,9 @@ def main(
 
 def promoted(run: Run, rounds: int) -> list[str]:
     """Let a warm start's candidate take half of the traffic until the gate promotes it; return the rounds."""
-    if not candidates():
+    if not warm_starts():
         run.armwise("warm-start", "-c", str(run.config("gate")))
-    newest = candidates()[0]
+    newest = warm_starts()[0]
     version = str(newest["candidate"])
     print(f"warm start {newest['id']}: {newest['status']}, candidate {version}", flush=True)
     reason = ("--url", URL, "--reason", "labels of every pipeline")
@@ -158,13 +159,12 @@ def promoted(run: Run, rounds: int) -> list[str]:
 def passes(run: Run, version: str, report: str) -> bool:
     """Return whether the gate lets a version through, as it was a canary; and print it."""
     judged = f"version:{version}"
-    policies = [word for name in (judged, f"recipe:{version}", "uniform") for word in ("--policy", name)]
-    run.armwise("replay", *policies, "--gate", "-o", report, "-c", str(run.config("gate")), may_fail=True)
+    run.replay("gate", judged, f"recipe:{version}", "uniform", judged=report)
     found = orjson.loads((run.folder / report).read_bytes())["candidates"]
     return any(one["verdict"]["promote"] for one in found if one["name"] == judged)
 
 
-def candidates() -> list[dict[str, Any]]:
+def warm_starts() -> list[dict[str, Any]]:
     """Return the warm starts of the service, the newest first."""
     with Client(URL) as client:
         found: list[dict[str, Any]] = client.request("GET", "/v1/warm-starts", None)["warm_starts"]

@@ -79,7 +79,8 @@ async def verdict(
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
-    name, since = judged_as(version, active), 0.0 if active.newest is None else active.newest.at
+    name = judged_as(version, active)
+    since = 0.0 if active.newest is None else active.newest.at
     request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
     found = await asyncio.to_thread(_known, store, configured, request, since, clock())
     if force and (found is None or found.status is not evaluations.State.DONE):
