@@ -1,4 +1,4 @@
-"""The layout of the packages: names, sizes, faces of rooms, and what the heart may import.
+"""The layout of the packages: names, faces of rooms, and what the heart may import.
 
 Which room may import which is checked by import-linter, from `pyproject.toml`.
 """
@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,15 +21,6 @@ ROOMS = sorted(
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base_utils"}
 """Names that say nothing of what is inside."""
-
-LONGEST = 450
-"""Lines that a source file may have."""
-
-FULL = 16
-"""Files that a room may have."""
-
-WIDEST = 12
-"""Names that the face of a room may have, besides modules that serve as namespaces."""
 
 HEART = (
     "agent.serving.turn",
@@ -60,22 +50,10 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [named(path) for path in SOURCES if {path.stem, path.parent.name} & NAMELESS] == []
 
 
-def test_no_file_is_too_long() -> None:
-    lines = {named(path): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
-    assert {name: n for name, n in lines.items() if n > LONGEST} == {}
-
-
-def test_no_room_is_too_full() -> None:
-    files = {named(room): len([*room.glob("*.py")]) - 1 for room in {path.parent for path in SOURCES}}
-    assert {name: n for name, n in files.items() if n > FULL} == {}
-
-
 @pytest.mark.parametrize("room", ROOMS, ids=named)
-def test_the_face_of_a_room_is_narrow_and_every_name_of_it_exists(room: Path) -> None:
+def test_every_name_of_the_face_of_a_room_exists(room: Path) -> None:
     face = importlib.import_module(".".join(room.relative_to(ROOT).parts))
-    found = {name: getattr(face, name) for name in face.__all__}
-    assert len(found) >= 3
-    assert len([name for name, value in found.items() if not isinstance(value, ModuleType)]) <= WIDEST
+    assert len([getattr(face, name) for name in face.__all__]) >= 3
 
 
 def test_code_outside_a_room_imports_from_its_face() -> None:
