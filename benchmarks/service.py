@@ -72,9 +72,10 @@ QUIET = {"enable_access_log": False}
 TUNED = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 
 START_SERVE = """
-import sys, ray
+import sys
+from arms import local_ray
+local_ray.start(namespace="serve", object_store_memory=256 * 2**20)
 from ray.serve.scripts import cli
-ray.init(namespace="serve", include_dashboard=False, object_store_memory=256 * 2**20)
 cli(["run", sys.argv[1]])
 """
 """What `armwise serve` does too: Ray without its dashboard."""

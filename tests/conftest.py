@@ -7,9 +7,7 @@ SQLite returns rows in reverse where a query does not order them.
 """
 
 import os
-import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import settings
 
+from arms.local_ray import UMASK
 from feedback.log import schema
 from tests.postgres import Server, running
 
@@ -26,6 +25,8 @@ settings.load_profile("armwise")
 
 os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
 time.tzset()
+
+os.umask(UMASK)  # as in every process of ours
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,13 +54,9 @@ def cluster() -> Iterator[None]:
     from arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
 
     before = dict(os.environ)
-    # its own folder: short, for its sockets, and not shared with another Ray on this machine
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     os.environ.pop("RAY_ADDRESS", None)
-    os.environ["RAY_TMPDIR"] = folder
     with worker_pool.cluster(1):
         yield
-    shutil.rmtree(folder, ignore_errors=True)
     os.environ.clear()
     os.environ |= before
 

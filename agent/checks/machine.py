@@ -51,12 +51,17 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
 
 
 def secret_files(environment: Mapping[str, str]) -> list[Path]:
-    """Return the files of secrets that the service reads, whether they are there or not."""
+    """Return the files of secrets that the service reads, whether they are there or not.
+
+    A Ray of its own has a token of its own, in a private folder; that in the home of the user is a cluster's.
+    """
     home = Path.home()
-    return [
-        Path(environment.get("RAY_AUTH_TOKEN_PATH") or home / ".ray/auth_token"),
-        Path(environment.get("PGPASSFILE") or home / ".pgpass"),
-    ]
+    found = [Path(environment.get("PGPASSFILE") or home / ".pgpass")]
+    if token := environment.get("RAY_AUTH_TOKEN_PATH"):
+        found.append(Path(token))
+    elif "RAY_ADDRESS" in environment:
+        found.append(home / ".ray/auth_token")
+    return found
 
 
 def _mode(place: Path) -> int:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from rich.console import Console
 
 from agent.cli.console import PLAIN
 from agent.proxy import RUN_FOLDER, Proxy, ends_with_its_parent, haproxy_binary
+from arms.local_ray import QUIET, private_folder
 
 STOP_S = 30.0
 """Time to shut down before the next, stronger signal."""
@@ -103,12 +103,12 @@ def prepared(config: Path, folder: Path | None = None, *, cold: bool = False) ->
 
 @contextmanager
 def run_folder() -> Iterator[Path | None]:
-    """Yield the folder of the sockets, for this user alone; None where Ray Serve's own proxy is to listen."""
+    """Yield the private folder of the run, for sockets and Ray; None where Ray Serve's own proxy listens."""
     if "RAY_ADDRESS" in os.environ or haproxy_binary() is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="armwise-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
+    with private_folder() as folder:
+        yield folder
 
 
 def serve(
@@ -130,7 +130,7 @@ def serve(
     Returns:
         The exit code of Ray Serve; 0 after `once`.
     """
-    environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **os.environ}
+    environment = {**QUIET, **os.environ}
     if logs_json(config):  # each line as its process has written it, and every one
         environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     # also SIGINT: a background job inherits that it is ignored, and would pass that to its children

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 from agent.access import NewKey
 from agent.api import Export, Format, Window
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point, settings_options, unique
-from agent.config import load, points
+from agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
+from agent.config import points
 from agent.learning import rebuild as learning_rebuild
 from agent.reporting import moment
 from arms.base import Progress
@@ -54,7 +54,7 @@ def export(
     """Write the training log to a file that others read, or `armwise replay --from`."""
     with explained():
         window = Window.model_validate({"since": since, "until": until})
-        settings = load(config, without=["router"]).of(point)
+        settings = opened(config, without=["router"]).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             export = Export(store, settings.reward, settings.actions, window)
             lost = _write(export, output, form, on_progress)
@@ -145,7 +145,7 @@ def _print_written(count: int, output: Path, left_out: Counter[str], what: str =
 def migrate(config: ConfigPath = CONFIG) -> None:
     """Migrate the log of each decision point to the tables of this version; stop the service first."""
     with explained():
-        for point, settings in load(config, without=["router"]).by_point.items():
+        for point, settings in opened(config, without=["router"]).by_point.items():
             before, after = schema.migrate(settings.database_url)
             which = "" if point == points.DEFAULT else f" of point {point}"
             console.print(f"the log{which} had schema {before}, it has schema {after}", markup=False)
@@ -168,7 +168,7 @@ def rebuild(
     repaired; its service starts another one, which continues from the repaired state.
     """
     with explained():
-        settings = load(config).of(point)
+        settings = opened(config).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
             report = learning_rebuild.rebuild(
                 store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify
@@ -197,7 +197,7 @@ def archive(
         if before is None and decisions is None:
             raise ValueError("--before or --decisions was expected")
         end = Window.model_validate({"until": before}).until
-        settings = load(config, without=["router"]).of(point)
+        settings = opened(config, without=["router"]).of(point)
         to = to if point == points.DEFAULT else f"{to.rstrip('/')}/{point}"
         with closing(Store(settings.database_url)) as store, progress() as on_progress:
             upto = store.log_seq()
@@ -221,7 +221,7 @@ def backup(
     """Copy the SQLite logs as they are now, while the service runs; each copy is checked."""
     with explained():
         to.mkdir(parents=True, exist_ok=True)
-        for settings in load(config, without=["router"]).by_point.values():
+        for settings in opened(config, without=["router"]).by_point.values():
             with closing(Store(settings.database_url)) as store:
                 copy = to / (settings.log_path.name if settings.log_path else "log.db")
                 store.backup(copy)
@@ -250,7 +250,7 @@ def erase(
     with explained():
         if (user is None) == (episode is None):
             raise ValueError("either --user or --episode was expected")
-        settings, now = load(config, without=["router"]), time.time()
+        settings, now = opened(config, without=["router"]), time.time()
         logs = settings.by_point if user is not None else {point: settings.of(point)}
         for name, own in logs.items():
             with closing(Store(own.database_url)) as store:
@@ -272,8 +272,7 @@ key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 
 @contextmanager
 def _log(config: Path) -> Iterator[Store]:
-    settings = load(config, without=["router"])
-    settings.home_path.mkdir(parents=True, exist_ok=True)  # the first key comes before the first start
+    settings = opened(config, without=["router"])
     with closing(Store(settings.database_url)) as store:
         yield store
 

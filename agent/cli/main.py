@@ -5,6 +5,7 @@ exits with 2 for a wrong request, 1 for a failure on the way.
 """
 
 import importlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -12,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from arms.local_ray import UMASK
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,10 @@ def armwise(
     """Choose a retriever for each question, and learn from feedback which one is worth it.
 
     A verb that fails prints in one line what is wrong and what would be right, and exits with 2 for a
-    wrong request, 1 for a failure on the way.
+    wrong request, 1 for a failure on the way. What it writes, other users of the machine cannot read.
     """
     del version
+    os.umask(UMASK)
 
 
 def main() -> None:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_
 
 import typer
 
+from agent.cli.console import PLAIN, errors
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
+
+    from agent.config import AppConfig
 
 CONFIG = Path("serve_config.yaml")
 
@@ -34,6 +38,25 @@ ARGUMENT = ""
 """In place of the flags of an option: the field is a positional argument."""
 
 T = TypeVar("T")
+
+
+def opened(config: Path, without: Collection[str] = ()) -> "AppConfig":
+    """Read the configuration that `--config` names, and make its home, for verbs that write there.
+
+    Args:
+        config: The file.
+        without: Keys of its `args` that are ignored.
+
+    Raises:
+        ConfigError: It cannot be read, or is invalid.
+    """
+    from agent.config import load, make_home
+
+    settings = load(config, without)
+    for line in make_home(settings):
+        errors.print(line, style="yellow", **PLAIN)
+    return settings
+
 
 SCALARS = (int, float, bool, str, Path)
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from agent.cli.console import console, explained, progress
-from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, settings_options, unique, weighted
-from agent.config import load
+from agent.cli.options import ARGUMENT, CONFIG, ConfigPath, opened, settings_options, unique, weighted
 from agent.offline import Comparing, Scoring, Selection, Synthesis, select_portfolio
 from agent.offline import alignment as offline_alignment
 from agent.offline import score as offline_score
@@ -27,7 +26,7 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """
     with explained():
         given["styles"] = unique("--styles", (weighted(one, "--styles") for one in given.get("styles") or ()))
-        settings = load(config, without=["router"])  # it may be about to be trained
+        settings = opened(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             made = Synthesis.model_validate({"config": settings, **given})
             offline_synthesize.run(made, console, on_progress)
@@ -41,7 +40,7 @@ def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     arms that match words and arms that compare vectors on a par: made questions favour the former.
     """
     with explained():
-        settings = load(config, without=["router"])
+        settings = opened(config, without=["router"])
         with progress() as on_progress:
             compared = Comparing.model_validate({"config": settings, **given})
             offline_alignment.run(compared, console, on_progress)
@@ -51,7 +50,7 @@ def align(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Score every arm of a pool on every question; an interrupted run continues where it stopped."""
     with explained():
-        settings = load(config, without=["router"])  # it may be about to be trained
+        settings = opened(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             offline_score.run(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 

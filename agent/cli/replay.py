@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from agent.cli.console import console, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point, settings_options
-from agent.config import load
+from agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options
 from agent.evaluation import EvaluationRequest, candidate_names, evaluate_log
 from agent.evaluation import request as evaluation_request
 from feedback.dataset import ExportSource, LogSource
@@ -69,7 +68,7 @@ def replay(
         if output is not None and output.suffix not in SUFFIXES:
             raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
         request = EvaluationRequest.model_validate({**given, **_parsed(given)})
-        settings = load(config).of(point)
+        settings = opened(config).of(point)
         with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join)) as store:

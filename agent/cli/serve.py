@@ -13,7 +13,7 @@ import typer
 from agent.cli import launch
 from agent.cli.ask import print_answer
 from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point
+from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, opened
 
 if TYPE_CHECKING:
     from agent.checks import Finding
@@ -47,17 +47,15 @@ def serve(
 def _prepare(config: Path, *, cold: bool) -> None:
     from agent.access import is_loopback, require_closed
     from agent.cli.prepare import prepare
-    from agent.config import load
     from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
-    settings, address = load(config), launch.address_of(config)
+    settings, address = opened(config), launch.address_of(config)
     open_to_all = is_open(settings, address[0])
     require_closed(address[0], is_open=open_to_all, allowed=settings.open)
     for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
-    settings.home_path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:
@@ -132,11 +130,11 @@ def ingest_corpus(
             return
         if source is None or name is None:
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
-        from agent.config import CorpusSpec, load
+        from agent.config import CorpusSpec
         from arms.corpus import ingest
 
         spec = CorpusSpec(name=name, source=source)
-        target = load(config).home_path / "corpora" / spec.name
+        target = opened(config).home_path / "corpora" / spec.name
         with progress() as on_progress:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
@@ -147,8 +145,7 @@ def ingest_corpus(
 
 def _fill(config: Path, point: str, arm: str) -> None:
     from agent.cli.prepare import fill
-    from agent.config import load
 
     with progress() as on_progress:
-        done = fill(load(config), point, arm, on_progress)
+        done = fill(opened(config), point, arm, on_progress)
     console.print(done, **PLAIN)

@@ -14,7 +14,7 @@ import yaml
 
 from agent.cli import launch
 from agent.cli.console import PLAIN, console, errors, explained, progress
-from agent.cli.options import CONFIG, ConfigPath
+from agent.cli.options import CONFIG, ConfigPath, opened
 from agent.cli.serve import SOURCES, is_open
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def init(
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
-        from agent.config import CorpusSpec, load, new_config
+        from agent.config import CorpusSpec, new_config
         from arms.corpus import ingest
 
         if output.exists() and not replace:
@@ -170,7 +170,7 @@ def init(
         unfinished = output.with_name(output.name + ".part")
         unfinished.write_text(new_config.render_config(corpus, llm, log_url), encoding="utf-8")
         try:
-            settings = load(unfinished).settled()
+            settings = opened(unfinished).settled()
             with progress() as on_progress:
                 passages = ingest(settings.corpus.source, settings.corpus_path, progress=on_progress)
         except BaseException:

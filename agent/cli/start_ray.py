@@ -1,67 +1,107 @@
 """Start Ray with the processes that one machine needs, and run a Serve configuration: `serve run`.
 
-Without the dashboard, eleven processes fewer. Ray's own processes listen on the loopback address, but for a
-port of each replica, which listens on all of them; they answer only to the token of this run. Where
-RAY_ADDRESS names a cluster, that one is used as it is.
+Without the dashboard, eleven processes fewer. Where RAY_ADDRESS names a cluster, that one is used as it is.
+A deployment that Ray Serve gives up ends the process, with its reason; one that is unhealthy is reported.
 """
 
 import os
-import secrets
+import signal
 import sys
-import tempfile
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from agent.cli.console import PLAIN, errors
+from agent.proxy import RUN_FOLDER
+from arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """What passes between replicas is small: passages, vectors, pieces of answers."""
 
+LOOK_S = 1.0
+"""Pause between two looks at the deployments."""
 
-def main(config: str) -> None:
-    """Run a Serve configuration until the process is interrupted."""
-    if "RAY_ADDRESS" in os.environ:
-        _run(config, own=False)
-        return
-    with tempfile.TemporaryDirectory(prefix="armwise-ray-", ignore_cleanup_errors=True) as folder:
-        for name, value in private(Path(folder)).items():
-            os.environ.setdefault(name, value)
-        _run(config, own=True)
+SERVE = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # fewer threads between a request and its answer
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # which that would switch on, with a proxy of Ray's own
+}
+"""Variables of Ray Serve, also on a cluster."""
 
+STATES = (("DEPLOY_FAILED", "has failed for good", True), ("UNHEALTHY", "is unhealthy", False))
+"""Statuses of a deployment that are problems, what is said of them, and whether Ray Serve has given it up."""
 
-def _run(config: str, *, own: bool) -> None:
-    import ray  # reads the environment
-    from ray.serve.scripts import cli
-
-    if own:
-        ray.init(
-            namespace="serve",
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-        )
-    cli(["run", config])
+GAVE_UP = 3
+"""Exit code where Ray Serve has given a deployment up."""
 
 
-def private(folder: Path) -> dict[str, str]:
-    """Return the environment of a Ray that only this service uses; its token is in a file of this user alone.
+def main(config: str) -> int:
+    """Run a Serve configuration until interrupted, or given up by Ray Serve; return the exit code."""
+    for name, value in SERVE.items():
+        os.environ.setdefault(name, value)
+    if "RAY_ADDRESS" not in os.environ:
+        run = os.environ.get(RUN_FOLDER)
+        local_ray.start(Path(run) if run else None, namespace="serve", object_store_memory=OBJECT_STORE_BYTES)
+    from ray.serve.scripts import cli  # Ray reads the environment when it is imported
+
+    watch = Watch()
+    watch.start()
+    try:
+        cli(["run", config], standalone_mode=False)
+    except SystemExit as ended:
+        return watch.code or (ended.code if isinstance(ended.code, int) else 0)
+    return watch.code
+
+
+class Watch(threading.Thread):
+    """Reports unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
+
+    Attributes:
+        code: Exit code of the process; 0 while no deployment was given up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="deployments", daemon=True)
+        self.code = 0
+
+    def run(self) -> None:
+        """Look at the deployments until one is given up."""
+        from ray import serve
+
+        reported: set[str] = set()
+        pause = threading.Event()
+        while not self.code:
+            pause.wait(LOOK_S)
+            try:
+                lines = list(problems(serve.status().applications))
+            except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes
+                continue
+            for line, for_good in lines:
+                if line not in reported:
+                    errors.print(line, style="red" if for_good else "yellow", **PLAIN)
+                if for_good:
+                    self.code = GAVE_UP
+            reported = {line for line, _ in lines}
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def problems(applications: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield what is wrong with deployments, and whether Ray Serve has given them up.
 
     Args:
-        folder: Where the token is written, unless the environment names one.
+        applications: Overviews of `serve.status()` by name.
     """
-    token = {}
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        path = folder / "token"
-        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(secrets.token_hex(32))
-        token = {"RAY_AUTH_TOKEN_PATH": str(path)}
-    return {
-        **token,
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # fewer threads between a request and its answer
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # which that would switch on, with a proxy of Ray's own
-        # As on a laptop with another system: this node is 127.0.0.1, and so its processes listen there alone.
-        # An address given to ray.init does not do this: Ray replaces a loopback one by that of the network.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_enable_metrics_collection": "0",  # its exporter listens on every address, without a token
-    }
+    for application in applications.values():
+        failed = [
+            (f"deployment {name} {what}: {one.message.strip()}", for_good)
+            for name, one in sorted(application.deployments.items())
+            for status, what, for_good in STATES
+            if one.status.value == status
+        ]
+        yield from failed
+        if application.status.value == "DEPLOY_FAILED" and not any(for_good for _, for_good in failed):
+            yield f"the application cannot be deployed: {application.message.strip()}", True
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

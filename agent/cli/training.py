@@ -13,12 +13,12 @@ from agent.cli.options import (
     POINT,
     ConfigPath,
     Point,
+    opened,
     renamed,
     settings_options,
     unique,
     weighted,
 )
-from agent.config import load
 from agent.offline import (
     Evaluation,
     Labelling,
@@ -50,7 +50,7 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     Scores, steps and tokens are kept. Seconds are not: they would differ after an interruption.
     """
     with explained():
-        settings = load(config, without=["router"])  # it may be about to be trained
+        settings = opened(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             offline_label.run(Labelling.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -78,7 +78,7 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Poin
         given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
         if given.get("draws") == "all":
             del given["draws"]
-        settings = insert_labels.InsertSettings.model_validate({"config": load(config).of(point), **given})
+        settings = insert_labels.InsertSettings.model_validate({"config": opened(config).of(point), **given})
         with progress() as on_progress:
             insert_labels.run(settings, console, on_progress)
 
@@ -96,7 +96,7 @@ def warm_start(
     whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
     """
     with explained():
-        settings = load(config).of(point)
+        settings = opened(config).of(point)
         if dry_run:
             with progress() as on_progress:
                 lots = preview_lots(settings, on_progress)
@@ -155,7 +155,7 @@ def train(
     `--model cascade`, the stages of an arm of kind `cascade`, which `--spec` describes.
     """
     with explained():
-        settings = load(config, without=["router"])  # it may be about to be trained
+        settings = opened(config, without=["router"])  # it may be about to be trained
         utility = {
             "measures": unique("--measure", map(weighted, measure or ["f1"])),
             "prior": prior,
@@ -198,7 +198,7 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     single arm is the one that is best here.
     """
     with explained():
-        settings = load(config, without=["router"])
+        settings = opened(config, without=["router"])
         with progress() as on_progress:
             wanted = Evaluation.model_validate({"config": settings, **given})
             evaluate_router.run(wanted, console, on_progress)

@@ -1,5 +1,6 @@
 from . import new_config, points, sections, warm_start
 from .app_config import AppConfig, ConfigError
+from .home import make_home
 from .loading import CONFIG, configured, load, parse, read_portfolio
 from .sections import CorpusSpec, Key, Limits, Scope
 from .warm_start import WarmStartSpec
@@ -15,6 +16,7 @@ __all__ = [
     "WarmStartSpec",
     "configured",
     "load",
+    "make_home",
     "new_config",
     "parse",
     "points",

@@ -10,6 +10,7 @@ from agent.reporting import log_plainly
 from agent.telemetry import logs
 from agent.telemetry.spec import TelemetrySpec
 from arms import tracing
+from arms.local_ray import UMASK
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -29,7 +30,8 @@ CAPTURES = {
 
 
 def begin(spec: TelemetrySpec) -> None:
-    """Have this process log, and trace if the environment names an exporter of traces."""
+    """Have this process log, trace where the environment names an exporter, and write for its user alone."""
+    os.umask(UMASK)
     log_plainly()
     if spec.logs == "json":
         logs.log_json(content=spec.log_content)

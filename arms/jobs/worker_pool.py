@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from arms import local_ray
 from arms.base import Progress
 from arms.jobs.checkpoint import BlockFolder, JobError
 from arms.questions import Question
@@ -223,18 +224,11 @@ def cluster(workers: int | None = None) -> Iterator[int]:
     """
     ours = not ray.is_initialized()
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if ours and "RAY_ADDRESS" in os.environ:
+        os.environ.update({name: os.environ.get(name, value) for name, value in local_ray.QUIET.items()})
         ray.init(**quiet)
     elif ours:  # not the cluster of a service that may run on this machine
-        ray.init(
-            address="local",
-            num_cpus=workers or os.cpu_count(),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **quiet,
-        )
+        local_ray.start(num_cpus=workers or os.cpu_count(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
     try:
         yield _wait_for_free_processors()
     finally:

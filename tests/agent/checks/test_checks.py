@@ -1,7 +1,6 @@
 """What `armwise doctor` finds: what others can reach, read or change."""
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 
 from agent.checks import Finding, configuration_findings, file_findings, machine, socket_findings
 from agent.cli.main import app
-from agent.cli.start_ray import private
 from agent.config import AppConfig, parse
 
 ARGS: dict[str, Any] = {
@@ -156,16 +154,15 @@ def test_a_socket_of_the_service_that_others_can_reach_is_found(listening: tuple
     assert not [one for one in socket_findings((host, port)) if about in one.what], "meant to be reached"
 
 
-def test_the_token_of_ray_is_in_a_file_of_this_user_alone(
+def test_the_token_of_a_cluster_is_looked_at_only_where_there_is_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = private(tmp_path)
-    path = Path(environment["RAY_AUTH_TOKEN_PATH"])
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert re.fullmatch("[0-9a-f]{64}", path.read_text())
-    assert path.read_text() not in environment.values()
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "own")
-    assert "RAY_AUTH_TOKEN_PATH" not in private(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    token = tmp_path / ".ray/auth_token"
+    assert token not in machine.secret_files({})
+    assert token in machine.secret_files({"RAY_ADDRESS": "10.0.0.1:6379"})
+    assert tmp_path / "own" in machine.secret_files({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "own")})
 
 
 def doctored(tmp_path: Path, host: str) -> tuple[int, str]:

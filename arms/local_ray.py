@@ -1,0 +1,156 @@
+"""The Ray of this process alone: private to its user, on the loopback address, guarded by a token.
+
+Everything of ours that starts a Ray starts it here: the service, the jobs and the tests. Ray opens its
+temporary folder to all users of the machine (mode 0777, no sticky bit), listens on all addresses, and writes
+a token that others can read. Here its folder lies in one of mode 0700, beside the token, and it listens on
+127.0.0.1.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+UMASK = 0o077
+"""Permissions that no file or folder of ours has: those of other users."""
+
+PREFIX = "armwise-"
+"""Begins the name of a private folder."""
+
+SOCKET = f"/{PREFIX}12345678/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket below the folder in which private folders are made."""
+
+LONGEST_BASE = 107 - len(SOCKET)
+"""Bytes of the path of a folder below which Ray's sockets fit: Linux allows 107 for one."""
+
+YOUNG_S = 60.0
+"""Age of a folder, in seconds, below which its process may not have locked it yet."""
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Variables that every Ray gets, a cluster too."""
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder that only this user can enter; remove it at the end.
+
+    It is locked while it is used, so that folders of processes that were killed are found here and removed.
+    It lies below RAY_TMPDIR where that is set, else below the temporary folder of the system, or below `/tmp`
+    where the paths of sockets would be too long there.
+
+    Raises:
+        ValueError: RAY_TMPDIR is too long.
+    """
+    base = _base(os.environ.get("RAY_TMPDIR"), tempfile.gettempdir())
+    _remove_abandoned(base)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _base(named: str | None, temporary: str) -> Path:
+    if named is None:
+        return Path(temporary if len(os.fsencode(temporary)) <= LONGEST_BASE else "/tmp")
+    if len(os.fsencode(named)) > LONGEST_BASE:
+        raise ValueError(
+            f"RAY_TMPDIR={named} is too long for the sockets of Ray below it: "
+            f"{len(os.fsencode(named))} bytes, at most {LONGEST_BASE}"
+        )
+    return Path(named)
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove the private folders of this user whose process has ended."""
+    for folder in base.glob(f"{PREFIX}{'?' * 8}/"):
+        with contextlib.suppress(OSError):  # another process removes it, or holds its lock
+            about = folder.lstat()
+            if about.st_uid != os.getuid() or folder.is_symlink() or time.time() - about.st_mtime < YOUNG_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+@cache
+def folder_of_this_process() -> Path:
+    """Return the private folder of this process, made by the first call and removed at its end.
+
+    One for all Rays that a process starts, as Ray keeps the token of the first one.
+    """
+    opened = contextlib.ExitStack()
+    folder = opened.enter_context(private_folder())
+    atexit.register(opened.close)
+    return folder
+
+
+def prepare_environment(folder: Path | None = None) -> Path:
+    """Have the Ray that this process starts be private.
+
+    Args:
+        folder: Folder that only this user can enter; None for that of this process.
+
+    Returns:
+        The temporary folder for Ray, to be given to `ray.init`.
+    """
+    os.umask(UMASK)  # the processes of Ray inherit it
+    folder = folder or folder_of_this_process()
+    for name, value in _variables(folder).items():
+        os.environ.setdefault(name, value)
+    return folder / "ray"
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    """Return the environment of a Ray that only this user can use; its token is in a file of the folder."""
+    token = {}
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        path = folder / "token"
+        if not path.exists():
+            with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(secrets.token_hex(32))
+        token = {"RAY_AUTH_TOKEN_PATH": str(path)}
+    return {
+        **QUIET,
+        **token,
+        # As on a laptop with another system: this node is 127.0.0.1, and so its processes listen there alone.
+        # An address given to ray.init does not do this: Ray replaces a loopback one by that of the network.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_enable_metrics_collection": "0",  # its exporter listens on every address, without a token
+    }
+
+
+def start(folder: Path | None = None, **options: Any) -> None:
+    """Start a Ray on this machine, which `ray.shutdown` ends.
+
+    Args:
+        folder: Folder that only this user can enter; None for that of this process.
+        options: Of `ray.init`.
+    """
+    temporary = prepare_environment(folder)
+    import ray
+    from ray._private import ray_constants
+    from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython, without a stub
+
+    # Where something has imported it before, it has read the environment already: read it again.
+    Config.initialize("")
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    ray.init(address="local", include_dashboard=False, _temp_dir=str(temporary), **options)

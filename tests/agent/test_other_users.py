@@ -1,0 +1,314 @@
+"""What another user of this machine can do to a home, to a run and to Ray: nothing.
+
+The attacker is `nobody` where the tests run as root, who can become that user; else permissions are checked.
+"""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from agent.config import configured, make_home
+from arms import local_ray
+from tests.agent.fakes import CONFIG
+
+ROOT = Path(__file__).parents[2]
+
+NOBODY = 65534
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become another user")
+
+USUAL = 0o022
+"""The umask of most users: what they make, others can read."""
+
+
+def exposed(folder: Path) -> list[str]:
+    """Return what other users may read or change in a folder, itself included, by permissions."""
+    places = [folder, *folder.rglob("*")]
+    wide = [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077]
+    return [f"{place} {stat.filemode(place.lstat().st_mode)}" for place in wide]
+
+
+BECOME = (
+    f"import os, socket, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); p = sys.argv[1:]; "
+)
+TRIES = {
+    "list": "os.listdir(p[0])",
+    "read": "open(p[0]).read()",
+    "change": "open(p[0], 'a')",
+    "rename": "os.rename(p[0], p[0] + '.old')",
+    "connect": "socket.socket(socket.AF_UNIX).connect(p[0])",
+}
+
+
+def refused(attempt: str, place: Path) -> bool:
+    """Return whether a user who owns nothing, and is in no group, is refused by the permissions."""
+    command = [sys.executable, "-c", BECOME + TRIES[attempt], str(place)]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert tried.returncode == 0 or "PermissionError" in tried.stderr, tried.stderr
+    return tried.returncode != 0
+
+
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that everybody can enter: those of pytest are closed already."""
+    folder = Path("/tmp") / f"others-{os.getpid()}-{tmp_path_factory.mktemp('n').name}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def written(folder: Path) -> Path:
+    """Write a configuration with a corpus of twelve passages; return its path."""
+    lines = [{"id": f"p{i}", "title": f"River {i}", "text": f"River {i} meets the sea."} for i in range(12)]
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    args = {**CONFIG, "home": str(folder / "home"), "corpus": {"name": "small", "source": str(corpus)}}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"http_options": {"port": 0}, "applications": [{"args": args}]}))
+    questions = folder / "questions.jsonl"
+    questions.write_text(json.dumps({"id": "q1", "question": "Which river?", "gold_ids": ["p1"]}) + "\n")
+    return path
+
+
+def armwise(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a verb in a folder with the usual umask, without the settings of this environment."""
+    names = ("ARMWISE_HOME", "RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-m", "agent.cli", *words],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT), "HOME": str(folder)},
+        umask=USUAL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["key", "create", "--name", "first", "-c", "config.yaml"],
+        ["ingest", "corpus.jsonl", "--name", "more", "-c", "config.yaml"],
+        ["migrate", "-c", "config.yaml"],
+        ["synthesize", "-o", "made.jsonl", "--questions", "2", "-c", "config.yaml"],
+        ["init", "corpus.jsonl", "--yes", "-o", "new.yaml"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_a_verb_makes_is_of_its_user_alone(outside: Path, words: Sequence[str]) -> None:
+    written(outside)
+    before = set(outside.iterdir())
+    done = armwise(outside, *words)
+    assert done.returncode == 0, done.stderr
+    made = set(outside.iterdir()) - before
+    assert made
+    assert [line for place in made for line in exposed(place)] == []
+    if os.geteuid() == 0:
+        for place in made:
+            assert refused("read" if place.is_file() else "list", place)
+
+
+def test_a_home_that_others_can_read_is_closed_and_said_in_one_line(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "corpora" / "small").mkdir(parents=True)
+    for name in ("log.db", "log.db-wal", "corpora/small/passages.db", "notes.txt"):
+        (home / name).touch()
+    for place in (home, *home.rglob("*")):
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    config = configured({**CONFIG, "home": str(home)})
+    (line,) = make_home(config)
+    assert line == f"closed to other users of this machine: {home} (mode 755), and 5 more files and folders"
+    assert exposed(home) == [f"{home}/notes.txt -rw-r--r--"], "a file of the user's own stays as it is"
+    assert make_home(config) == []
+
+
+def test_a_log_outside_of_the_home_is_closed_but_not_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o755)
+    (folder / "log.db").touch()
+    (folder / "log.db").chmod(0o666)
+    config = configured({**CONFIG, "home": str(tmp_path / "home"), "log_url": f"sqlite:///{folder}/log.db"})
+    assert make_home(config) == [f"closed to other users of this machine: {folder}/log.db (mode 666)"]
+    assert folder.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_link_in_a_home_leads_the_repair_nowhere(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch()
+    (elsewhere / "file").chmod(0o644)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "corpora").symlink_to(elsewhere)
+    (home / "log.db").symlink_to(elsewhere / "file")
+    assert make_home(configured({**CONFIG, "home": str(home)})) == []
+    assert (elsewhere / "file").stat().st_mode & 0o777 == 0o644
+
+
+KILLED = """
+import os, signal
+from arms import local_ray
+with local_ray.private_folder() as folder:
+    (folder / "cache").touch()
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where private folders are made: a longer path than sockets allow, of which there are none here."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(local_ray, "LONGEST_BASE", 1000)
+    return tmp_path
+
+
+def aged(folder: Path, seconds: float) -> Path:
+    then = folder.stat().st_mtime - seconds
+    os.utime(folder, (then, then))
+    return folder
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(base: Path) -> None:
+    script = "from arms import local_ray; local_ray.LONGEST_BASE = 1000" + KILLED
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = Path(killed.stdout.strip())
+    assert left.stat().st_mode & 0o777 == 0o700
+    with local_ray.private_folder():
+        assert left.exists(), "its process may be about to lock it"
+    aged(left, local_ray.YOUNG_S + 1)
+    with local_ray.private_folder() as own:
+        assert [*base.iterdir()] == [own]
+    assert [*base.iterdir()] == []
+
+
+def test_the_folder_of_a_living_process_and_what_is_no_folder_of_ours_stay(base: Path) -> None:
+    elsewhere = base / "elsewhere"
+    elsewhere.mkdir()
+    (base / "armwise-linklink").symlink_to(elsewhere)
+    (base / "armwise-metrics-1").mkdir()
+    aged(base / "armwise-metrics-1", 1000)
+    aged(elsewhere, 1000)
+    with local_ray.private_folder() as living:
+        aged(living, 1000)
+        with local_ray.private_folder():
+            assert living.exists()
+    assert {place.name for place in base.iterdir()} == {"elsewhere", "armwise-linklink", "armwise-metrics-1"}
+
+
+def test_a_folder_too_deep_for_the_sockets_of_ray_is_refused_where_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deep = "/" + "a" * local_ray.LONGEST_BASE
+    monkeypatch.setenv("RAY_TMPDIR", deep)
+    with (
+        pytest.raises(ValueError, match=rf"RAY_TMPDIR={deep} is too long .*: 23 bytes, at most 22"),
+        local_ray.private_folder(),
+    ):
+        pass
+    monkeypatch.delenv("RAY_TMPDIR")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with local_ray.private_folder() as folder:
+        assert folder.parent == Path("/tmp")
+
+
+JOB = """
+import sys
+from pathlib import Path
+import ray
+from arms import local_ray
+from arms.jobs import worker_pool
+
+@ray.remote
+def mask():
+    import os
+    return os.umask(0)
+
+with worker_pool.cluster(1):
+    print(oct(ray.get(mask.remote())), local_ray.folder_of_this_process(), flush=True)
+    sys.stdin.read()
+with worker_pool.cluster(1):  # a second one in the same process, with the same token
+    print(oct(ray.get(mask.remote())), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[psutil.Process, Path, Path]]:
+    """A job with a Ray of its own, started with the usual umask: process, folder of Ray, home of the user."""
+    home = tmp_path_factory.mktemp("home")
+    dropped = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_TMPDIR")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    with subprocess.Popen(
+        [sys.executable, "-c", JOB],
+        env=environment | {"HOME": str(home), "PYTHONPATH": str(ROOT)},
+        umask=USUAL,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        mask, folder = process.stdout.readline().split()
+        assert mask == "0o77"
+        yield psutil.Process(process.pid), Path(folder), home
+        rest, _ = process.communicate()
+        assert rest.split() == ["0o77"]
+    assert process.returncode == 0
+    assert not Path(folder).exists(), "removed at the end"
+
+
+def test_the_ray_of_a_job_listens_on_the_loopback_address_alone(
+    job: tuple[psutil.Process, Path, Path],
+) -> None:
+    process, _, _ = job
+    listening = [
+        connection.laddr.ip
+        for one in (process, *process.children(recursive=True))
+        for connection in one.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) > 5
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+
+def test_the_folder_of_ray_is_behind_a_door(job: tuple[psutil.Process, Path, Path]) -> None:
+    _, folder, home = job
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    assert [*(folder / "ray").glob("session_2*/sockets/raylet")]
+    assert not (home / ".ray").exists(), "no token is left behind"
+
+
+@AS_ROOT
+def test_another_user_cannot_take_the_place_of_rays_sockets(job: tuple[psutil.Process, Path, Path]) -> None:
+    _, folder, _ = job
+    (sockets,) = (folder / "ray").glob("session_2*/sockets")
+    assert refused("list", sockets)
+    assert refused("read", folder / "token")
+    assert refused("rename", folder)
+    for name in ("raylet", "plasma_store"):
+        assert (sockets / name).is_socket()
+        assert refused("rename", sockets / name)
+        assert refused("connect", sockets / name)
+
+
+@AS_ROOT
+def test_who_looks_finds_what_is_open(outside: Path) -> None:
+    (outside / "open").touch(0o644)
+    (outside / "open").chmod(0o644)
+    assert not refused("read", outside / "open")
+    assert refused("change", outside / "open")
+    assert exposed(outside) == [f"{outside} drwxr-xr-x", f"{outside}/open -rw-r--r--"]
