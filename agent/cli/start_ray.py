@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ SERVE = {
 }
 """Variables of Ray Serve, also on a cluster."""
 
-STATES = (("DEPLOY_FAILED", "has failed for good", True), ("UNHEALTHY", "is unhealthy", False))
+GIVEN_UP = "DEPLOY_FAILED"
+"""Status of what Ray Serve no longer tries to start."""
+
+STATES = ((GIVEN_UP, "has failed for good", True), ("UNHEALTHY", "is unhealthy", False))
 """Statuses of a deployment that are problems, what is said of them, and whether Ray Serve has given it up."""
 
 GAVE_UP = 3
@@ -49,58 +53,78 @@ def main(config: str) -> int:
     try:
         cli(["run", config], standalone_mode=False)
     except SystemExit as ended:
-        return watch.code or (ended.code if isinstance(ended.code, int) else 0)
-    return watch.code
+        if not watch.given_up:
+            return ended.code if isinstance(ended.code, int) else 0
+    for problem in watch.given_up:
+        errors.print(str(problem), style="red", **PLAIN)
+    return GAVE_UP if watch.given_up else 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a deployment, or with the application as a whole.
+
+    Attributes:
+        what: Its name, and how it is.
+        message: What Ray Serve says: a sentence, or a traceback after it.
+        for_good: Whether Ray Serve has given it up.
+    """
+
+    what: str
+    message: str
+    for_good: bool
+
+    def __str__(self) -> str:
+        """Return one line: what is wrong, and why, which is the last line of a traceback."""
+        return f"{self.what}: {self.message.splitlines()[-1] if self.message else 'without a reason'}"
+
+
+def problems(applications: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the deployments of applications.
+
+    Args:
+        applications: Overviews of `serve.status()` by name.
+    """
+    for application in applications.values():
+        of_deployments = [
+            Problem(f"deployment {name} {what}", one.message.strip(), for_good)
+            for name, one in sorted(application.deployments.items())
+            for status, what, for_good in STATES
+            if one.status.value == status
+        ]
+        yield from of_deployments
+        if application.status.value == GIVEN_UP and not any(one.for_good for one in of_deployments):
+            yield Problem("the application cannot be deployed", application.message.strip(), for_good=True)
 
 
 class Watch(threading.Thread):
     """Reports unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
 
     Attributes:
-        code: Exit code of the process; 0 while no deployment was given up.
+        given_up: What Ray Serve has given up; empty while there is hope.
     """
 
     def __init__(self) -> None:
         super().__init__(name="deployments", daemon=True)
-        self.code = 0
+        self.given_up: list[Problem] = []
 
     def run(self) -> None:
-        """Look at the deployments until one is given up."""
+        """Look at the deployments until one is given up; print each problem when it comes up."""
         from ray import serve
 
-        reported: set[str] = set()
+        reported: list[Problem] = []
         pause = threading.Event()
-        while not self.code:
+        while not self.given_up:
             pause.wait(LOOK_S)
             try:
-                lines = list(problems(serve.status().applications))
+                there = list(problems(serve.status().applications))
             except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes
                 continue
-            for line, for_good in lines:
-                if line not in reported:
-                    errors.print(line, style="red" if for_good else "yellow", **PLAIN)
-                if for_good:
-                    self.code = GAVE_UP
-            reported = {line for line, _ in lines}
+            for one in there:
+                if one not in reported:
+                    errors.print(f"{one.what}: {one.message}", style="yellow", **PLAIN)
+            reported, self.given_up = there, [one for one in there if one.for_good]
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-def problems(applications: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield what is wrong with deployments, and whether Ray Serve has given them up.
-
-    Args:
-        applications: Overviews of `serve.status()` by name.
-    """
-    for application in applications.values():
-        failed = [
-            (f"deployment {name} {what}: {one.message.strip()}", for_good)
-            for name, one in sorted(application.deployments.items())
-            for status, what, for_good in STATES
-            if one.status.value == status
-        ]
-        yield from failed
-        if application.status.value == "DEPLOY_FAILED" and not any(for_good for _, for_good in failed):
-            yield f"the application cannot be deployed: {application.message.strip()}", True
 
 
 if __name__ == "__main__":
