@@ -1,13 +1,9 @@
-"""What another user of this machine can do to a home, to a run and to Ray: nothing.
-
-The attacker is `nobody` where the tests run as root, who can become that user; else permissions are checked.
-"""
+"""What another user of this machine can do to a home, to a run and to Ray: nothing."""
 
 import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,42 +16,9 @@ import yaml
 from agent.config import configured, make_home
 from arms import local_ray
 from tests.agent.fakes import CONFIG
+from tests.other_users import AS_ROOT, USUAL, exposed, refused
 
 ROOT = Path(__file__).parents[2]
-
-NOBODY = 65534
-
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become another user")
-
-USUAL = 0o022
-"""The umask of most users: what they make, others can read."""
-
-
-def exposed(folder: Path) -> list[str]:
-    """Return what other users may read or change in a folder, itself included, by permissions."""
-    places = [folder, *folder.rglob("*")]
-    wide = [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077]
-    return [f"{place} {stat.filemode(place.lstat().st_mode)}" for place in wide]
-
-
-BECOME = (
-    f"import os, socket, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); p = sys.argv[1:]; "
-)
-TRIES = {
-    "list": "os.listdir(p[0])",
-    "read": "open(p[0]).read()",
-    "change": "open(p[0], 'a')",
-    "rename": "os.rename(p[0], p[0] + '.old')",
-    "connect": "socket.socket(socket.AF_UNIX).connect(p[0])",
-}
-
-
-def refused(attempt: str, place: Path) -> bool:
-    """Return whether a user who owns nothing, and is in no group, is refused by the permissions."""
-    command = [sys.executable, "-c", BECOME + TRIES[attempt], str(place)]
-    tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert tried.returncode == 0 or "PermissionError" in tried.stderr, tried.stderr
-    return tried.returncode != 0
 
 
 @pytest.fixture

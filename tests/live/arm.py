@@ -36,3 +36,11 @@ class Gate:
             time.sleep(0.02)
         found = [Passage("gate-0", "Gate", f"On {query.text!r}: at last.", 1.0)]
         return Retrieval(tuple(found[:k]), steps=1)
+
+
+class Lost(Gate):
+    """An arm whose file is damaged."""
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name, path)
+        raise ValueError(f"{path} is damaged: build it again")

@@ -1,12 +1,10 @@
 """Starts the service once for the tests of this folder, as `armwise serve` does, and leaves nothing of it."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ import yaml
 
 from tests.agent.trained_routers import kept
 from tests.neighbours import write_corpus
+from tests.other_users import USUAL
 
 ROOT = Path(__file__).parents[2]
 START_S = 240.0
@@ -156,7 +155,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _configuration(folder: Path, port: int, **settings: Any) -> Path:
+def configuration(folder: Path, port: int, **settings: Any) -> Path:
+    """Write a configuration of a small service, with other settings; return its path."""
     corpus = write_corpus(folder / "corpus.jsonl")
     args = {
         "home": str(folder / "home"),
@@ -216,15 +216,15 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def started(folder: Path, variables: Mapping[str, str], **settings: Any) -> Iterator[Live]:
     """Start a service with two replicas of its HTTP surface, with more variables and settings."""
     port = free_port()
-    config, log = _configuration(folder, port, **settings), folder / "output.txt"
-    # Ray's own folder: short, for its sockets, and not shared with another Ray on this machine.
-    ray = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
-    own = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
-    without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
+    config, log = configuration(folder, port, **settings), folder / "output.txt"
+    own = {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
+    without = {"ARMWISE_HOME", "RAY_ADDRESS", "RAY_TMPDIR", "PROMETHEUS_MULTIPROC_DIR"}
     environment = {k: v for k, v in os.environ.items() if k not in without} | own | variables
     command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=output, umask=USUAL
+        )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             until(lambda: _ready(client, process, log), START_S)
@@ -233,7 +233,6 @@ def started(folder: Path, variables: Mapping[str, str], **settings: Any) -> Iter
             yield live
     finally:
         left = _stopped(process)
-        shutil.rmtree(ray, ignore_errors=True)
     assert left == [], "the service leaves processes behind"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import socket
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
 from agent.proxy import haproxy_binary
 from tests.live.conftest import Live, until
+from tests.other_users import AS_ROOT, refused
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
@@ -46,6 +48,30 @@ def test_what_listens_on_more_than_the_loopback_address_are_replicas_alone(live:
     loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     wide = {title for title, host, _ in listening(live) if host not in loopback}
     assert [title for title in wide if not title.startswith("ray::ServeReplica")] == []
+
+
+def test_every_process_of_the_service_writes_for_its_user_alone(live: Live) -> None:
+    """Also those that Ray starts: without that, what a replica writes would have the usual permissions."""
+    masks = {}
+    for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True)):
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        masks[" ".join(process.cmdline())[:60]] = re.search(r"^Umask:\t(\d+)", status, re.M)[1]
+    assert len(masks) > 8
+    assert {title: mask for title, mask in masks.items() if mask != "0077"} == {}
+
+
+@AS_ROOT
+def test_another_user_can_open_no_file_and_no_socket_of_the_service(live: Live) -> None:
+    sockets, files = set[Path](), set[Path]()
+    for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True)):
+        sockets |= {Path(place.laddr) for place in process.net_connections(kind="unix") if place.laddr}
+        files |= {Path(file.path) for file in process.open_files() if file.mode != "r" or ".db" in file.path}
+    # HAProxy renames those that it has bound, so their folder is looked into
+    sockets = {beside for place in sockets for beside in place.parent.glob("*") if beside.is_socket()}
+    assert {"raylet", "plasma_store", "ingress-0.sock", "admin.sock"} <= {place.name for place in sockets}
+    assert [place for place in sockets if not refused("connect", place)] == []
+    assert "log.db" in {place.name for place in files}
+    assert [place for place in files if place.exists() and not refused("read", place)] == []
 
 
 def test_a_replica_unpickles_nothing_of_a_stranger_without_the_token(live: Live, tmp_path: Path) -> None:

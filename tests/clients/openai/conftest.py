@@ -5,11 +5,9 @@ Nothing of Armwise can be imported here; it is started as its users start it.
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -98,13 +96,9 @@ def armwise(folder: Path, llm: dict[str, Any], **environment: str) -> Iterator[s
     document = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
     path = folder / "config.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML
-    ray = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds sockets
     command = [str(BIN / "armwise"), "serve", "--cold", "-c", str(path)]
-    try:
-        with started(command, f"http://127.0.0.1:{port}/ready", folder, RAY_TMPDIR=ray, **environment):
-            yield f"http://127.0.0.1:{port}"
-    finally:
-        shutil.rmtree(ray, ignore_errors=True)
+    with started(command, f"http://127.0.0.1:{port}/ready", folder, **environment):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,24 @@
+"""A service of which a deployment cannot start ends, and says why."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.cli.start_ray import GAVE_UP
+from tests.live.conftest import ROOT, configuration, free_port
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_path: Path) -> None:
+    arms = {"none": {"kind": "none"}, "lost": {"kind": "tests.live.arm:Lost", "params": {"path": "gone.idx"}}}
+    config = configuration(
+        tmp_path, free_port(), arms=arms, router=None, backbones={}, points={}, personalizer=None
+    )
+    command = [sys.executable, "-m", "agent.cli", "serve", "--cold", "-c", str(config)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == "deployment Arms has failed for good: ValueError: gone.idx is damaged: build it again"
+    assert done.returncode == GAVE_UP == 3

@@ -1,0 +1,46 @@
+"""Another user of this machine, as an attacker: `nobody`, who owns nothing and is in no group.
+
+Root alone can become that user; where the tests run as somebody else, `exposed` looks at the permissions.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become another user")
+
+USUAL = 0o022
+"""The umask of most users: what they make, others can read."""
+
+
+def exposed(folder: Path) -> list[str]:
+    """Return what other users may read or change in a folder, itself included, by permissions."""
+    places = [folder, *folder.rglob("*")]
+    wide = [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077]
+    return [f"{place} {stat.filemode(place.lstat().st_mode)}" for place in wide]
+
+
+BECOME = (
+    f"import os, socket, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); p = sys.argv[1:]; "
+)
+TRIES = {
+    "list": "os.listdir(p[0])",
+    "read": "open(p[0]).read()",
+    "change": "open(p[0], 'a')",
+    "rename": "os.rename(p[0], p[0] + '.old')",
+    "connect": "socket.socket(socket.AF_UNIX).connect(p[0])",
+}
+
+
+def refused(attempt: str, place: Path) -> bool:
+    """Return whether a user who owns nothing, and is in no group, is refused by the permissions."""
+    command = [sys.executable, "-c", BECOME + TRIES[attempt], str(place)]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert tried.returncode == 0 or "PermissionError" in tried.stderr, tried.stderr
+    return tried.returncode != 0
