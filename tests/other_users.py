@@ -31,9 +31,10 @@ BECOME = (
 )
 TRIES = {
     "list": "os.listdir(p[0])",
-    "read": "open(p[0]).read()",
+    "read": "open(p[0], 'rb').read(1)",
     "change": "open(p[0], 'a')",
     "rename": "os.rename(p[0], p[0] + '.old')",
+    "replace": "os.mkdir(p[0] + '.new'); os.rmdir(p[0] + '.new')",  # as a place beside it is a place for it
     "connect": "socket.socket(socket.AF_UNIX).connect(p[0])",
 }
 

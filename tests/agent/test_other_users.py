@@ -266,6 +266,7 @@ def test_another_user_cannot_take_the_place_of_rays_sockets(job: tuple[psutil.Pr
         assert (sockets / name).is_socket()
         assert refused("rename", sockets / name)
         assert refused("connect", sockets / name)
+        assert refused("replace", sockets / name)
 
 
 @AS_ROOT
