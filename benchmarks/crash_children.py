@@ -36,7 +36,7 @@ from arms.llm import base
 from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
 from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
 from feedback.clock import SteadyClock
-from feedback.log import open_log
+from feedback.log import SERVING_S, open_log
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def serve(
     watch_replica(tripwire)
     generator = base.ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
     config, clock = parse(document), SteadyClock()
-    store = open_log(config.database_url, config.reward, clock)
+    store = open_log(config.database_url, config.reward, clock, answer_s=SERVING_S)
     replica = Replica(
         config,
         store,

@@ -1,4 +1,4 @@
-"""Bad weather: the database is away, or its disk is full, while clients go on asking.
+"""Bad weather: the database is away, hangs or fails over, its disk is full or read-only, under traffic.
 
 Whatever is asked then must be refused with 503 and Retry-After or be durable, `/ready` must say
 503, and when the weather is over the service must answer again by itself.
@@ -114,6 +114,28 @@ def database_away(server: Server) -> Iterator[None]:
         yield
     finally:
         server.start()
+
+
+@contextmanager
+def failed_over(server: Server, standby: Server) -> Iterator[None]:
+    """Let a database server be gone for good, and its standby take over."""
+    server.kill()
+    try:
+        yield
+    finally:
+        standby.promote()
+
+
+@contextmanager
+def read_only(log: Path) -> Iterator[None]:
+    """Let nobody write to an SQLite log, not even who has it open. Raises PermissionError."""
+    places = [str(place) for place in (log, log.with_name(f"{log.name}-wal")) if place.exists()]
+    if subprocess.run(["chattr", "+i", *places], check=False, capture_output=True).returncode:
+        raise PermissionError(errno.EPERM, "files cannot be made immutable here", str(log))
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *places], check=True)
 
 
 @contextmanager

@@ -55,16 +55,24 @@ class Server:
         folder: An empty folder with a short path, which the server may read and write.
         programs: The folder of `initdb` and `postgres`.
         identity: User and groups of the server: arguments of `subprocess.Popen`.
+        primary: Server that this one follows until it is promoted; None for a server of its own.
     """
 
-    def __init__(self, folder: Path, programs: Path, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, programs: Path, identity: dict[str, Any], primary: "Server | None" = None
+    ) -> None:
         self._folder = folder
         self._programs = programs
         self._as = {**identity, "cwd": folder}
         self._numbers = count(1)
         self._server: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
-        self._create()
+        if primary is None:
+            self._create()
+        else:
+            self.run(
+                f"pg_basebackup --pgdata data --host {primary.folder} --write-recovery-conf --checkpoint fast"
+            )
 
     def start(self) -> None:
         """Start the server, and return once it answers, recovered. Raises PostgresError."""
@@ -125,6 +133,44 @@ class Server:
             made = f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}"
             connection.execute(f"{made}; GRANT CREATE ON DATABASE postgres TO {name}".encode())
         return f"postgresql+psycopg://{name}@/postgres?host={self._folder}"
+
+    @contextmanager
+    def followed(self) -> Iterator["Server"]:
+        """Run a standby that has each row before its commit is acknowledged, until the block is left."""
+        folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        try:
+            os.chown(folder, self._folder.stat().st_uid, self._folder.stat().st_gid)
+            identity = {name: value for name, value in self._as.items() if name != "cwd"}
+            standby = Server(folder, self._programs, identity, primary=self)
+            try:
+                standby.start()
+                self.run(
+                    """psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'" postgres; pg_ctl reload"""
+                )
+                yield standby
+            finally:
+                standby.stop()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def promote(self) -> None:
+        """Have a standby take over from the server that it followed. Raises PostgresError."""
+        self.run("pg_ctl promote")
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Stop every process of the server, which neither answers nor refuses until the block is left."""
+        assert self._server is not None
+        first = psutil.Process(self._server.pid)
+        first.suspend()  # first, so that it starts no more of them
+        processes = [first, *first.children(recursive=True)]
+        for process in processes[1:]:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in reversed(processes):
+                process.resume()
 
     def drop(self, url: str) -> None:
         """End whatever is still connected to what `fresh` returned, and remove what is in it."""

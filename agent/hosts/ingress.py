@@ -37,7 +37,7 @@ from arms.deployments import (
 from arms.llm import writing
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError, described
-from feedback.log import open_log
+from feedback.log import SERVING_S, open_log
 
 OPENING_S = 1.0
 """Pause between two attempts of a replica to open a log that is unavailable."""
@@ -146,7 +146,9 @@ def open_replica(
     service: Replica | None = None
     redact = config.privacy.redactor()
     for point, own in config.by_point.items():
-        store = open_log(own.database_url, own.reward, clock, own.limits.feedback_items, redact)
+        store = open_log(
+            own.database_url, own.reward, clock, own.limits.feedback_items, redact, answer_s=SERVING_S
+        )
         replica = Replica(
             own,
             store,

@@ -1,10 +1,11 @@
 from . import database, erasures, key_tables, listing, rollup_tables, rows, schema, tables
 from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
-from .open import open_log
+from .open import SERVING_S, open_log
 from .store import Record, Store
 
 __all__ = [
+    "SERVING_S",
     "Fact",
     "FeedbackStatus",
     "GroupCommit",

@@ -15,6 +15,9 @@ import sqlalchemy as sa
 
 from feedback.errors import LogUnavailableError, SchemaError, StoreError
 
+ANSWER_S = 60.0
+"""Longest that a statement may take on a server, in seconds, where no request waits for it."""
+
 WAIT_S = 10.0
 """How long a writer waits for other writers before it fails."""
 
@@ -171,8 +174,12 @@ def _parsed(url: str) -> sa.URL:
         raise StoreError(f"{shown(url)!r} is not a database URL such as {SUCH_AS}") from None
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
     """Return the database of a URL, without connecting to it.
+
+    Args:
+        url: Of SQLite or PostgreSQL.
+        answer_s: Longest that a statement may take on a server, in seconds.
 
     Raises:
         StoreError: The URL is malformed, or of an unsupported database.
@@ -189,7 +196,7 @@ def open_database(url: str) -> Database:
             point = parsed.query.get(_PARAMETER, "")
             if point and (not isinstance(point, str) or not POINT.fullmatch(point)):
                 raise StoreError(f"{_PARAMETER} {point!r} is no name of a decision point")
-            return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point))
+            return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point), answer_s)
     raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
 
 

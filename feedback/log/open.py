@@ -9,8 +9,12 @@ import sqlalchemy as sa
 from feedback.errors import MetricRedefinedError
 from feedback.events import Kind
 from feedback.log import tables as t
+from feedback.log.database import ANSWER_S
 from feedback.log.store import Store
 from feedback.reward import RewardRule
+
+SERVING_S = 10.0
+"""Longest that a statement may take where a request waits for it, and holds a thread, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ def open_log(
     clock: Callable[[], float] = time.time,
     most_feedback: int | None = None,
     redact: Callable[[str], str] | None = None,
+    *,
+    answer_s: float = ANSWER_S,
 ) -> Store:
     """Open the log of a service.
 
@@ -133,6 +139,7 @@ def open_log(
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions.
         redact: What every text of a fact passes through before it is written; None for nothing.
+        answer_s: Longest that a statement may take on a server, in seconds.
 
     Raises:
         SchemaError: The tables are those of an older or a newer Armwise.
@@ -141,7 +148,7 @@ def open_log(
         LogUnavailableError: The database is unreachable, locked or full.
         StoreError: The URL is malformed, or the database is not supported.
     """
-    store = Store(url, rule.join, clock, most_feedback, redact)
+    store = Store(url, rule.join, clock, most_feedback, redact, answer_s=answer_s)
     try:
         store.check_clock()
         declare(store, rule, clock())

@@ -8,18 +8,26 @@ import logging
 import select
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+import psycopg
 import sqlalchemy as sa
+from psycopg.abc import PQGen
 from sqlalchemy.dialects.postgresql import ARRAY
+from typing_extensions import override
 
 from feedback.errors import StoreError
-from feedback.log.database import CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
+from feedback.log.database import ANSWER_S, CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 OLDEST = 15
+
+GRACE_S = 5.0
+"""Seconds beyond the longest statement after which a server that has not cancelled it is given up."""
 
 LONGEST_NAME = 63
 """Bytes of the name of a schema; the server would cut longer ones."""
@@ -40,7 +48,6 @@ _CONNECT = {
 # a sequential scan, would be used for a minute or more after the table has grown.
 _SESSION = """
 SET plan_cache_mode = 'force_custom_plan';
-SET statement_timeout = '60s';
 SET idle_in_transaction_session_timeout = '60s';
 SET default_transaction_isolation = 'read committed';
 """
@@ -55,18 +62,39 @@ _DAMAGED = ("3F", "42", "XX")
 """Prefixes of SQLSTATE codes about schemas, tables, columns, privileges or files."""
 
 
+class _Connection(psycopg.Connection):
+    """A connection to a server that may hang: then nothing is refused, and no time-out of the network passes.
+
+    Attributes:
+        answer_s: Longest wait for the next part of an answer, in seconds.
+    """
+
+    answer_s = ANSWER_S + GRACE_S
+
+    @override
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait for the server. Raises OperationalError."""
+        try:
+            return super().wait(gen, interval, self.answer_s if timeout is None else timeout)
+        except psycopg.errors._WaitTimeout:  # noqa: SLF001 - what the method above documents
+            self.pgconn.finish()  # its answer would be taken for that of the next statement
+            raise psycopg.OperationalError(f"the server has not answered for {self.answer_s:g} s") from None
+
+
 class PostgreSQL:
     """A database on a server. Implements `feedback.log.database.Database`.
 
     Args:
         url: Its URL; options in it override our defaults.
         point: The decision point whose log it is, in a schema of its own; empty for the current schema.
+        answer_s: Longest that a statement may take, in seconds. The server cancels one that takes longer; a
+            server that does not even do this, such as one that hangs, is given up soon after.
     """
 
     snapshot: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def __init__(self, url: sa.URL, point: str = "") -> None:
-        self._point = point
+    def __init__(self, url: sa.URL, point: str = "", answer_s: float = ANSWER_S) -> None:
+        self._point, self._answer_s = point, answer_s
         self.engine = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
             connect_args={name: value for name, value in _CONNECT.items() if name not in url.query},
@@ -76,6 +104,7 @@ class PostgreSQL:
             json_serializer=dumps,
             json_deserializer=orjson.loads,
         )
+        sa.event.listen(self.engine, "do_connect", self._connect)
         sa.event.listen(self.engine, "connect", self._set_up)
         sa.event.listen(self.engine, "checkout", _lend)
         self._warned = False
@@ -141,12 +170,18 @@ class PostgreSQL:
     def _driver(self) -> Any:
         return self.engine.dialect.loaded_dbapi
 
+    def _connect(self, _dialect: object, _record: object, arguments: Any, named: Any) -> "_Connection":
+        connection = _Connection.connect(*arguments, **named)
+        connection.answer_s = self._answer_s + GRACE_S
+        return connection
+
     def _set_up(self, driver: Any, _record: object) -> None:
         """Check version, encoding and durability of the server, and set timeouts. Raises StoreError."""
         try:
             _check_server(driver)
             driver.autocommit = True
-            driver.execute(f"SET lock_timeout = '{WAIT_S:g}s'; {_SESSION}")
+            waits = f"SET lock_timeout = '{WAIT_S:g}s'; SET statement_timeout = '{self._answer_s:g}s'"
+            driver.execute(f"{waits}; {_SESSION}")
             found = driver.execute(
                 "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [_DURABLE]
             )

@@ -20,7 +20,7 @@ from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observa
 from feedback.log import tables as t
 from feedback.log.append import Appender
 from feedback.log.batch import Fact, Receipt
-from feedback.log.database import CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
+from feedback.log.database import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
 from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions, observation_of
 from feedback.log.schema import check, prepare
 
@@ -103,8 +103,10 @@ class Store:
         clock: Callable[[], float] = time.time,
         most_feedback: int | None = None,
         redact: Callable[[str], str] | None = None,
+        *,
+        answer_s: float = ANSWER_S,
     ) -> None:
-        self._database = open_database(url)
+        self._database = open_database(url, answer_s)
         self.engine = self._database.engine
         self._join = join
         self._clock = clock

@@ -16,9 +16,9 @@ from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
 from benchmarks.crash_report import Run
 from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
 from benchmarks.crash_service import Kill
-from benchmarks.crash_weather import database_away, endure, no_file_grows
+from benchmarks.crash_weather import database_away, endure, failed_over, no_file_grows, read_only
 from feedback.errors import LogUnavailableError, SchemaError
-from tests.postgres import Server
+from tests.postgres import Server, running
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -91,6 +91,51 @@ def test_nothing_is_acknowledged_while_nothing_can_be_kept(
         assert (outage.odd, outage.unready) == ([], True)
         assert outage.refused >= 10
         assert service.end().faults == ()
+
+
+@pytest.mark.slow
+def test_a_log_that_turns_read_only_is_refused_until_it_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crash_weather, "REFUSALS", 10)
+    log = tmp_path / "log.db"
+    with stage(f"sqlite:///{log}", EXACT, tmp_path, clients=1, seed=6) as service:
+        service.until(lambda: len(service.ledger) > 5 or None)
+        try:
+            outage = endure(service, "read-only", read_only(log), 0.0)
+        except PermissionError as error:
+            pytest.skip(str(error))
+        assert (outage.odd, outage.unready) == ([], True)
+        assert outage.refused >= 10
+        assert service.end().faults == ()
+
+
+@pytest.mark.slow
+def test_a_database_that_hangs_is_refused_until_it_answers(
+    killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crash_weather, "REFUSALS", 6)
+    with stage(killable_postgres.fresh(), EXACT, tmp_path, killable_postgres, clients=1, seed=8) as service:
+        service.until(lambda: len(service.ledger) > 5 or None)
+        outage = endure(service, "hangs", killable_postgres.stalled(), 0.0)
+        assert (outage.odd, outage.unready) == ([], True)
+        assert service.end().faults == ()
+
+
+@pytest.mark.slow
+def test_a_standby_takes_over_without_the_loss_of_an_acknowledged_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crash_weather, "REFUSALS", 6)
+    with running() as primary, primary.followed() as standby:
+        url = f"{primary.fresh()}&host={standby.folder}&target_session_attrs=read-write"
+        with stage(url, EXACT, tmp_path, standby, clients=2, seed=9) as service:
+            service.until(lambda: len(service.ledger) > 20 or None)
+            outage = endure(service, "failed over", failed_over(primary, standby), 0.0)
+            assert (outage.odd, outage.unready) == ([], True)
+            before = len(service.ledger)
+            service.until(lambda: len(service.ledger) > before + 10 or None)
+            assert service.end().faults == ()
 
 
 @pytest.mark.slow

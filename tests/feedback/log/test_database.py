@@ -17,9 +17,10 @@ import sqlalchemy as sa
 
 from feedback.errors import LogUnavailableError, StoreError
 from feedback.events import Cost, Execution, Status
+from feedback.log import SERVING_S
 from feedback.log import postgres as postgres_of_logs
 from feedback.log import tables as t
-from feedback.log.database import CONNECTIONS, RESERVED, open_database, shown, storable
+from feedback.log.database import ANSWER_S, CONNECTIONS, RESERVED, open_database, shown, storable
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
@@ -123,6 +124,39 @@ def test_a_server_that_does_not_flush_is_warned_of_once(
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
         "PostgreSQL may lose committed transactions in a crash: fsync is off"
     ]
+
+
+# -- servers that do not answer ------------------------------------------------------------------
+
+
+def test_a_statement_that_takes_too_long_is_cancelled_by_the_server(postgres_url: str) -> None:
+    with (
+        closing(Store(postgres_url, answer_s=0.2)) as store,
+        pytest.raises(LogUnavailableError, match="statement timeout"),
+        store.reading() as connection,
+    ):
+        connection.exec_driver_sql("SELECT pg_sleep(60)")
+
+
+def test_a_server_that_hangs_is_given_up_and_used_again_once_it_answers(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_of_logs, "GRACE_S", 0.1)
+    with closing(Store(server.fresh(), answer_s=0.2)) as store:
+        store.append([decision("d1")])
+        with server.stalled():
+            with pytest.raises(LogUnavailableError, match=r"the server has not answered for 0\.3 s"):
+                store.append([decision("d2")])
+            with pytest.raises(LogUnavailableError):
+                store.record("d1")
+        store.append(
+            [decision("d2"), decision("d3")]
+        )  # the first is kept already, or not
+        assert [store.record(name) is not None for name in ("d1", "d2", "d3")] == [True] * 3
+
+
+def test_a_request_waits_less_for_a_statement_than_the_learner_does() -> None:
+    assert (SERVING_S, ANSWER_S, postgres_of_logs.GRACE_S) == (10.0, 60.0, 5.0)
 
 
 # -- side by side --------------------------------------------------------------------------------
