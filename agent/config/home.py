@@ -22,9 +22,7 @@ def make_home(config: AppConfig) -> list[str]:
     Returns:
         A line that counts what was repaired, with an example; nothing where there was nothing to repair.
     """
-    os.umask(UMASK)
-    home = config.home_path
-    home.mkdir(parents=True, exist_ok=True)
+    config.home_path.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
     repaired = [(place, mode) for place in _places(config) if (mode := _repair(place))]
     if not repaired:
         return []

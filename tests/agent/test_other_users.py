@@ -16,7 +16,7 @@ import yaml
 from agent.config import configured, make_home
 from arms import local_ray
 from tests.agent.fakes import CONFIG
-from tests.other_users import AS_ROOT, USUAL, exposed, refused
+from tests.other_users import AS_ROOT, NOBODY, USUAL, exposed, refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,13 +86,15 @@ def test_what_a_verb_makes_is_of_its_user_alone(outside: Path, words: Sequence[s
 def test_a_home_that_others_can_read_is_closed_and_said_in_one_line(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "corpora" / "small").mkdir(parents=True)
-    for name in ("log.db", "log.db-wal", "corpora/small/passages.db", "notes.txt"):
+    (home / "warm_starts").mkdir()
+    (home / "indexes").mkdir()
+    for name in ("log.db", "log.db-wal", "log.db-shm", "corpora/small/passages.db", "notes.txt"):
         (home / name).touch()
     for place in (home, *home.rglob("*")):
         place.chmod(0o755 if place.is_dir() else 0o644)
     config = configured({**CONFIG, "home": str(home)})
     (line,) = make_home(config)
-    assert line == f"closed to other users of this machine: {home} (mode 755), and 5 more files and folders"
+    assert line == f"closed to other users of this machine: {home} (mode 755), and 8 more files and folders"
     assert exposed(home) == [f"{home}/notes.txt -rw-r--r--"], "a file of the user's own stays as it is"
     assert make_home(config) == []
 
@@ -131,6 +133,16 @@ with local_ray.private_folder() as folder:
 """
 
 
+@AS_ROOT
+def test_files_of_another_user_in_a_home_stay_as_they_are(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "indexes").mkdir(parents=True)
+    (home / "indexes").chmod(0o755)
+    os.chown(home / "indexes", NOBODY, NOBODY)
+    assert make_home(configured({**CONFIG, "home": str(home)})) == []
+    assert (home / "indexes").stat().st_mode & 0o777 == 0o755
+
+
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where private folders are made: a longer path than sockets allow, of which there are none here."""
@@ -166,11 +178,21 @@ def test_the_folder_of_a_living_process_and_what_is_no_folder_of_ours_stay(base:
     (base / "armwise-metrics-1").mkdir()
     aged(base / "armwise-metrics-1", 1000)
     aged(elsewhere, 1000)
+    if os.geteuid() == 0:
+        (base / "armwise-otheruse").mkdir()
+        os.chown(base / "armwise-otheruse", NOBODY, NOBODY)
+        aged(base / "armwise-otheruse", 1000)
     with local_ray.private_folder() as living:
         aged(living, 1000)
         with local_ray.private_folder():
             assert living.exists()
-    assert {place.name for place in base.iterdir()} == {"elsewhere", "armwise-linklink", "armwise-metrics-1"}
+    others = {"armwise-otheruse"} if os.geteuid() == 0 else set()
+    assert {place.name for place in base.iterdir()} - others == {
+        "elsewhere",
+        "armwise-linklink",
+        "armwise-metrics-1",
+    }
+    assert all((base / name).exists() for name in others)
 
 
 def test_a_folder_too_deep_for_the_sockets_of_ray_is_refused_where_it_is_named(

@@ -1,10 +1,15 @@
 """What `armwise serve` says of deployments that fail, and how it ends."""
 
+import signal
+
+import pytest
+from ray import serve
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview
 from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
-from agent.cli.start_ray import Problem, problems
+from agent.cli import start_ray
+from agent.cli.start_ray import Problem, Watch, problems
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):
@@ -58,3 +63,29 @@ def test_a_problem_without_a_message_says_so() -> None:
     (problem,) = problems(application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, " \n")))
     assert str(problem) == "deployment Arms is unhealthy: without a reason"
     assert not problem.for_good
+
+
+def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unhealthy = application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, "no replica"))
+    failed = application(ApplicationStatus.DEPLOY_FAILED, Arms=(Status.DEPLOY_FAILED, TRACEBACK))
+    well = application(ApplicationStatus.RUNNING, Arms=(Status.HEALTHY, ""))
+    looks = iter([unhealthy, unhealthy, well, unhealthy, None, failed])
+
+    def status() -> object:
+        if (found := next(looks)) is None:
+            raise RuntimeError("the controller starts")
+        return type("Status", (), {"applications": found})
+
+    sent: list[signal.Signals] = []
+    monkeypatch.setattr(serve, "status", status)
+    monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
+    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))
+    watch = Watch()
+    watch.run()
+    assert sent == [signal.SIGINT]
+    assert [one.for_good for one in watch.given_up] == [True]
+    printed = capsys.readouterr().err
+    assert printed.count("deployment Arms is unhealthy: no replica") == 2
+    assert printed.count("line 214") == 1
