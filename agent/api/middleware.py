@@ -121,6 +121,9 @@ NOBODY = Caller(None, frozenset())
 CONSOLE = "/console"
 """Path of the console, below the prefix of the service."""
 
+KNOWN_CALLER = "x-armwise-known-caller"
+"""Header of a response to a caller with a valid key, for the proxy of `armwise serve`, which removes it."""
+
 KEY_COOKIE = "armwise_key"
 """Name of the cookie that holds the key of a browser."""
 
@@ -159,12 +162,15 @@ class RequestGuard:
         if not (request_id := headers.get(b"x-request-id")):
             request_id = uuid4().hex.encode()
             scope["headers"] = [*scope["headers"], (b"x-request-id", request_id)]
-        send = _with_headers(send, lambda: [(b"x-request-id", request_id)])
+        added = [(b"x-request-id", request_id)]
+        send = _with_headers(send, lambda: added)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         state = scope.setdefault("state", {})
         try:
             self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(path, headers)
+            if caller is not NOBODY:
+                added.append((KNOWN_CALLER.encode(), b"1"))
             if caller.limits:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
             await self._quota.admit(caller)

@@ -2,7 +2,7 @@ from . import new_config, points, sections, warm_start
 from .app_config import AppConfig, ConfigError
 from .home import make_home
 from .loading import CONFIG, configured, load, parse, read_portfolio
-from .sections import CorpusSpec, Key, Limits, Scope
+from .sections import CorpusSpec, Http, Key, Limits, Scope
 from .warm_start import WarmStartSpec
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "AppConfig",
     "ConfigError",
     "CorpusSpec",
+    "Http",
     "Key",
     "Limits",
     "Scope",

@@ -1,10 +1,11 @@
 """Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
 
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from feedback.training_log import observed
 
@@ -190,7 +191,26 @@ class Http(BaseModel):
 
     connections: int = Field(default=4096, ge=16, description="Open connections of all clients.")
     connections_per_address: int = Field(
-        default=1024, ge=1, description="Open connections of one client address; more are closed."
+        default=1024,
+        ge=1,
+        description="Open connections of one client address, or of one /64 of IPv6; more are closed, as are "
+        "those with which it would hold more than are free.",
+    )
+    reserved: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="Share of `connections` for addresses from which a key was accepted within an hour.",
+    )
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`: "
+        "the addresses of clients are read from their X-Forwarded-For, and limits of an address hold for those.",
+    )
+    proxy_protocol: bool = Field(
+        default=False,
+        description="Whether every connection of `trusted_proxies` begins with the header of the PROXY "
+        "protocol, version 1 or 2, as of proxies that do not read HTTP.",
     )
     header_bytes: int = Field(
         default=16384, ge=1024, le=32768, description="Bytes of a request's header; more get 431."
@@ -203,7 +223,10 @@ class Http(BaseModel):
         "a slower client gets 408.",
     )
     idle_s: float = Field(
-        default=75.0, gt=0, description="Seconds that a connection may wait for its next request."
+        default=20.0,
+        gt=0,
+        description="Seconds that a connection may wait for its next request, once a key was accepted on it; "
+        "others end with their first response.",
     )
     queue: int = Field(
         default=64,
@@ -211,6 +234,22 @@ class Http(BaseModel):
         description="Requests of a kind that wait until a replica has room; more get 503 at once.",
     )
     queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _some_networks(
+        cls, networks: tuple[IPv4Network | IPv6Network, ...]
+    ) -> tuple[IPv4Network | IPv6Network, ...]:
+        for network in networks:
+            if network.prefixlen == 0:
+                raise ValueError(f"{network} holds every client: name the addresses of the proxies")
+        return networks
+
+    @model_validator(mode="after")
+    def _sent_by_proxies(self) -> Self:
+        if self.proxy_protocol and not self.trusted_proxies:
+            raise ValueError("proxy_protocol needs trusted_proxies: the addresses that send its header")
+        return self
 
 
 class Learning(BaseModel):

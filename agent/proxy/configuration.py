@@ -16,6 +16,20 @@ is still loading would refuse what another can answer. While none decides, their
 
 A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
 no replica runs, or a queue is full, the proxy itself refuses with the envelope of `agent.api.errors`.
+
+Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
+
+    an address       `connections_per_address`, and at most as many as are free of `connections`
+    a stranger       the same of the part that is not reserved: a key was not accepted lately
+    a trusted proxy  no limit of its own: its clients are told apart by PROXY protocol or X-Forwarded-For
+
+An address that holds at most what is free leaves room for the next one however many there are: n of them
+hold n / (n + 1) of it. A replica marks what it answers to a caller with a valid key (`KNOWN_CALLER`): the
+connection is kept alive, and its address is no stranger for `KNOWN_S`. Other connections end with their
+first answer, and where it is crowded all do, so that an idle connection never takes the place of a request.
+
+Source of the rule: A. K. Choudhury and E. L. Hahne, Dynamic queue length thresholds for shared-memory packet
+switches, IEEE/ACM Transactions on Networking 6(2), 1998.
 """
 
 import json
@@ -23,8 +37,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.api import ApiError
-from agent.config import AppConfig
+from agent.api import KNOWN_CALLER, ApiError
+from agent.config import AppConfig, Http
 
 BUFFER_BYTES = 64 * 1024
 """Bytes of a request that wait in the proxy until they are complete."""
@@ -71,6 +85,21 @@ DOWN_CHECK_MS = 50
 
 SPARE_S = 10.0
 """Seconds that a replica may be silent beyond what its slowest turn takes."""
+
+ADDRESSES = 100_000
+"""Addresses of which a table keeps something."""
+
+KNOWN_S = 3600.0
+"""Seconds for which an address stays known after a replica accepted a key that came from it."""
+
+CROWDED = 0.75
+"""Share of the connections, of all or of an address, above which each response ends its connection."""
+
+HOPS = 4
+"""Trusted proxies in a row, behind which the address of a client is looked for."""
+
+COUNTED = "ipmask(32,64)"
+"""What counts as one address: of IPv6 a /64, which is what a subscriber gets."""
 
 
 def socket_path(folder: Path, slot: int) -> Path:
@@ -122,7 +151,6 @@ def _globals(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield ""
     yield "defaults"
     yield "    mode http"
-    yield "    option forwardfor"
     yield "    option abortonclose"
     yield "    option redispatch 1"
     yield "    option http-no-delay"
@@ -152,16 +180,16 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     too_large = ApiError("header_too_large", f"the header has more than {limits}")
     not_ready = ApiError("not_ready", "the service is starting or stopping, or a replica is being replaced")
     crowded = ApiError("overloaded", f"{http.queue} requests wait already")
+    yield from _tables()
     yield "frontend clients"
     yield f"    bind {host}:{listening.port}"
-    yield f"    stick-table type ipv6 size 100k expire {_ms(http.idle_s)} store conn_cur"
-    yield "    tcp-request connection track-sc0 src"
-    yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {http.connections_per_address} }}"
+    yield from _admission(http)
     yield "    http-request set-var(txn.echo) req.hdr(x-request-id)"
     yield "    http-request set-var(txn.request_id) str(null)"
     named = '"\\"%[req.hdr(x-request-id),json(utf8s)]\\""'
     yield f"    http-request set-var-fmt(txn.request_id) {named} if {{ req.hdr(x-request-id) -m found }}"
     long, many = f"{{ req.hdrs,length gt {http.header_bytes} }}", f"{{ req.hdr_cnt() gt {http.headers} }}"
+    yield from _client(http)
     yield _refuse(too_large, f"{long} or {many}")
     yield _refuse(not_ready, f"{{ nbsrv({REFUSED_WITHOUT}) eq 0 }}")
     yield f"    http-request wait-for-body time {_ms(http.request_s)}"
@@ -178,10 +206,69 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield "    use_backend %[var(txn.lane)]"
     # what the proxy says of a lost replica is a 503, unlike an arm's failure, which a replica reports
     yield "    http-response set-var(txn.answered) bool(true)"
+    marked = f"{{ res.hdr({KNOWN_CALLER}) -m found }}"
+    yield f"    http-response set-var(sess.known) bool(true) if {marked}"
+    yield f"    http-response track-sc2 var(txn.client),{COUNTED} table known if {marked}"
+    yield f"    http-response del-header {KNOWN_CALLER}"
     echoed = "{ var(txn.echo) -m found } !{ var(txn.answered) -m bool }"
     yield f"    http-after-response set-header x-request-id %[var(txn.echo)] if {echoed}"
     yield "    http-after-response set-status 503 if { status 502 504 } !{ var(txn.answered) -m bool }"
+    # a refusal for want of room leaves the connection to the client, who comes again with his key
+    ends = ["!known { var(txn.answered) -m bool }", "!known { status 400:499 }", "crowded"]
+    yield f"    http-after-response set-header connection close if {' or '.join(ends)}"
     yield ""
+
+
+def _tables() -> Iterator[str]:
+    """Yield what is counted: connections of all strangers, addresses of known callers, requests of clients."""
+    tables = {
+        "strangers": "type integer size 1 store conn_cur",
+        "known": f"type ipv6 size {ADDRESSES} expire {_ms(KNOWN_S)}",
+        "forwarded": f"type ipv6 size {ADDRESSES} expire {_ms(KNOWN_S)} store conn_cur",
+    }
+    for name, table in tables.items():
+        yield f"backend {name}"
+        yield f"    stick-table {table}"
+        yield ""
+
+
+def _admission(http: Http) -> Iterator[str]:
+    """Yield the rules by which a connection is accepted or closed, before anything of it is read."""
+    own, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
+    yield "    acl trusted always_false"
+    yield from (f"    acl trusted src {network}" for network in http.trusted_proxies)
+    yield "    acl known var(sess.known) -m bool"
+    yield f"    acl crowded fe_conn gt {round(CROWDED * http.connections)}"
+    yield f"    acl crowded sc0_conn_cur gt {round(CROWDED * own)}"
+    yield f"    stick-table type ipv6 size {ADDRESSES} expire {_ms(KNOWN_S)} store conn_cur"
+    if http.proxy_protocol:
+        yield "    tcp-request connection expect-proxy layer4 if trusted"
+    yield f"    tcp-request session track-sc0 src,{COUNTED} unless trusted"
+    yield "    tcp-request session accept if trusted"
+    yield f"    tcp-request session reject if {{ sc0_conn_cur gt {own} }}"
+    yield "    tcp-request session set-var(sess.taken) fe_conn"
+    yield f"    tcp-request session reject if {{ sc0_conn_cur,add(sess.taken) gt {http.connections} }}"
+    yield f"    tcp-request session accept if {{ src,{COUNTED},in_table(known) }}"
+    yield "    tcp-request session track-sc1 int(0) table strangers"
+    yield "    tcp-request session set-var(sess.taken) sc1_conn_cur"
+    yield f"    tcp-request session reject if {{ sc0_conn_cur,add(sess.taken) gt {strangers} }}"
+
+
+def _client(http: Http) -> Iterator[str]:
+    """Yield the rules that find the address of a client, and limit the requests of one behind a proxy."""
+    own = http.connections_per_address
+    busy = ApiError("overloaded", f"{own} requests of this address are under way")
+    yield "    http-request set-var(txn.client) src"
+    through = "trusted"
+    for hop in range(1, HOPS + 1) if http.trusted_proxies else ():
+        address = f"req.hdr_ip(x-forwarded-for,-{hop})"
+        yield f"    http-request set-var(txn.client) {address} if {through}"
+        yield from (f"    acl via{hop} {address} {network}" for network in http.trusted_proxies)
+        through += f" via{hop}"
+    yield "    http-request set-header x-forwarded-for %[var(txn.client)]"
+    yield "    http-request del-header x-forwarded-proto unless trusted"
+    yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
+    yield _refuse(busy, f"trusted {{ sc1_conn_cur(forwarded) gt {own} }}")
 
 
 def _refuse(error: ApiError, condition: str) -> str:
