@@ -189,23 +189,23 @@ class Http(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    connections: int = Field(default=4096, ge=16, description="Open connections of all clients.")
+    connections: int = Field(default=4096, ge=64, description="Open connections of all clients.")
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Open connections of one client address, or of one /64 of IPv6; more are closed, as are "
-        "those with which it would hold more than are free.",
+        description="Open connections of one client address, or of one /64 of IPv6; more are closed. It "
+        "holds at most as many as are free; while it is not one of `reserved`, an eighth of these.",
     )
     reserved: float = Field(
         default=0.5,
         ge=0,
-        lt=1,
+        le=0.75,
         description="Share of `connections` for addresses from which a key was accepted within an hour.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`: "
-        "the addresses of clients are read from their X-Forwarded-For, and limits of an address hold for those.",
+        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`; the "
+        "address of a client is read from their X-Forwarded-For, and the limits of an address hold for it.",
     )
     proxy_protocol: bool = Field(
         default=False,
@@ -230,7 +230,7 @@ class Http(BaseModel):
     )
     queue: int = Field(
         default=64,
-        ge=0,
+        ge=1,
         description="Requests of a kind that wait until a replica has room; more get 503 at once.",
     )
     queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")

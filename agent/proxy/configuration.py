@@ -19,17 +19,17 @@ no replica runs, or a queue is full, the proxy itself refuses with the envelope 
 
 Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
 
-    an address       `connections_per_address`, and at most as many as are free of `connections`
-    a stranger       the same of the part that is not reserved: a key was not accepted lately
-    a trusted proxy  no limit of its own: its clients are told apart by PROXY protocol or X-Forwarded-For
+    any address      `connections_per_address`, and at most as many as are free of `connections`
+    a stranger       an eighth of what is free of the part that is not reserved
+    a trusted proxy  as many as there are; its clients are known by PROXY protocol or X-Forwarded-For
 
-An address that holds at most what is free leaves room for the next one however many there are: n of them
-hold n / (n + 1) of it. A replica marks what it answers to a caller with a valid key (`KNOWN_CALLER`): the
-connection is kept alive, and its address is no stranger for `KNOWN_S`. Other connections end with their
-first answer, and where it is crowded all do, so that an idle connection never takes the place of a request.
+A replica marks what it answers to a caller with a valid key (`KNOWN_CALLER`): the connection is kept alive,
+and for `KNOWN_S` its address is not a stranger. Other connections end with their first response, and where
+it is crowded every connection does, so that an idle connection does not take the place of a request.
 
-Source of the rule: A. K. Choudhury and E. L. Hahne, Dynamic queue length thresholds for shared-memory packet
-switches, IEEE/ACM Transactions on Networking 6(2), 1998.
+A limit that shrinks with what is free leaves room for the next address: n strangers hold 1 - (8 / 9) ** n.
+Source: A. K. Choudhury and E. L. Hahne, Dynamic queue length thresholds for shared-memory packet switches,
+IEEE/ACM Transactions on Networking 6(2), 1998.
 """
 
 import json
@@ -46,8 +46,12 @@ BUFFER_BYTES = 64 * 1024
 RESERVED_BYTES = 4 * 1024
 """Bytes of a buffer that are kept free for headers which the proxy adds."""
 
-MOST_HEADERS = 1000
-"""Header lines that are read at all; with more, HAProxy answers 400 in HTML and closes the connection."""
+MOST_HEADERS = BUFFER_BYTES // 8
+"""Header lines that are read at all: more than a buffer holds, which takes 8 bytes for each beside its text.
+
+A request that does not fit is refused before it is parsed, as is what is not HTTP. For these, and for a
+header that is not complete in time, HAProxy 2.8 has texts of its own, which `http-error` does not change.
+"""
 
 SIZES = {"probes": 16, "ready": 16, "large": 8}
 """Requests at once in a replica, of the lanes whose size depends on no setting."""
@@ -94,6 +98,9 @@ KNOWN_S = 3600.0
 
 CROWDED = 0.75
 """Share of the connections, of all or of an address, above which each response ends its connection."""
+
+SHARE = 8
+"""One in so many of the free connections may be held by an address that is not known."""
 
 HOPS = 4
 """Trusted proxies in a row, behind which the address of a client is looked for."""
@@ -220,7 +227,7 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
 
 
 def _tables() -> Iterator[str]:
-    """Yield what is counted: connections of all strangers, addresses of known callers, requests of clients."""
+    """Yield the tables: connections of all strangers, known addresses, requests of forwarded clients."""
     tables = {
         "strangers": "type integer size 1 store conn_cur",
         "known": f"type ipv6 size {ADDRESSES} expire {_ms(KNOWN_S)}",
@@ -251,13 +258,13 @@ def _admission(http: Http) -> Iterator[str]:
     yield f"    tcp-request session accept if {{ src,{COUNTED},in_table(known) }}"
     yield "    tcp-request session track-sc1 int(0) table strangers"
     yield "    tcp-request session set-var(sess.taken) sc1_conn_cur"
-    yield f"    tcp-request session reject if {{ sc0_conn_cur,add(sess.taken) gt {strangers} }}"
+    yield f"    tcp-request session reject if {{ sc0_conn_cur,mul({SHARE}),add(sess.taken) gt {strangers} }}"
 
 
 def _client(http: Http) -> Iterator[str]:
     """Yield the rules that find the address of a client, and limit the requests of one behind a proxy."""
     own = http.connections_per_address
-    busy = ApiError("overloaded", f"{own} requests of this address are under way")
+    busy = ApiError("overloaded", "too many requests of this address are under way")
     yield "    http-request set-var(txn.client) src"
     through = "trusted"
     for hop in range(1, HOPS + 1) if http.trusted_proxies else ():
@@ -268,7 +275,9 @@ def _client(http: Http) -> Iterator[str]:
     yield "    http-request set-header x-forwarded-for %[var(txn.client)]"
     yield "    http-request del-header x-forwarded-proto unless trusted"
     yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
-    yield _refuse(busy, f"trusted {{ sc1_conn_cur(forwarded) gt {own} }}")
+    yield "    http-request set-var(txn.taken) fe_conn"
+    share = f"{{ sc1_conn_cur(forwarded),mul({SHARE}),add(txn.taken) gt {http.connections} }}"
+    yield _refuse(busy, f"trusted {{ sc1_conn_cur(forwarded) gt {own} }} or trusted {share}")
 
 
 def _refuse(error: ApiError, condition: str) -> str:

@@ -10,7 +10,7 @@ from starlette.types import Scope as AsgiScope
 
 from agent.access import Hosts, Keyring, Quota
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestGuard
+from agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
 from agent.config import Key, Limits
 from feedback.registry.usage import Usage
 
@@ -46,6 +46,7 @@ async def serve(
     headers: dict[str, str] | None = None,
     kind: str = "http",
     keys: tuple[Key, ...] = (),
+    path: str = "/v1/x",
 ) -> list[Message]:
     """Serve one request whose body comes in parts; return what was sent."""
     sent: list[Message] = []
@@ -59,7 +60,7 @@ async def serve(
         sent.append(message)
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope: dict[str, Any] = {"type": kind, "method": "POST", "path": "/v1/x", "headers": raw}
+    scope: dict[str, Any] = {"type": kind, "method": "POST", "path": path, "headers": raw}
     await guarded(app, LIMITS, keys)(scope, receive, send)
     return sent
 
@@ -154,11 +155,39 @@ class Answering(Behind):
 
 async def test_the_id_of_a_request_is_returned_with_every_answer() -> None:
     (start,) = await serve(Answering(), [], {"x-request-id": "r-1"})
-    assert start["headers"] == [(b"a", b"b"), (b"x-request-id", b"r-1")]
+    assert start["headers"][:2] == [(b"a", b"b"), (b"x-request-id", b"r-1")]
     start, _ = await serve(Answering(), [], {"content-length": str(LIMIT + 1), "x-request-id": "r-2"})
     assert (b"x-request-id", b"r-2") in start["headers"]
     (start,) = await serve(Answering(), [])
-    assert [name for name, _ in start["headers"]] == [b"a", b"x-request-id"], "one of its own"
+    assert [name for name, _ in start["headers"][:2]] == [b"a", b"x-request-id"], "one of its own"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "marked"),
+    [
+        ("/v1/x", {"authorization": "Bearer right"}, 200, True),
+        ("/v1/x", {"authorization": "Bearer right", "content-length": str(LIMIT + 1)}, 413, True),
+        ("/v1/x", {"authorization": "Bearer wrong"}, 401, False),
+        ("/v1/x", {"authorization": "Bearer right", "host": "evil.test"}, 421, False),
+        ("/v1/x", {"authorization": "Bearer right", "sec-fetch-site": "cross-site"}, 403, False),
+        ("/console/x", {"authorization": "Bearer wrong"}, 200, False),
+        *((path, {"authorization": "Bearer right"}, 200, False) for path in sorted(WITHOUT_KEY)),
+    ],
+)
+async def test_the_proxy_learns_whether_the_caller_has_a_valid_key(
+    path: str, headers: dict[str, str], status: int, marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_KEY", "right")
+    start, *_ = await serve(Answering(), [], headers, keys=(Key(env="APP_KEY"),), path=path)
+    assert start["status"] == status
+    assert ((KNOWN_CALLER.encode(), b"1") in start["headers"]) == marked
+
+
+async def test_where_there_are_no_keys_every_caller_is_known_but_of_a_probe() -> None:
+    (start,) = await serve(Answering(), [])
+    assert (KNOWN_CALLER.encode(), b"1") in start["headers"]
+    (start,) = await serve(Answering(), [], path="/health")
+    assert KNOWN_CALLER.encode() not in dict(start["headers"])
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Tests of agent.hosts."""
+"""Tests of agent.proxy."""
