@@ -32,7 +32,15 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.attack_catalog import ATTACKS, HONEST_S, ROUTES, SkippedError, Target, crowd_on
+from benchmarks.attack_catalog import (
+    ATTACKS,
+    HONEST_S,
+    ROUTES,
+    TLS_PROXY,
+    SkippedError,
+    Target,
+    crowd_on,
+)
 from benchmarks.attack_report import PATIENCE_S, Honest, comparison, table
 from benchmarks.http_load import Answer, ask_once, request
 from benchmarks.http_target import (
@@ -99,7 +107,8 @@ async def run(target: Target, names: list[str], console: Console) -> dict[str, d
             target.reference = await crowd_on(("127.0.0.1", port), target.wires()["retrieve"], 3)
     with Progress(console=console) as progress:
         for name in progress.track(names, description="attacks"):
-            chosen, skipped, honest = ATTACKS[name], "", Honest(target.address, target.wires())
+            chosen, skipped = ATTACKS[name], ""
+            honest = Honest(target.address, target.wires(), source=chosen.source)
             target.honest = honest
             console.print(name, style="dim")
             async with honest:
@@ -130,7 +139,7 @@ def own_service(*, keyed: bool) -> Iterator[Target]:
         in_process(write_slowly) as model,
     ):
         folder, port = Path(name), free_port()
-        args = settings(folder)
+        args = settings(folder) | {"http": {"trusted_proxies": [TLS_PROXY]}}
         args["arms"][SLOW] = {"kind": "benchmarks.http_target:Slow"}
         args["llm"] = {"engine": "openai", "base_url": f"http://127.0.0.1:{model}/v1", "model": "slow"}
         if keyed:

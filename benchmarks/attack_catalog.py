@@ -33,6 +33,15 @@ CHATS, CHAT_PATIENCE_S = 200, 20.0
 BACK_S, OUTAGE_S = 3.0, 40.0
 """Within the first the service answers again after a kill; the second is how long that is watched."""
 
+STRANGERS = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+"""Addresses of this machine from which attackers connect; honest clients have others."""
+
+CONNECTIONS = 1024
+"""Connections from each of these addresses; together they are as many as the service has."""
+
+TLS_PROXY = "127.0.0.9"
+"""Address of a proxy that the service trusts, from which an attacker and honest clients connect."""
+
 HONEST_S = 1.0
 WRONG_KEY = "wrong-key"
 ROUTES = ("health", "ready", "retrieve", "feedback")
@@ -96,11 +105,19 @@ Finding = tuple[str, list[str]]
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack: what runs, what must hold, and the honest routes that must be answered within a second."""
+    """An attack: what runs, what must hold, and the honest routes that must be answered within a second.
+
+    Attributes:
+        run: The attack.
+        criterion: What must hold, in words.
+        routes: Routes that must be answered.
+        source: Address of this machine from which honest clients connect; None for any.
+    """
 
     run: Callable[[Target], Awaitable[Finding]]
     criterion: str
     routes: tuple[str, ...]
+    source: str | None = None
 
     @property
     def did(self) -> str:
@@ -111,13 +128,15 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(criterion: str, routes: tuple[str, ...] = ROUTES) -> Callable[[Any], Any]:
+def attack(
+    criterion: str, routes: tuple[str, ...] = ROUTES, source: str | None = None
+) -> Callable[[Any], Any]:
     """Register an attack under the name of its function."""
     within = f"p99 of {'honest clients' if routes == ROUTES else ', '.join(routes)} within {HONEST_S:g} s"
     words = "; ".join(filter(None, [criterion, within if routes else ""]))
 
     def register(run: Callable[[Target], Awaitable[Finding]]) -> Any:
-        ATTACKS[run.__name__] = Attack(run, words, routes)
+        ATTACKS[run.__name__] = Attack(run, words, routes, source)
         return run
 
     return register
@@ -126,14 +145,29 @@ def attack(criterion: str, routes: tuple[str, ...] = ROUTES) -> Callable[[Any], 
 # -- connections that hold -----------------------------------------------------------------------
 
 
-async def hold(target: Target, payload: bytes, seconds: float) -> tuple[str, int]:
-    """Open sockets, send the same over each and wait; return what they got, and how many stay open."""
+async def hold(
+    target: Target,
+    payload: bytes,
+    seconds: float,
+    sockets: int = SOCKETS,
+    sources: tuple[str | None, ...] = (None,),
+) -> tuple[str, int]:
+    """Open sockets, send the same over each and wait; return what they got, and how many stay open.
 
-    async def one() -> tuple[str, float | None]:
+    Args:
+        target: The service.
+        payload: What each socket sends.
+        seconds: How long they wait.
+        sockets: Sockets of each source.
+        sources: Addresses of this machine that they connect from; None for any.
+    """
+
+    async def one(source: str | None) -> tuple[str, float | None]:
         began, status = time.perf_counter(), "no response"
         try:
             async with asyncio.timeout(seconds):
-                reader, writer = await asyncio.open_connection(*target.address)
+                local = None if source is None else (source, 0)
+                reader, writer = await asyncio.open_connection(*target.address, local_addr=local)
                 try:
                     writer.write(payload)
                     while data := await reader.read(65536):
@@ -146,7 +180,7 @@ async def hold(target: Target, payload: bytes, seconds: float) -> tuple[str, int
             status = failure(error) if status == "no response" else status
         return status, time.perf_counter() - began
 
-    ends = await asyncio.gather(*(one() for _ in range(SOCKETS)))
+    ends = await asyncio.gather(*(one(source) for source in sources for _ in range(sockets)))
     closed = [after for _, after in ends if after is not None]
     statuses, still = Counter(status for status, _ in ends), len(ends) - len(closed)
     words = [counted(statuses)]
@@ -155,6 +189,9 @@ async def hold(target: Target, payload: bytes, seconds: float) -> tuple[str, int
     if still:
         words.append(f"{still} still open after {seconds:g} s")
     return "; ".join(words), still
+
+
+HALF_HEADER = b"POST /v1/retrieve HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-ty"
 
 
 def post(length: int, sent: int, key: str | None = None) -> bytes:
@@ -193,7 +230,28 @@ async def half_sent_wrong_key(target: Target) -> Finding:
 @attack("")
 async def half_header(target: Target) -> Finding:
     """260 sockets send half a header and hold."""
-    got, _ = await hold(target, b"POST /v1/retrieve HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-ty", HOLD_S)
+    got, _ = await hold(target, HALF_HEADER, HOLD_S)
+    return got, []
+
+
+@attack("")
+async def idle_probes(target: Target) -> Finding:
+    """4,096 connections from four addresses send a complete GET /health, and then nothing."""
+    got, _ = await hold(target, target.wires()["health"], HOLD_S, CONNECTIONS, STRANGERS)
+    return got, []
+
+
+@attack("")
+async def half_headers(target: Target) -> Finding:
+    """4,096 connections from four addresses send half a header and hold."""
+    got, _ = await hold(target, HALF_HEADER, HOLD_S, CONNECTIONS, STRANGERS)
+    return got, []
+
+
+@attack("", source=TLS_PROXY)
+async def half_headers_behind_proxy(target: Target) -> Finding:
+    """1,100 connections through the proxy of the honest clients send half a header and hold."""
+    got, _ = await hold(target, HALF_HEADER, HOLD_S, 1100, (TLS_PROXY,))
     return got, []
 
 

@@ -56,12 +56,14 @@ class Honest:
         address: Host and port of the service.
         wires: Route to request.
         pause_s: Seconds between two requests of a client.
+        source: Address of this machine that they connect from; None for any.
         probes: Route to its requests so far.
     """
 
     address: tuple[str, int]
     wires: Mapping[str, bytes]
     pause_s: float = PAUSE_S
+    source: str | None = None
     probes: dict[str, list[Probe]] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -79,7 +81,7 @@ class Honest:
         probes = self.probes[route]
         while True:
             began = time.perf_counter()
-            answer = await ask_once(self.address, self.wires[route], PATIENCE_S)
+            answer = await ask_once(self.address, self.wires[route], PATIENCE_S, self.source)
             seconds = time.perf_counter() - began
             if isinstance(answer, Answer):
                 probes.append(Probe(began, seconds, answer.label, "retry-after" in answer.headers))

@@ -126,9 +126,11 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(Answer(status, self._headers, body, seconds, self._first_s))
 
 
-async def connect(address: tuple[str, int]) -> Connection:
-    """Open a connection. Raises OSError."""
-    _, connection = await asyncio.get_running_loop().create_connection(Connection, *address)
+async def connect(address: tuple[str, int], source: str | None = None) -> Connection:
+    """Open a connection, from a given address of this machine. Raises OSError."""
+    local = None if source is None else (source, 0)
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(Connection, *address, local_addr=local)
     return connection
 
 
@@ -159,12 +161,14 @@ def failure(error: OSError) -> str:
     return next((label for kind, label in kinds.items() if isinstance(error, kind)), "closed")
 
 
-async def ask_once(address: tuple[str, int], wire: bytes, patience_s: float) -> Answer | str:
+async def ask_once(
+    address: tuple[str, int], wire: bytes, patience_s: float, source: str | None = None
+) -> Answer | str:
     """Send a request over a connection of its own; return the response, or why there is none."""
     connection = None
     try:
         async with asyncio.timeout(patience_s):
-            connection = await connect(address)
+            connection = await connect(address, source)
             return await connection.send(wire)
     except OSError as error:  # a TimeoutError is one
         return failure(error)

@@ -50,7 +50,7 @@ async def _served(app: FastAPI, folder: Path) -> AsyncIterator[None]:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                forwarded_allow_ips="*",  # only the proxy reaches the socket
+                forwarded_allow_ips="*",  # only the proxy reaches the socket, and it names one client
                 timeout_keep_alive=3600,  # the proxy closes connections
                 timeout_graceful_shutdown=STOP_S,
             )

@@ -57,8 +57,12 @@ class Behind:
         known = path.startswith("v1") and request.headers.get("authorization") == KEY["authorization"]
         if path.startswith("v1") and "authorization" in request.headers and not known:
             status = 401
-        forwarded = {name: value for name, value in request.headers.items() if name.startswith("x-forwarded")}
-        document = {"path": path, "bytes": len(await request.body()), "forwarded": forwarded}
+        document = {
+            "path": path,
+            "bytes": len(await request.body()),
+            "forwarded": {name: value for name, value in request.headers.items() if "forwarded" in name},
+            "from": f"{request.url.scheme}://{request.client.host if request.client else ''}",
+        }
         return JSONResponse(document, status, {KNOWN_CALLER: "1"} if known else {})
 
 

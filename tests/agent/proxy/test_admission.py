@@ -1,6 +1,7 @@
 """Who gets a connection of the proxy while attackers hold others: by address, by key, behind a proxy."""
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,9 +41,10 @@ class Answer:
     is_open: bool
 
     @property
-    def forwarded(self) -> dict[str, str]:
-        """What the replica was given of the client."""
-        return dict(re.findall(r'"(x-forwarded-[a-z]+)":"([^"]*)"', self.body.decode()))
+    def document(self) -> dict[str, Any]:
+        """What the replica says of the request."""
+        document: dict[str, Any] = json.loads(self.body)
+        return document
 
 
 class Client:
@@ -141,12 +143,15 @@ Started = Callable[..., Awaitable[Front]]
 
 
 @pytest.fixture
-async def start(folder: Path, free_port: int) -> AsyncIterator[Started]:
+async def start(folder: Path) -> AsyncIterator[Started]:
     """Start the proxy with settings of the section `http`."""
     async with AsyncExitStack() as stack:
 
         async def started(host: str = "127.0.0.1", **http: Any) -> Front:
-            listening = Listening(host, free_port, folder)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.create_server((host, 0), family=family) as probe:
+                port = probe.getsockname()[1]
+            listening = Listening(host, port, folder)
             front = await stack.enter_async_context(_front(listening, http))
             await decides(folder)
             return front
@@ -377,7 +382,8 @@ async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_tru
     headers = f"x-forwarded-for: {sent}\r\nx-forwarded-proto: https\r\n"
     answer = await front.ask(get("/v1/arms", headers), PROXY)
     assert answer is not None
-    assert answer.forwarded == {"x-forwarded-for": client, "x-forwarded-proto": "https"}
+    assert answer.document["forwarded"] == {"x-forwarded-for": client, "x-forwarded-proto": "https"}
+    assert answer.document["from"] == f"https://{client}"
 
 
 async def test_what_others_say_of_their_address_is_not_believed(start: Started) -> None:
@@ -385,7 +391,8 @@ async def test_what_others_say_of_their_address_is_not_believed(start: Started) 
     headers = f"x-forwarded-for: 192.0.2.1, {PROXY}\r\nx-forwarded-proto: https\r\n"
     answer = await front.ask(get("/v1/arms", KEYED + headers), CLIENT)
     assert answer is not None
-    assert answer.forwarded == {"x-forwarded-for": CLIENT}
+    assert answer.document["forwarded"] == {"x-forwarded-for": CLIENT}
+    assert answer.document["from"] == f"http://{CLIENT}"
     assert list(await front.count("known")) == [f"::ffff:{CLIENT}"]
 
 
@@ -430,7 +437,7 @@ async def test_with_the_proxy_protocol_connections_are_those_of_the_client(start
     assert await front.ask(get("/health"), PROXY, attacker) is None
     answer = await front.ask(get("/v1/arms", KEYED), PROXY, honest)
     assert answer is not None
-    assert answer.forwarded == {"x-forwarded-for": "192.0.2.2"}
+    assert answer.document["forwarded"] == {"x-forwarded-for": "192.0.2.2"}
     assert list(await front.count("known")) == ["::ffff:192.0.2.2"]
 
 
@@ -482,4 +489,4 @@ async def test_a_service_on_ipv6_tells_clients_of_ipv4_apart(start: Started) -> 
     assert await front.attack([PROXY], 20) == 5 + 20
     answer = await front.ask(get("/v1/arms", "x-forwarded-for: 192.0.2.1\r\n"), PROXY)
     assert answer is not None
-    assert answer.forwarded == {"x-forwarded-for": "192.0.2.1"}
+    assert answer.document["forwarded"] == {"x-forwarded-for": "192.0.2.1"}
