@@ -205,7 +205,7 @@ class Http(BaseModel):
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
         description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`; "
-        "the address of a client is read from their X-Forwarded-For, and the limits of an address hold for it.",
+        "the address of a client is that of their X-Forwarded-For, and the limits of an address hold for it.",
     )
     proxy_protocol: bool = Field(
         default=False,
