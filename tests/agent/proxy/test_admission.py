@@ -154,8 +154,9 @@ async def start(folder: Path) -> AsyncIterator[Started]:
     async with AsyncExitStack() as stack:
 
         async def started(host: str = "127.0.0.1", **http: Any) -> Front:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.create_server((host, 0), family=family) as probe:
+            wide = host == "::"
+            family = socket.AF_INET6 if wide else socket.AF_INET
+            with socket.create_server((host, 0), family=family, dualstack_ipv6=wide) as probe:
                 port = probe.getsockname()[1]
             listening = Listening(host, port, folder)
             front = await stack.enter_async_context(_front(listening, http))
@@ -386,8 +387,9 @@ async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_tru
 ) -> None:
     front = await start(trusted_proxies=[f"{PROXY}/32", "10.0.0.0/8"])
     headers = f"x-forwarded-for: {sent}\r\nx-forwarded-proto: https\r\n"
-    answer = await front.ask(get("/v1/arms", headers), PROXY)
+    answer = await front.ask(get("/v1/arms", KEYED + headers), PROXY)
     assert answer is not None
+    assert list(await front.count("known")) == ["2001:db8::" if ":" in client else f"::ffff:{client}"]
     assert answer.document["forwarded"] == {"x-forwarded-for": client, "x-forwarded-proto": "https"}
     assert answer.document["from"] == f"https://{client}"
 
