@@ -220,7 +220,7 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     echoed = "{ var(txn.echo) -m found } !{ var(txn.answered) -m bool }"
     yield f"    http-after-response set-header x-request-id %[var(txn.echo)] if {echoed}"
     yield "    http-after-response set-status 503 if { status 502 504 } !{ var(txn.answered) -m bool }"
-    # a refusal for want of room leaves the connection to the client, who comes again with his key
+    # a 503 of the proxy keeps the connection: its key was not looked at, and the request may be repeated
     ends = ["!known { var(txn.answered) -m bool }", "!known { status 400:499 }", "crowded"]
     yield f"    http-after-response set-header connection close if {' or '.join(ends)}"
     yield ""
@@ -262,22 +262,28 @@ def _admission(http: Http) -> Iterator[str]:
 
 
 def _client(http: Http) -> Iterator[str]:
-    """Yield the rules that find the address of a client, and limit the requests of one behind a proxy."""
-    own = http.connections_per_address
-    busy = ApiError("overloaded", "too many requests of this address are under way")
+    """Yield the rules that find the address of a client, which is all that a replica is given of it."""
     yield "    http-request set-var(txn.client) src"
+    if http.trusted_proxies:
+        yield from _forwarded(http)
+    yield "    http-request set-header x-forwarded-for %[var(txn.client)]"
+    yield "    http-request del-header x-forwarded-proto unless trusted"
+
+
+def _forwarded(http: Http) -> Iterator[str]:
+    """Yield the rules that look through trusted proxies, and limit the requests of each client behind them."""
     through = "trusted"
-    for hop in range(1, HOPS + 1) if http.trusted_proxies else ():
+    for hop in range(1, HOPS + 1):
         address = f"req.hdr_ip(x-forwarded-for,-{hop})"
         yield f"    http-request set-var(txn.client) {address} if {through}"
         yield from (f"    acl via{hop} {address} {network}" for network in http.trusted_proxies)
         through += f" via{hop}"
-    yield "    http-request set-header x-forwarded-for %[var(txn.client)]"
-    yield "    http-request del-header x-forwarded-proto unless trusted"
-    yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
-    yield "    http-request set-var(txn.taken) fe_conn"
+    busy = ApiError("overloaded", "too many requests of this address are under way")
+    own = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
     share = f"{{ sc1_conn_cur(forwarded),mul({SHARE}),add(txn.taken) gt {http.connections} }}"
-    yield _refuse(busy, f"trusted {{ sc1_conn_cur(forwarded) gt {own} }} or trusted {share}")
+    yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
+    yield "    http-request set-var(txn.taken) fe_conn if trusted"
+    yield _refuse(busy, f"trusted {own} or trusted {share}")
 
 
 def _refuse(error: ApiError, condition: str) -> str:

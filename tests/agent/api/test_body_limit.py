@@ -67,8 +67,9 @@ async def serve(
 
 def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestGuard:
     usage = cast(Usage, None)  # which is not used without limits of keys
+    refused: list[str] = []
     keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
-    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, [].append)
+    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append)
 
 
 @pytest.mark.parametrize("parts", [[b"x" * LIMIT], [b"x" * 4, b"x" * 6], [b""], [b"x" * 9, b"", b"x"]])
