@@ -271,7 +271,7 @@ def _client(http: Http) -> Iterator[str]:
 
 
 def _forwarded(http: Http) -> Iterator[str]:
-    """Yield the rules that look through trusted proxies, and limit the requests of each client behind them."""
+    """Yield the rules that look through trusted proxies, and limit the requests of a client behind them."""
     through = "trusted"
     for hop in range(1, HOPS + 1):
         address = f"req.hdr_ip(x-forwarded-for,-{hop})"
