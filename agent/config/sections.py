@@ -194,7 +194,7 @@ class Http(BaseModel):
         default=1024,
         ge=1,
         description="Open connections of one client address, or of one /64 of IPv6; more are closed. It "
-        "holds at most as many as are free; while it is not one of `reserved`, an eighth of these.",
+        "holds at most as many as are free; while it is not one of `reserved`, a quarter of these.",
     )
     reserved: float = Field(
         default=0.5,

@@ -20,14 +20,14 @@ no replica runs, or a queue is full, the proxy itself refuses with the envelope 
 Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
 
     any address      `connections_per_address`, and at most as many as are free of `connections`
-    a stranger       an eighth of what is free of the part that is not reserved
+    a stranger       a quarter of what is free of the part that is not reserved
     a trusted proxy  as many as there are; its clients are known by PROXY protocol or X-Forwarded-For
 
 A replica marks what it answers to a caller with a valid key (`KNOWN_CALLER`): the connection is kept alive,
 and for `KNOWN_S` its address is not a stranger. Other connections end with their first response, and where
 it is crowded every connection does, so that an idle connection does not take the place of a request.
 
-A limit that shrinks with what is free leaves room for the next address: n strangers hold 1 - (8 / 9) ** n.
+A limit that shrinks with what is free leaves room for the next address: n strangers hold 1 - (4 / 5) ** n.
 Source: A. K. Choudhury and E. L. Hahne, Dynamic queue length thresholds for shared-memory packet switches,
 IEEE/ACM Transactions on Networking 6(2), 1998.
 """
@@ -99,7 +99,7 @@ KNOWN_S = 3600.0
 CROWDED = 0.75
 """Share of the connections, of all or of an address, above which each response ends its connection."""
 
-SHARE = 8
+SHARE = 4
 """One in so many of the free connections may be held by an address that is not known."""
 
 HOPS = 4
