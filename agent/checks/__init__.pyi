@@ -1,5 +1,5 @@
 from .configuration import configuration_findings
-from .data import corpus_findings, llm_findings, log_findings, model_findings
+from .data import corpus_findings, derived_findings, llm_findings, log_findings, model_findings
 from .finding import Finding
 from .installation import version_findings
 from .machine import file_findings, socket_findings
@@ -11,6 +11,7 @@ __all__ = [
     "bind_problem",
     "configuration_findings",
     "corpus_findings",
+    "derived_findings",
     "file_findings",
     "llm_findings",
     "log_findings",

@@ -2,20 +2,23 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
 from agent.checks.finding import Finding
-from agent.config import AppConfig
+from agent.config import AppConfig, warm_start
+from arms import manifest
 from arms.base import ArmError
-from arms.corpus import Corpus, CorpusError, open_source
+from arms.corpus import Corpus, CorpusError, open_source, problems
+from arms.indexes import build_once
 from arms.llm import LlmSpec, catalog, writing
-from arms.models import Backbone, ModelNotFoundError, digest_of, locate
+from arms.models import Backbone, ModelNotFoundError, digest_of, locate, model_problems
 from arms.retrievers import Resources
 from arms.retrievers import catalog as arms_catalog
 from arms.secrets import secret_of
@@ -109,6 +112,10 @@ def corpus_findings(config: AppConfig) -> Iterator[Finding]:
     except CorpusError as error:
         yield Finding(f"corpus {name!r}: {error}", "correct corpus.source")
         return
+    if damage := problems(config.corpus_path, contents=True):
+        what = f"corpus {name!r} in {config.corpus_path}: {', '.join(damage)}"
+        yield Finding(what, "`armwise serve --prepare-only` reads it again")
+        return
     try:
         corpus = Corpus.open(config.corpus_path)
     except CorpusError:
@@ -140,6 +147,10 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
     for name in config.arms:
         remedy = f"`armwise ingest --into {name}`, unless something else fills it"
         try:
+            if damage := arms_catalog.damage(name, resources):
+                again = f"`armwise serve --prepare-only` or `armwise ingest --into {name}` fills it again"
+                yield Finding(f"the collection of arm {name!r}: {', '.join(damage)}", again)
+                continue
             held = arms_catalog.ingested(name, resources)
         except (ArmError, ModelNotFoundError) as error:
             yield Finding(str(error), "start the engine, or correct the arm", serious=False)
@@ -154,6 +165,48 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
             yield Finding(what, remedy, serious=False)
         else:
             yield Finding(f"arm {name!r}: its collection holds version {version}")
+
+
+def derived_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield which files of indexes, trained models and labels have changed since they were written.
+
+    Compares the contents of all of them with the digests in their manifests.
+    """
+    points = config.by_point.values()
+    indexes = [
+        target for root in {point.indexes_path for point in points} for target in build_once.finished(root)
+    ]
+    yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
+    trained = {point.router.path for point in points if point.router is not None}
+    trained |= {
+        Path(value) for point in points for spec in point.arms.values() for value in _texts(spec.params)
+    }
+    yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise train`)")
+    sources = config.warm_start.sources.values() if config.warm_start is not None else ()
+    labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
+    again = "delete it, and make it again (`armwise label` or `armwise score`)"
+    yield from _compared("labels", _with_manifest(labels), again)
+
+
+def _texts(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parameters that may name a folder."""
+    yield from (value for value in params.values() if isinstance(value, str) and "\0" not in value)
+
+
+def _with_manifest(paths: Iterable[Path]) -> list[Path]:
+    """Return the folders of which a manifest describes the files, by name."""
+    folders = {path.expanduser() for path in paths}
+    return sorted(folder for folder in folders if (folder / manifest.MANIFEST).is_file())
+
+
+def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Finding]:
+    """Yield the damaged files of some folders, a finding a folder; one finding if there are none."""
+    damaged = {folder: manifest.problems(folder, contents=True) for folder in folders}
+    for folder, damage in damaged.items():
+        if damage:
+            yield Finding(f"{what} {folder}: {', '.join(damage)}", remedy)
+    if damaged and not any(damaged.values()):
+        yield Finding(f"{what}: the files of {len(damaged)} folders are as they were written")
 
 
 def model_findings(config: AppConfig) -> Iterator[Finding]:
@@ -178,7 +231,9 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
     except ModelNotFoundError as error:
         yield Finding(f"{what}: {error}", "correct its name, or put it there")
         return
-    if isinstance(place, Path):
+    if damage := model_problems(model):
+        yield Finding(f"{what} {model}: {', '.join(damage)}", "install it again: `make models`")
+    elif isinstance(place, Path):
         yield Finding(f"{what} is {model}, sha256 {digest_of(place)[:12]}")
     else:
         remedy = "let the machine reach the hub, or name a folder"

@@ -4,27 +4,36 @@ from agent.config import AppConfig
 from agent.routers import open_selector, saved
 from arms.base import Progress
 from arms.corpus import ingest
-from arms.indexes import Vectors
+from arms.indexes import Vectors, build_once
 from arms.llm import LateWriter
+from arms.models import require_whole
 from arms.retrievers import Resources, catalog
 from arms.retrievers import prepare as prepare_arms
 from feedback.log import open_log
 
 
 def prepare(config: AppConfig, progress: Progress) -> None:
-    """Open the log; ingest the corpus and build the indexes, where they are not there yet."""
+    """Open the log; ingest the corpus and build the indexes, where they are missing or damaged.
+
+    All their files are compared with their digests here, once before a service starts; its processes compare
+    sizes.
+    """
     config = config.settled()
     points = config.by_point.values()
     config.privacy.redactor()
     for point in points:
         open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
-    corpus = ingest(config.corpus.source, config.corpus_path, progress=progress)
+    require_whole({backbone.model for point in points for backbone in point.backbones.values()})
+    corpus = ingest(config.corpus.source, config.corpus_path, compare=True, progress=progress)
+    for indexes in {point.indexes_path for point in points}:
+        build_once.discard_damaged(indexes)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     for point in points:
         resources = Resources(
             corpus, point.indexes_path, point.backbones, point.arms, write=write, open_selector=open_selector
         )
         prepare_arms(resources, progress=progress)
+        catalog.fill_damaged(resources, progress)
         if point.router is not None:
             saved.warn_of_corpus(saved.read_about(point.router.path), corpus.digest)
         for name in saved.looked_at(point.router):

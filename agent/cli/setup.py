@@ -69,7 +69,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
         yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
         return
     try:
-        load(path)
+        config = load(path)
     except ConfigError as error:  # the router is not trained yet, or is another's
         remedy = "train it with `armwise train`, or leave `router` out"
         yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
@@ -82,6 +82,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
     yield from named("files", checks.file_findings(config))
     yield from named("corpus", checks.corpus_findings(config))
+    yield from named("derived files", checks.derived_findings(config))
     yield from named("models", checks.model_findings(config))
     yield from named("machine", checks.resource_findings(config))
     yield from named("address", checks.address_findings(*address))

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from agent.routers import RouterError, dataset, utility
-from arms.indexes import build_once
+from arms import manifest
 from arms.llm import prompts
 from arms.models import Backbone
 from arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
@@ -113,7 +112,7 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     Raises:
         RouterError: They were not written in one way, or the record of it is damaged.
     """
-    writings = [_written(path / build_once.MANIFEST) for path in paths]
+    writings = [_written(path) for path in paths]
     found = [writing for writing in writings if writing is not None]
     if len(found) < len(writings):
         return None
@@ -127,15 +126,16 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     return first
 
 
-def _written(manifest: Path) -> prompts.Writing | None:
-    if not manifest.exists():
+def _written(folder: Path) -> prompts.Writing | None:
+    if not (folder / manifest.MANIFEST).exists():
         return None
     try:
-        facts = orjson.loads(manifest.read_bytes())
+        facts = {name: str(value) for name, value in manifest.identity_of(folder).items()}
         return prompts.Writing.of(facts) if facts.keys() >= {"form"} else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RouterError(
-            f"{manifest} is damaged: {error!r}; without it, it is unknown how the answers were written"
+            f"{folder / manifest.MANIFEST} is damaged: {error!r}; without it, it is unknown how the answers "
+            "were written"
         ) from None
 
 

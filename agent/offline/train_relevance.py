@@ -25,7 +25,7 @@ from agent.config import AppConfig
 from agent.offline.labelled_data import of_arms, read_labelled
 from agent.offline.score import read_questions
 from agent.offline.train_router import PLAIN, FromOutcomes, check_output
-from agent.routers import RouterError, dataset
+from agent.routers import RouterError, dataset, saved
 from arms.base import Progress
 from arms.corpus import ingest
 from arms.models import digest_of as digest_of_file
@@ -113,7 +113,7 @@ def run(settings: RelevanceTraining, console: Console, on_progress: Progress) ->
         "held_out": validated and asdict(validated),
         "trained_on": sorted({digest_of_text(case.question) for case in cases}),
     }
-    (settings.output / ABOUT).write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    saved.write_files(settings.output, {ABOUT: orjson.dumps(about, option=orjson.OPT_INDENT_2)})
     if validated is None:
         console.print("not validated: no question was held out", **PLAIN)
     else:
@@ -143,7 +143,9 @@ def trained_on(folder: Path) -> frozenset[str]:
     if not path.exists():
         return frozenset()
     try:
-        return frozenset(orjson.loads(path.read_bytes())["trained_on"])
+        return frozenset(orjson.loads(saved.read_file(folder, ABOUT))["trained_on"])
+    except RouterError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RouterError(f"{path} is damaged: {error!r}; train the model again") from None
 

@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.routers.dataset import Floats, RouterError
-from agent.routers.saved import About, write_files
+from agent.routers.saved import About, read_file, write_files
 
 FILE = "unseen.jsonl"
 
@@ -81,7 +81,7 @@ def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
     """
     file = folder.expanduser() / FILE
     try:
-        content = file.read_bytes()
+        content = read_file(folder, FILE)
     except OSError as error:
         raise RouterError(f"it is unknown what {folder} was trained on: {error}; train it again") from None
     return parse_out_of_fold(content, about, str(file))

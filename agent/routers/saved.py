@@ -4,6 +4,7 @@ router.model   the bytes from `Router.save`
 router.json    the facts of its training: what must be the same where it serves, and its results
 unseen.jsonl   its out-of-fold scores (`agent.routers.out_of_fold`)
 relevance.model   the relevance of passages, if the router has columns of it (`arms.relevance`)
+manifest.json  size and digest of each of these (`arms.manifest`)
 """
 
 import hashlib
@@ -20,7 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.routers.base import Router
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError, Stage
+from arms import manifest
 from arms.llm import prompts
+from arms.manifest import DamagedFileError
 from arms.models import Backbone, ModelNotFoundError, digest_backbone
 from arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
 from arms.suggestions import did_you_mean
@@ -28,6 +31,8 @@ from arms.suggestions import did_you_mean
 logger = logging.getLogger(__name__)
 
 MODEL, ABOUT = "router.model", "router.json"
+
+AGAIN = "train it again (`armwise train`)"
 
 _LOADED: WeakValueDictionary[str, Router] = WeakValueDictionary()
 """Routers in use, by digest: a configuration is checked often, and loading may take seconds."""
@@ -162,12 +167,16 @@ def write_trained(folder: Path, trained: Trained) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files in their order, each whole or not at all, replacing those that are there."""
+    """Write files in their order, each whole or not at all, replacing those that are there.
+
+    Their digests come last: a folder that was left between two files is reported as damaged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         unfinished = folder / f".{name}.part"
         unfinished.write_bytes(content)
         unfinished.replace(folder / name)
+    manifest.add(folder, files)
 
 
 def looked_at(config: RouterConfig | None) -> frozenset[str]:
@@ -196,13 +205,26 @@ def warn_of_corpus(about: About, digest: str) -> None:
 def read_about(folder: Path) -> About:
     """Read the facts of a router's training, without the router. Raises RouterError."""
     try:
-        return About.model_validate_json((folder.expanduser() / ABOUT).read_bytes())
+        return About.model_validate_json(read_file(folder, ABOUT))
     except OSError as error:
         raise RouterError(f"{folder} holds no trained router: {error}; `armwise train` writes one") from None
     except ValidationError as error:
         first = error.errors()[0]
         what = ": ".join([*map(str, first["loc"]), first["msg"]])
-        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {what}") from None
+        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {what}; {AGAIN}") from None
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """Return the content of a file of a trained model, compared with the manifest of its folder.
+
+    Raises:
+        RouterError: The file is damaged; the message names what trains the model again.
+        OSError: It cannot be read.
+    """
+    try:
+        return manifest.read(folder.expanduser(), name)
+    except DamagedFileError as error:
+        raise RouterError(f"{folder}: {error}; {AGAIN}") from None
 
 
 def read_trained(folder: Path) -> Trained:
@@ -214,9 +236,9 @@ def read_trained(folder: Path) -> Trained:
     """
     about = read_about(folder)
     try:
-        saved = (folder.expanduser() / MODEL).read_bytes()
+        saved = read_file(folder, MODEL)
     except OSError as error:
-        raise RouterError(f"{folder} holds no trained router: {error}") from None
+        raise RouterError(f"{folder} holds no trained router: {error}; {AGAIN}") from None
     return load_trained(about, saved, str(folder / MODEL), _relevance(folder, about))
 
 
@@ -233,7 +255,7 @@ def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceMod
         RouterError: See `read_trained`.
     """
     if (digest := digest_of(saved)) != about.digest:
-        raise RouterError(f"{where} is damaged: its digest is {digest}, not {about.digest}")
+        raise RouterError(f"{where} is damaged: its digest is {digest}, not {about.digest}; {AGAIN}")
     try:
         router = _LOADED.get(digest) or load_router(saved)
     except (RouterError, ModelNotFoundError) as error:
@@ -253,7 +275,7 @@ def _relevance(folder: Path, about: About) -> RelevanceModel | None:
     if (digest := digest_of(model.save())) != about.relevance:
         raise RouterError(
             f"{folder} holds another model of relevance than its router was trained with: its digest is "
-            f"{digest}, not {about.relevance}"
+            f"{digest}, not {about.relevance}; {AGAIN}"
         )
     return model
 

@@ -3,12 +3,14 @@
 `ingest` reads a source into `passages.db.part` and renames the complete file to
 `passages.db`. Each commit holds the passages and the number of records read, so that a
 killed run resumes after its last commit. Positions are 0..n-1 in the order of the
-source: they are the rows of every index over the corpus.
+source: they are the rows of every index over the corpus. `manifest.json` has the size and
+digest of the file: one that was damaged later is read from its source again.
 """
 
 import contextlib
 import hashlib
 import itertools
+import logging
 import os
 import sqlite3
 import threading
@@ -23,6 +25,7 @@ import orjson
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from arms import manifest as file_manifest
 from arms.base import Passage, Progress, Query
 from arms.corpus.permissions import Permissions, Permitted
 from arms.corpus.readers import Source, open_source
@@ -40,6 +43,8 @@ PUBLISHED = "passages.db"
 UNFINISHED = "passages.db.part"
 
 LOCK = "passages.lock"
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = """
     CREATE TABLE passages (
@@ -112,7 +117,9 @@ class Corpus:
             with contextlib.closing(_connect_read_only(target)) as database:
                 return cls(target, _manifest(database))
         except sqlite3.DatabaseError as error:
-            raise CorpusError(f"{target / PUBLISHED} is no corpus ({error}): delete it") from error
+            raise CorpusError(
+                f"{target / PUBLISHED} is no corpus ({error}): `armwise serve --prepare-only` reads it again"
+            ) from error
 
     @property
     def name(self) -> str:
@@ -215,18 +222,24 @@ class Corpus:
 
 
 def ingest(
-    source: str | Path, target: Path, *, skip_bad: bool = False, progress: Progress | None = None
+    source: str | Path,
+    target: Path,
+    *,
+    skip_bad: bool = False,
+    compare: bool = False,
+    progress: Progress | None = None,
 ) -> Corpus:
     """Read a source into a folder, unless the folder holds it already.
 
-    A killed run is resumed after its last commit, unless the source has changed. A second
-    process waits for the first.
+    A corpus that cannot be opened is read again, with a warning that names its file. A killed run is
+    resumed after its last commit, unless the source has changed. A second process waits for the first.
 
     Args:
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
             them, or `stdlib`.
         target: The folder of the corpus; created if missing.
         skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`.
+        compare: Whether to compare a corpus that is there with its digest, too, which reads its file.
         progress: Called after every commit.
 
     Raises:
@@ -237,10 +250,10 @@ def ingest(
     target.mkdir(parents=True, exist_ok=True)
     with FileLock(target / LOCK):
         fingerprint = reader.fingerprint()
-        if (target / PUBLISHED).exists():
-            corpus = Corpus.open(target)
-            if corpus.manifest.fingerprint == fingerprint:
-                return corpus
+        if found := problems(target, contents=compare):
+            logger.warning("corpus %s is read again: %s", target.name, ", ".join(found))
+        elif (target / PUBLISHED).exists() and Corpus.open(target).manifest.fingerprint == fingerprint:
+            return Corpus.open(target)
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
@@ -249,6 +262,23 @@ def ingest(
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
         _publish(target)
         return Corpus.open(target)
+
+
+def problems(target: Path, *, contents: bool) -> list[str]:
+    """Return what is wrong with the file of a corpus; empty if nothing is, or there is no corpus yet.
+
+    Args:
+        target: The folder of the corpus.
+        contents: Whether to compare the file with its digest, too; one without a digest is of an earlier
+            version, and counts as damaged.
+    """
+    if not (target / PUBLISHED).exists():
+        return []
+    try:
+        Corpus.open(target)
+    except CorpusError as error:
+        return [str(error)]
+    return file_manifest.problems(target, contents=True) if contents else []
 
 
 def _fill(database: sqlite3.Connection, source: Source, *, skip_bad: bool, progress: Progress | None) -> None:
@@ -331,7 +361,8 @@ def _continue_or_begin(path: Path, source: Source, fingerprint: str) -> sqlite3.
     if path.exists():
         database = sqlite3.connect(path)
         with contextlib.suppress(sqlite3.DatabaseError):  # damaged by a crash of the machine: start again
-            if _manifest(database).fingerprint == fingerprint:
+            whole = database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+            if whole and _manifest(database).fingerprint == fingerprint:
                 return database
         database.close()
         path.unlink()
@@ -349,8 +380,9 @@ def _manifest(database: sqlite3.Connection) -> Manifest:
 
 
 def _publish(target: Path) -> None:
-    """Rename the finished file, and sync its folder."""
+    """Rename the finished file, write its digest, and sync its folder."""
     os.replace(target / UNFINISHED, target / PUBLISHED)
+    file_manifest.write(target, names=[PUBLISHED])
     folder = os.open(target, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,12 +1,15 @@
 """Index folders: built once, under a lock, then renamed into place.
 
 The name of a folder has a hash of its identity: corpus, model, parameters. Another corpus
-or model means another folder, so an index is never stale, and is whole or absent.
+or model means another folder, so an index is never stale, and is whole or absent. Its manifest
+(`arms.manifest`) finds a file that was damaged later: such an index is removed and built again.
 """
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +17,14 @@ from pathlib import Path
 import orjson
 from filelock import FileLock
 
-Identity = Mapping[str, str | int | float]
-"""All inputs of the contents of a folder, flat and readable."""
+from arms import manifest
+from arms.manifest import Identity
 
-MANIFEST = "manifest.json"
+logger = logging.getLogger(__name__)
 
 
 class IndexMismatchError(Exception):
-    """An index is missing, or has another identity."""
+    """An index is missing or damaged, or has another identity."""
 
 
 def folder(indexes: Path, kind: str, identity: Identity) -> Path:
@@ -43,7 +46,7 @@ def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> 
     Args:
         target: The finished folder.
         identity: Stored beside the contents, for `check`.
-        write: Fills a folder.
+        write: Fills a folder, with files alone.
 
     Returns:
         Whether this call filled it.
@@ -57,7 +60,7 @@ def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> 
         unfinished = target.with_name(f".{target.name}.part")
         unfinished.mkdir(exist_ok=True)
         write(unfinished)
-        (unfinished / MANIFEST).write_bytes(orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
+        manifest.write(unfinished, identity)
         for path in (*unfinished.iterdir(), unfinished):
             _sync(path)
         unfinished.rename(target)
@@ -65,19 +68,68 @@ def publish(target: Path, identity: Identity, write: Callable[[Path], None]) -> 
     return True
 
 
+def build(target: Path, identity: Identity, write: Callable[[Path], None]) -> bool:
+    """Fill the folder of an index as `publish` does, also in place of one whose files have other sizes.
+
+    Contents are compared by `discard_damaged`, as that reads all of them.
+    """
+    _discard(target, lambda: _problems(target, identity))
+    return publish(target, identity, write)
+
+
+def discard_damaged(indexes: Path) -> None:
+    """Remove every index of which a file is missing or has changed; `build` then makes it again.
+
+    Reads all files of all indexes. What is removed is logged as a warning, one line an index.
+    """
+    for target in finished(indexes):
+        _discard(target, lambda target=target: manifest.problems(target, contents=True))
+
+
+def finished(indexes: Path) -> list[Path]:
+    """Return the folders of the finished indexes, by name."""
+    if not indexes.is_dir():
+        return []
+    return sorted(path for path in indexes.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def check(target: Path, identity: Identity) -> None:
-    """Refuse an index of another identity.
+    """Refuse an index of another identity, or of which a file has another size.
 
     Raises:
-        IndexMismatchError: There is none, or its identity differs; the message names both values.
+        IndexMismatchError: There is none, or its identity differs, or it is damaged; the message names what
+            differs, and what builds it.
     """
-    if not (target / MANIFEST).exists():
+    if not target.is_dir():
         raise IndexMismatchError(f"no index in {target}: prepare the arms first")
-    if (fact := difference(target / MANIFEST, identity)) is not None:
+    if problems := _problems(target, identity):
         raise IndexMismatchError(
-            f"the index in {target} was built with {fact.name} {fact.kept!r}, "
-            f"but {fact.name} {fact.wanted!r} is needed: prepare the arms again"
+            f"the index in {target}: {', '.join(problems)}; `armwise serve --prepare-only` builds it again"
         )
+
+
+def _problems(target: Path, identity: Identity) -> list[str]:
+    """Return what is wrong with an index, by sizes and identity."""
+    if problems := manifest.problems(target, contents=False):
+        return problems
+    if (fact := difference(target, identity)) is not None:
+        return [f"it was built with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} is needed"]
+    return []
+
+
+def _discard(target: Path, problems: Callable[[], list[str]]) -> None:
+    """Remove an index that is there and has a problem; another process may do so at the same time."""
+    if not target.exists() or not problems():
+        return
+    with _alone(target.with_name(f".{target.name}.lock")):
+        if target.exists() and (found := problems()):  # else another process has built it again meanwhile
+            logger.warning(
+                "index %s is removed, and built again where it is needed: %s", target.name, ", ".join(found)
+            )
+            damaged = target.with_name(f".{target.name}.damaged")
+            shutil.rmtree(damaged, ignore_errors=True)  # of a process that was killed here
+            target.rename(damaged)
+            shutil.rmtree(damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +141,17 @@ class Difference:
     wanted: str | int | float | None
 
 
-def difference(path: Path, identity: Identity) -> Difference | None:
-    """Return the first difference, by name, between an identity and the one in a file."""
-    kept: Identity = orjson.loads(path.read_bytes())
+def difference(target: Path, identity: Identity) -> Difference | None:
+    """Return the first difference, by name, between an identity and that of a folder.
+
+    Raises:
+        DamagedFileError: The manifest of the folder is missing or damaged.
+    """
+    return differing(manifest.identity_of(target), identity)
+
+
+def differing(kept: Identity, identity: Identity) -> Difference | None:
+    """Return the first difference, by name, between two identities."""
     for fact in sorted(kept.keys() | identity.keys()):
         if kept.get(fact) != identity.get(fact):
             return Difference(fact, kept.get(fact), identity.get(fact))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from arms.base import Progress
 from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import Identity, check, folder, publish
+from arms.indexes.build_once import Identity, build, check, folder
 from arms.indexes.entities import Extractor
 from arms.indexes.entity_names import title_names
 
@@ -131,7 +131,7 @@ class Graph:
             extract(corpus, extractor, unfinished / NAMES, progress)
             cls.build(_named(corpus, unfinished / NAMES)).save(unfinished)
 
-        publish(folder(indexes, "graph", identity), identity, write)
+        build(folder(indexes, "graph", identity), identity, write)
 
     @classmethod
     def open(cls, corpus: Corpus, indexes: Path, extractor: Extractor) -> Self:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Progress
 from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import Identity, check, folder, publish
+from arms.indexes.build_once import Identity, build, check, folder
 from arms.indexes.vectors import Vectors
 from arms.models import Backbone
 
@@ -108,15 +108,15 @@ class VectorIndex:
     ) -> None:
         """Embed the corpus and build the index, if they are missing. Raises ModelNotFoundError."""
         vectors = Vectors.of(corpus, indexes, backbone)
+        vectors.prepare(corpus, backbone, progress)  # also for an index that is there: searches read both
         identity = _identity(vectors, params)
 
         def write(unfinished: Path) -> None:
             import faiss
 
-            vectors.prepare(corpus, backbone, progress)
             faiss.write_index(_build(vectors.read(), params, progress), str(unfinished / INDEX))
 
-        publish(folder(indexes, "dense", identity), identity, write)
+        build(folder(indexes, "dense", identity), identity, write)
 
     @classmethod
     def open(cls, corpus: Corpus, indexes: Path, params: IndexParams, backbone: Backbone) -> Self:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from arms.base import Passage, Progress
 from arms.corpus import Corpus
-from arms.indexes.build_once import Identity, check, folder, publish
+from arms.indexes.build_once import Identity, build, check, folder
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 16
@@ -58,7 +58,7 @@ class Vectors:
             embedder = build_embedder(backbone)
             embed(corpus, embedder, unfinished, BATCHES_PER_STEP * backbone.batch_size, progress)
 
-        publish(self.target, self.identity, write)
+        build(self.target, self.identity, write)
 
 
 class PassageVectors:
@@ -97,10 +97,10 @@ def embed(
         progress: Called after every checkpoint.
     """
     cursor, path, total = unfinished / CURSOR, unfinished / VECTORS, len(corpus)
-    done = int(cursor.read_text()) if cursor.exists() else 0
-    vectors = np.lib.format.open_memmap(
-        path, mode="r+" if done else "w+", dtype=np.float32, shape=(total, embedder.dim)
-    )
+    shape = total, embedder.dim
+    done, vectors = _resumed(path, cursor, shape)
+    if vectors is None:
+        done, vectors = 0, np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     while done < total:
         passages = corpus.passages(range(done, min(done + step, total)))
         vectors[done : done + len(passages)] = embedder.encode_passages([embedded_text(p) for p in passages])
@@ -110,6 +110,16 @@ def embed(
         cursor.with_suffix(".next").replace(cursor)  # atomic
         if progress is not None:
             progress("embedding passages", done, total)
+
+
+def _resumed(path: Path, cursor: Path, shape: tuple[int, int]) -> tuple[int, NDArray[np.float32] | None]:
+    """Return how many vectors a killed run has finished, and their file; 0 and None if it is damaged."""
+    try:
+        done = int(cursor.read_text())
+        vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r+")
+    except (OSError, ValueError):  # missing, cut off, or no array
+        return 0, None
+    return (done, vectors) if 0 < done <= shape[0] and vectors.shape == shape else (0, None)
 
 
 def embedded_text(passage: Passage) -> str:

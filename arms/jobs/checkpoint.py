@@ -3,13 +3,16 @@
     scores.blocks/identity.json   identity of the results
                   000000.block    the first block of questions
                   000001.block    ...
-                  notes.json      other results
+                  notes           other results
 
-Files are written under another name and renamed, so they are complete. A folder belongs
-to one identity and, while it is open, to one process.
+Files are written under another name and renamed, so they are complete. A block and the notes begin with the
+digest of what follows: one that was damaged later is deleted when the folder is opened, and made again. A
+folder belongs to one identity and, while it is open, to one process.
 """
 
 import contextlib
+import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,9 +22,16 @@ from typing import Any
 import orjson
 from filelock import FileLock, Timeout
 
+from arms import manifest
 from arms.indexes import build_once
+from arms.manifest import DamagedFileError, Identity
 
-IDENTITY, NOTES, LOCK, SUFFIX = "identity.json", "notes.json", "lock", ".block"
+IDENTITY, NOTES, LOCK, SUFFIX = "identity.json", "notes", "lock", ".block"
+
+DIGEST_BYTES = 32
+"""Length of the SHA-256 before a content."""
+
+logger = logging.getLogger(__name__)
 
 
 class JobError(ValueError):
@@ -40,20 +50,20 @@ class BlockFolder:
 
     def write(self, number: int, content: bytes) -> None:
         """Store a block."""
-        self._replace(_name(number), content)
+        self._replace(_name(number), _digest(content) + content)
 
     def read(self, number: int) -> bytes:
-        """Return a finished block."""
-        return (self._folder / _name(number)).read_bytes()
+        """Return a finished block. Raises JobError where it was damaged since the folder was opened."""
+        return self._content(_name(number))
 
     def write_notes(self, notes: Mapping[str, Any]) -> None:
         """Store other results."""
-        self._replace(NOTES, orjson.dumps(dict(notes)))
+        content = orjson.dumps(dict(notes))
+        self._replace(NOTES, _digest(content) + content)
 
     def read_notes(self) -> dict[str, Any] | None:
         """Return the other results, None before they are written."""
-        path = self._folder / NOTES
-        return orjson.loads(path.read_bytes()) if path.exists() else None
+        return orjson.loads(self._content(NOTES)) if (self._folder / NOTES).exists() else None
 
     def delete(self) -> None:
         """Delete the folder, the identity last: a folder without one must hold no block."""
@@ -71,12 +81,41 @@ class BlockFolder:
         written.replace(self._folder / name)
 
     def claim(self, identity: Mapping[str, str]) -> None:
-        """Start or resume the job of this identity. Raises JobError when blocks have another."""
+        """Start or resume the job of this identity; delete what was damaged. Raises JobError for another."""
+        self._delete_damaged()
         if self.finished():
-            refuse_other(self._folder / IDENTITY, identity)
+            refuse_other(self._folder, self._identity(), identity)
         else:
             (self._folder / NOTES).unlink(missing_ok=True)
             self._replace(IDENTITY, orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
+
+    def _delete_damaged(self) -> None:
+        for name in (*map(_name, sorted(self.finished())), NOTES):
+            if (self._folder / name).exists():
+                try:
+                    self._content(name)
+                except JobError as error:
+                    logger.warning("%s: it is made again", error)
+                    (self._folder / name).unlink()
+
+    def _content(self, name: str) -> bytes:
+        """Return what follows the digest in a file. Raises JobError where it is not that of the digest."""
+        path = self._folder / name
+        saved = path.read_bytes()
+        digest, content = saved[:DIGEST_BYTES], saved[DIGEST_BYTES:]
+        if digest != _digest(content):
+            raise JobError(f"{path} is damaged: its digest is not that of its {len(content):,} bytes")
+        return content
+
+    def _identity(self) -> Identity:
+        """Return the identity of the blocks. Raises JobError."""
+        path = self._folder / IDENTITY
+        try:
+            return dict(orjson.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise JobError(
+                f"{path} is missing or damaged ({error}): delete {self._folder} to start again"
+            ) from None
 
 
 @contextlib.contextmanager
@@ -98,15 +137,28 @@ def open_blocks(output: Path, identity: Mapping[str, str]) -> Iterator[BlockFold
         yield blocks
 
 
-def refuse_other(path: Path, identity: Mapping[str, str]) -> None:
-    """Compare an identity with the one in a file. Raises JobError naming the first difference."""
-    if not path.exists():
-        raise JobError(f"{path.parent} exists and is not the output of such a job: choose another output")
-    if (fact := build_once.difference(path, identity)) is not None:
+def refuse_other_output(output: Path, identity: Identity) -> None:
+    """Compare an identity with that of a finished output. Raises JobError naming the first difference."""
+    if not (output / manifest.MANIFEST).exists():
+        raise JobError(f"{output} exists and is not the output of such a job: choose another output")
+    try:
+        kept = manifest.identity_of(output)
+    except DamagedFileError as error:
+        raise JobError(f"{output}: {error}; choose another output, or delete it to start again") from None
+    refuse_other(output, kept, identity)
+
+
+def refuse_other(place: Path, kept: Identity, identity: Identity) -> None:
+    """Refuse results of another identity. Raises JobError naming the first difference."""
+    if (fact := build_once.differing(kept, identity)) is not None:
         raise JobError(
-            f"{path.parent} was made with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} "
-            f"is asked for: choose another output, or delete {path.parent} to start again"
+            f"{place} was made with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} "
+            f"is asked for: choose another output, or delete {place} to start again"
         )
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _name(number: int) -> str:

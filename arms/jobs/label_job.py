@@ -13,7 +13,7 @@ import orjson
 from arms.base import Progress
 from arms.indexes import build_once
 from arms.jobs.answer_measures import Measure
-from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
+from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
 from arms.jobs.label_worker import LabelJob, LabelReport, LabelWorker, Missing
 from arms.jobs.worker_pool import unfinished, worker_pool
 from arms.portfolio import outcomes, read_outcomes
@@ -46,7 +46,7 @@ def label(
     job = job.validated()
     identity = job.identity()
     if output.exists():
-        refuse_other(output / build_once.MANIFEST, identity)
+        refuse_other_output(output, identity)
         return _report(job, output, len(job.questions))
     with open_blocks(output, identity) as blocks:
         resumed = sum(len(job.questions_of(number)) for number in blocks.finished())

@@ -16,8 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from arms.base import Progress
-from arms.indexes import build_once
-from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other
+from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
 from arms.jobs.job import PoolJob, PoolWorker
 from arms.jobs.sweep import FAILED, Stopwatch
 from arms.jobs.worker_pool import WorkerPool, unfinished, worker_pool
@@ -239,7 +238,7 @@ def _summed(
 
 def _report_of(output: Path, identity: Mapping[str, str]) -> ScoreReport:
     """Report on a matrix that exists. Raises JobError when its identity is another."""
-    refuse_other(output / build_once.MANIFEST, identity)
+    refuse_other_output(output, identity)
     matrix = read_matrix(output)
     unknown = dict(zip(matrix.arms, np.isnan(matrix.scores).sum(axis=1).tolist(), strict=True))
     n = len(matrix.questions)

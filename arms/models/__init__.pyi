@@ -1,5 +1,5 @@
 from .embedding import Backbone, Embedder, build_embedder, digest_backbone
-from .files import ModelNotFoundError, digest_of, is_below, locate
+from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
 from .threads import compute_cores
 
 __all__ = [
@@ -12,4 +12,6 @@ __all__ = [
     "digest_of",
     "is_below",
     "locate",
+    "model_problems",
+    "require_whole",
 ]

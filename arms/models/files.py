@@ -1,15 +1,18 @@
 """Locations of model weights: a package, a folder or a hub."""
 
+import base64
 import hashlib
 import importlib.util
+from collections.abc import Iterable
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 PACKAGE = "package:"
 
 
 class ModelNotFoundError(LookupError):
-    """A model cannot be found; the message says how to install it."""
+    """A model cannot be found, or a file of it is damaged; the message says how to install it."""
 
 
 def locate(model: str) -> str | Path:
@@ -63,6 +66,51 @@ def _in_package(model: str) -> Path:
     if not (folder / inside).exists():
         raise ModelNotFoundError(f"model {model!r}: the package {package!r} has no {inside!r} in {folder}")
     return folder / inside
+
+
+AGAIN = "install it again: `make models`"
+"""Remedy for a damaged model of a package."""
+
+
+def model_problems(model: str) -> list[str]:
+    """Return which files of a model differ from those that pip installed, by size and digest.
+
+    Empty for a model that is no `package:NAME/PATH`, and for a package without a record of its files. Raises
+    ModelNotFoundError.
+    """
+    if not model.startswith(PACKAGE):
+        return []
+    folder, found = _in_package(model), []
+    names = metadata.packages_distributions().get(model.removeprefix(PACKAGE).partition("/")[0], ())
+    for file in (file for name in names for file in metadata.files(name) or ()):
+        path = Path(str(file.locate()))
+        if path != folder and folder not in path.parents:
+            continue
+        if not path.is_file():
+            found.append(f"{path} is missing")
+        elif file.size is not None and path.stat().st_size != file.size:
+            found.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {file.size:,}")
+        elif file.hash is not None and _recorded(path, file.hash.mode) != file.hash.value:
+            found.append(f"{path} is damaged: its {file.hash.mode} is not that of its installation")
+    return found
+
+
+def _recorded(path: Path, mode: str) -> str:
+    """Return the digest of a file as pip records it: in URL-safe base64 without padding."""
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, mode).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def require_whole(models: Iterable[str]) -> None:
+    """Refuse models of packages whose files differ from those that pip installed.
+
+    Raises:
+        ModelNotFoundError: One is damaged or missing; the message names the file.
+    """
+    for model in models:
+        if found := model_problems(model):
+            raise ModelNotFoundError(f"model {model!r}: {', '.join(found)}; {AGAIN}")
 
 
 def digest_of(path: Path) -> str:

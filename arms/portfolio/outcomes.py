@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
+from arms import manifest
 from arms.llm import judge
 from arms.questions import Question
 from arms.suggestions import did_you_mean
@@ -143,7 +144,8 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
     """Read outcomes.
 
     Args:
-        path: JSON lines, compressed if the name ends in .gz; or the folder of a job.
+        path: JSON lines, compressed if the name ends in .gz; or the folder of a job, whose files are
+            compared with its manifest.
         questions: Texts, right answers and supporting passages by id; a text in the file must
             be the same. Further questions are ignored.
 
@@ -151,6 +153,8 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
         OutcomesError: The file cannot be read or is empty, a line is not an outcome, an arm
             occurs twice on a question, a number is out of range, or a question has no text.
     """
+    if (path / manifest.MANIFEST).is_file() and (problems := manifest.problems(path, contents=True)):
+        raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and label again (`armwise label`)")
     file = path / FILE if path.is_dir() else path
     lines = _read(file)
     given = {question.id: question for question in questions}

@@ -2,7 +2,7 @@
 
     blocks of questions --write_matrix--> scores.parquet   a row per question, a column per arm
                                           arms.json        the arms, their costs, the measure
-                                          manifest.json    the identity of the scores
+                                          manifest.json    the identity of the scores, the files' digests
                         <--read_matrix---
 
 On disk a row is a question, so that a job can append; in memory a row is an arm, so that the
@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from arms import manifest
 from arms.indexes import build_once
+from arms.manifest import DamagedFileError
 from arms.models import Backbone
 from arms.questions import Question
 from arms.retrievers import ArmSpec
@@ -37,6 +39,8 @@ ABOUT = ("query_id", "question", "dataset")
 
 FIELDS = ("id", "text", "dataset")
 """Fields of a `Question` in the columns `ABOUT`, before those of the arms."""
+
+AGAIN = "delete it and make the scores again (`armwise score`)"
 
 ROW_GROUP = 4096
 """Questions per row group, which are held beside the matrix while it is written or read."""
@@ -156,11 +160,12 @@ def write_matrix(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
 def read_arms(folder: Path) -> ArmTable:
     """Read the arms of a matrix without their scores. Raises MatrixError."""
     try:
-        table = orjson.loads((folder / ARMS).read_bytes())
-        manifest = orjson.loads((folder / build_once.MANIFEST).read_bytes())
-        return TypeAdapter(ArmTable).validate_python({**table, "manifest": manifest})
+        table, identity = orjson.loads(manifest.read(folder, ARMS)), manifest.identity_of(folder)
+        return TypeAdapter(ArmTable).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
         raise MatrixError(f"{folder} holds no score matrix: {error.filename} is missing") from None
+    except DamagedFileError as error:
+        raise MatrixError(f"{folder}: {error}; {AGAIN}") from None
     except (OSError, TypeError, orjson.JSONDecodeError, ValidationError) as error:
         raise MatrixError(f"cannot read the arms in {folder}: {error}") from error
 
@@ -172,6 +177,8 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
         MatrixError: A file is missing or damaged, the files do not match, or an arm is missing.
     """
     whole = read_arms(folder)
+    if problems := manifest.problems(folder, contents=True):
+        raise MatrixError(f"{folder}: {', '.join(problems)}; {AGAIN}")
     for arm in arms or ():
         if arm not in whole.specs:
             raise MatrixError(f"{folder} has no arm {arm!r}{did_you_mean(arm, whole.specs)}")

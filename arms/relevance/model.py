@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from arms import manifest
 from arms.base import Passage
+from arms.manifest import DamagedFileError
 from arms.relevance.features import NAMES, Candidates, Floats, candidates
 
 THREADS = 1
@@ -104,9 +106,7 @@ class RelevanceModel:
             raise RelevanceError(f"the model is damaged: its digest is {digest}, not {header.blake2b}")
         if header.columns != NAMES:
             changed = sorted({*header.columns} ^ {*NAMES}) or ["their order"]
-            raise RelevanceError(
-                f"the model reads other features than this version ({', '.join(changed)}): train it again"
-            )
+            raise RelevanceError(f"the model reads other features than this version ({', '.join(changed)})")
         try:
             booster = xgboost.Booster({"nthread": THREADS}, model_file=bytearray(trees))
         except xgboost.core.XGBoostError as error:
@@ -131,6 +131,8 @@ def rows_of(seen: Candidates, arms: Sequence[str]) -> NDArray[np.float32]:
 FILE = "relevance.model"
 """Name of the model in its folder."""
 
+AGAIN = "train it again (`armwise train --model relevance`)"
+
 _LOADED: WeakValueDictionary[str, RelevanceModel] = WeakValueDictionary()
 """Models in use, by digest: several arms and a router may share one."""
 
@@ -141,6 +143,7 @@ def write_model(folder: Path, model: RelevanceModel) -> None:
     unfinished = folder / f".{FILE}.part"
     unfinished.write_bytes(model.save())
     unfinished.replace(folder / FILE)
+    manifest.add(folder, [FILE])
 
 
 def read_model(folder: Path) -> RelevanceModel:
@@ -151,7 +154,9 @@ def read_model(folder: Path) -> RelevanceModel:
     """
     path = folder.expanduser() / FILE
     try:
-        saved = path.read_bytes()
+        saved = manifest.read(path.parent, FILE)
+    except DamagedFileError as error:
+        raise RelevanceError(f"{folder}: {error}; {AGAIN}") from None
     except OSError as error:
         raise RelevanceError(
             f"{folder} holds no model of relevance: {error}; `armwise train --model relevance` writes one"
@@ -160,6 +165,6 @@ def read_model(folder: Path) -> RelevanceModel:
     try:
         model = _LOADED.get(digest) or RelevanceModel.load(saved)
     except RelevanceError as error:
-        raise RelevanceError(f"{path}: {error}") from None
+        raise RelevanceError(f"{path}: {error}; {AGAIN}") from None
     _LOADED[digest] = model
     return model

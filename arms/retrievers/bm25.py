@@ -79,7 +79,7 @@ class BM25:
         def write(unfinished: Path) -> None:
             Columns.build(_documents(corpus, params, progress), corpus.order(), params).save(unfinished)
 
-        build_once.publish(build_once.folder(indexes, "bm25", identity), identity, write)
+        build_once.build(build_once.folder(indexes, "bm25", identity), identity, write)
 
     @classmethod
     def open(cls, name: str, corpus: Corpus, indexes: Path, params: BM25Params) -> Self:

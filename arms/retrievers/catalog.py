@@ -35,7 +35,7 @@ from arms.retrievers import diversity as discounted
 from arms.retrievers import graph as graph_dense
 from arms.retrievers.engines import lancedb, milvus, opensearch, postgres, qdrant, tantivy, vespa, weaviate
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
-from arms.retrievers.engines.ingest import Report, current_version, fill_arm
+from arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
 from arms.retrievers.external import frameworks, mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust, of_members
@@ -218,6 +218,27 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
     arm = build_arm(name, replace(resources, specs={**resources.specs, name: spec}))
     return fill_arm(cast(EngineArm, arm), resources, progress)
+
+
+def fill_damaged(resources: Resources, progress: Progress | None = None) -> None:
+    """Fill again the collections in folders of this machine of which a file is missing or has changed.
+
+    Raises as `fill`.
+    """
+    for name in resources.specs:
+        if damage(name, resources):
+            fill(name, resources, progress)
+
+
+def damage(name: str, resources: Resources) -> list[str]:
+    """Return which files of the collection of an arm have changed; empty where it is in no folder.
+
+    Raises as `ingested`.
+    """
+    params = described(name, _spec(name, resources.specs))[1]
+    if not isinstance(params, EngineParams) or isinstance(params, NetworkParams):
+        return []
+    return damage_of(cast(EngineArm, build_arm(name, resources)))
 
 
 def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:

@@ -4,6 +4,7 @@ cascade.json           the facts of its training, thresholds and calibrations
 stage-<n>.answers      the router of the answers of a stage, from 1
 stage-<n>.gain         the router of what going on gains
 relevance.model        the model of the relevance of passages, where it reads one
+manifest.json          size and digest of each of these (`arms.manifest`)
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError
-from agent.routers.saved import digest_of, write_files
+from agent.routers.saved import AGAIN, digest_of, read_file, write_files
 from arms.llm import prompts
 from arms.relevance import RelevanceError, RelevanceModel
 
@@ -121,7 +122,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
     """
     folder = folder.expanduser()
     try:
-        about = About.model_validate_json((folder / ABOUT).read_bytes())
+        about = About.model_validate_json(read_file(folder, ABOUT))
         models = [_stage(folder, about, number) for number in range(len(about.spec.stages))]
         relevance = RelevanceModel.load(_read(folder, about, RELEVANCE)) if about.spec.relevance else None
     except OSError as error:
@@ -129,7 +130,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
             f"{folder} holds no trained cascade: {error}; `armwise train --model cascade` writes one"
         ) from None
     except (ValidationError, IndexError, RelevanceError) as error:
-        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}") from None
+        raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}; {AGAIN}") from None
     limits = np.array([-np.inf if limit is None else limit for limit in about.thresholds])
     return TrainedCascade(Cascade(about.spec, tuple(models), limits, relevance), about)
 
@@ -145,9 +146,9 @@ def _stage(folder: Path, about: About, number: int) -> StageModel:
 
 def _read(folder: Path, about: About, name: str) -> bytes:
     """Return the content of a file that is the one described. Raises RouterError."""
-    saved = (folder / name).read_bytes()
+    saved = read_file(folder, name)
     if (digest := digest_of(saved)) != about.digests.get(name):
         raise RouterError(
-            f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}"
+            f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}; {AGAIN}"
         )
     return saved

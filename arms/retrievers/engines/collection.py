@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import httpx
 import numpy as np
@@ -82,7 +82,8 @@ class Row:
 class Collection(Protocol):
     """A collection of an engine; thread-safe. What it raises besides ArmError is of its client.
 
-    One whose every write makes a file may have an attribute `batch`, for passages of one write.
+    One whose every write makes a file may have an attribute `batch`, for passages of one write. One that is a
+    folder may have the methods of `Folder`.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
@@ -130,6 +131,19 @@ class Collection(Protocol):
 
     def finish(self) -> None:
         """Make what the engine needs for a fast search, after all was written."""
+        ...
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A collection in a folder of this machine, whose files `ingest` describes in a manifest."""
+
+    def problems(self, *, contents: bool) -> list[str]:
+        """Return which files have changed since `ingest` put them there, by sizes or by their contents."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the collection."""
         ...
 
 

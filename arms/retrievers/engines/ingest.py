@@ -6,6 +6,7 @@ deleted at the end.
 """
 
 import hashlib
+import logging
 from collections.abc import Collection as Several
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from arms.base import ArmError, Passage, Progress
 from arms.indexes import Vectors
 from arms.models import digest_backbone
-from arms.retrievers.engines.collection import Collection, EngineArm, Row, State
+from arms.retrievers.engines.collection import Collection, EngineArm, Folder, Row, State
 from arms.retrievers.kind import Resources, contents_of, vectors_of
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 """Of what is stored of a passage: a higher one writes every passage again."""
@@ -129,8 +132,20 @@ def ingest(
     return Report(version, written, deleted)
 
 
+def damage_of(arm: EngineArm) -> list[str]:
+    """Return which files of the collection of an arm have changed; empty for one of a server."""
+    folder = arm.collection
+    return folder.problems(contents=True) if isinstance(folder, Folder) else []
+
+
 def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> Report:
-    """Make the collection of an arm hold the corpus alone. Raises ArmError, ModelNotFoundError."""
+    """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
+
+    Raises ArmError, ModelNotFoundError.
+    """
+    if (damage := damage_of(arm)) and isinstance(arm.collection, Folder):
+        logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
+        arm.collection.discard()
     embedded = None
     if arm.params.backbone is not None:
         backbone = have.backbones[arm.params.backbone]

@@ -1,5 +1,6 @@
 """Tantivy: full text search in a folder, as a library."""
 
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
+from arms import manifest
 from arms.base import ArmError, Passage, Query
 from arms.filters import GROUPS
 from arms.retrievers.engines.collection import EngineParams, Row, State, client, engine_kind
@@ -135,6 +137,7 @@ class TantivyIndex:
         """Return the index. Raises ArmError where there is none."""
         with self._lock:
             if self._opened is None:
+                self._require_whole()
                 if not self._folder.is_dir() or not self._module.Index.exists(str(self._folder)):
                     raise ArmError(f"no index in {self._folder}: armwise ingest --into this arm")
                 self._opened = self._module.Index(self._schema, str(self._folder))
@@ -147,16 +150,38 @@ class TantivyIndex:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._module.Index(self._schema, str(self._folder))
 
+    def problems(self, *, contents: bool) -> list[str]:
+        """Return which files have changed since the index was filled; none of one that is not filled yet."""
+        if not (self._folder / manifest.MANIFEST).exists():
+            return []
+        return manifest.problems(self._folder, contents=contents)
+
+    def discard(self) -> None:
+        """Remove the folder."""
+        self._opened = None
+        shutil.rmtree(self._folder)
+
+    def _require_whole(self) -> None:
+        """Refuse a damaged folder, by the sizes of its files. Raises ArmError."""
+        if problems := self.problems(contents=False):
+            what = f"the index in {self._folder}: {', '.join(problems)}"
+            raise ArmError(f"{what}; `armwise ingest --into` this arm fills it again")
+
     def state(self) -> State | None:
-        """Return what was put there."""
+        """Return what was put there. Raises ArmError where a file is damaged."""
+        self._require_whole()
         path = self._folder / STATE
         return State(**orjson.loads(path.read_bytes())) if path.exists() else None
 
     def keep(self, state: State) -> None:
-        """Store a state beside the index."""
+        """Store a state beside the index; once it is complete, also the digests of the files."""
+        (self._folder / manifest.MANIFEST).unlink(missing_ok=True)
         unfinished = self._folder / f"{STATE}.part"
         unfinished.write_bytes(orjson.dumps(asdict(state)))
         unfinished.replace(self._folder / STATE)
+        if state.version == state.next:
+            files = (path.name for path in self._folder.iterdir() if path.is_file())
+            manifest.write(self._folder, names=[name for name in files if not name.endswith(".lock")])
 
     def count(self) -> int:
         """Return the number of documents."""

@@ -23,6 +23,7 @@ from agent.routers.saved import (
     warn_of_corpus,
     write_trained,
 )
+from arms import manifest
 from arms.corpus import Corpus
 from arms.indexes import PassageVectors
 from arms.models import ModelNotFoundError
@@ -59,7 +60,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     read = read_trained(tmp_path / "router")
     assert read.about == wrote.about
     assert read.router.save() == wrote.router.save()
-    assert {path.name for path in (tmp_path / "router").iterdir()} == {MODEL, ABOUT}
+    assert {path.name for path in (tmp_path / "router").iterdir()} == {MODEL, ABOUT, "manifest.json"}
 
 
 def test_a_router_replaces_the_one_before(tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def damaged(folder: Path, **changes: object) -> Path:
     """Change what is told of a router."""
     told = json.loads((folder / ABOUT).read_text())
     (folder / ABOUT).write_text(json.dumps({**told, **changes}))
+    manifest.write(folder)
     return folder
 
 
@@ -88,12 +90,16 @@ def test_a_folder_that_is_damaged_or_of_another_version_is_refused(tmp_path: Pat
     kept(tmp_path)
     saved = (tmp_path / MODEL).read_bytes()
     (tmp_path / MODEL).write_bytes(saved[:-1])
-    with pytest.raises(RouterError, match=r"router\.model is damaged: its digest is"):
+    with pytest.raises(RouterError, match=r"router\.model is damaged: .* train it again \(`armwise train`\)"):
+        read_trained(tmp_path)
+    (tmp_path / manifest.MANIFEST).unlink()  # as of a version that wrote none
+    with pytest.raises(RouterError, match=r"router\.model is damaged: its digest is .* train it again"):
         read_trained(tmp_path)
     kept(tmp_path)
     with pytest.raises(RouterError, match=r"router\.json is damaged, or of another version: format: "):
         read_trained(damaged(tmp_path, format=2))
     (tmp_path / ABOUT).write_text("{")
+    manifest.write(tmp_path)
     with pytest.raises(RouterError, match=r"router\.json is damaged, or of another version: Invalid JSON"):
         read_trained(tmp_path)
 

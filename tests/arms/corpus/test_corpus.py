@@ -300,7 +300,7 @@ def test_opening_where_there_is_no_corpus_says_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(CorpusError, match=r"no corpus in .*: run ingest first"):
         Corpus.open(tmp_path)
     (tmp_path / corpus_module.PUBLISHED).write_text("not a database, though it has the name of one")
-    with pytest.raises(CorpusError, match=r"is no corpus .*: delete it"):
+    with pytest.raises(CorpusError, match=r"is no corpus .*: `armwise serve --prepare-only`"):
         Corpus.open(tmp_path)
 
 
@@ -314,7 +314,7 @@ def test_reading_leaves_the_folder_as_it_was(tmp_path: Path, source: Path) -> No
     before = seen()
     corpus = Corpus.open(target)
     assert len(corpus.passages(range(12))) == len(corpus.ids()) == 12
-    assert set(before) == {corpus_module.PUBLISHED, corpus_module.LOCK}
+    assert set(before) == {corpus_module.PUBLISHED, corpus_module.LOCK, "manifest.json"}
     assert seen() == before
 
 

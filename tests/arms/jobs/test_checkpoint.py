@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from arms.jobs.checkpoint import JobError, open_blocks, refuse_other
+from arms.jobs.checkpoint import JobError, open_blocks, refuse_other_output
 
 IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
 
@@ -123,4 +123,4 @@ def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> No
 
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="exists and is not the output of such a job"):
-        refuse_other(tmp_path / "manifest.json", IDENTITY)
+        refuse_other_output(tmp_path, IDENTITY)

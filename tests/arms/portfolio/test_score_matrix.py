@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from arms import manifest
 from arms.models import Backbone
 from arms.portfolio.score_matrix import (
     ROW_GROUP,
@@ -237,14 +238,17 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     write_matrix(folder, table_of("a", "b"), [(questions(2), scores([0, 1], [1, 0]))])
     whole, arms = (folder / "scores.parquet").read_bytes(), (folder / "arms.json").read_bytes()
     (folder / "scores.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(MatrixError, match=r"cannot read .*scores.parquet"):
+    with pytest.raises(MatrixError, match=r"m: scores.parquet is damaged: .* make the scores again"):
         read_matrix(folder)
     (folder / "scores.parquet").unlink()
-    with pytest.raises(MatrixError, match=r"cannot read .*scores.parquet"):
+    with pytest.raises(MatrixError, match=r"m: scores.parquet is missing; delete it"):
         read_matrix(folder)
     (folder / "scores.parquet").write_bytes(whole)
     for damaged in (b"{", b"[]", b"{}", arms.replace(b"kind", b"sort")):
         (folder / "arms.json").write_bytes(damaged)
+        with pytest.raises(MatrixError, match=r"m: arms.json is damaged: .* make the scores again"):
+            read_matrix(folder)
+        manifest.add(folder, ["arms.json"])
         with pytest.raises(MatrixError, match="cannot read the arms in"):
             read_matrix(folder)
 
@@ -255,5 +259,6 @@ def test_files_of_different_matrices_are_told_apart(tmp_path: Path) -> None:
     document = orjson.loads(path.read_bytes())
     document["specs"] = dict(reversed(document["specs"].items()))
     path.write_bytes(orjson.dumps(document))
+    manifest.add(path.parent, [path.name])
     with pytest.raises(MatrixError, match="do not name the same arms in the same order"):
         read_matrix(tmp_path / "m")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from arms import manifest
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
 from arms.corpus import Corpus
 from arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
@@ -199,14 +200,14 @@ def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) 
     target = folder(tmp_path, "thing", {})
     meet, built = threading.Barrier(2, timeout=10), []
 
-    def build_once() -> str:
+    def build_once() -> dict[str, object]:
         meet.wait()
-        indexe_build_once.publish(target, {}, lambda unfinished: built.append(unfinished))
-        return (target / "manifest.json").read_text()
+        indexe_build_once.build(target, {}, lambda unfinished: built.append(unfinished))
+        return dict(manifest.identity_of(target))
 
     with ThreadPoolExecutor(2) as pool:
         seen = [pool.submit(build_once) for _ in range(2)]
-        assert [each.result() for each in seen] == ["{}", "{}"]
+        assert [each.result() for each in seen] == [{}, {}]
     assert len(built) == 1
 
 

@@ -14,6 +14,7 @@ from agent.routers.answer_selector import open_selector
 from agent.routers.cascade import fitted, observed, validation
 from agent.routers.cascade.decider import TrainedDecider
 from agent.routers.cascade.saved import ABOUT
+from arms import manifest
 from arms.base import ArmBuildError, Passage
 from arms.llm import prompts
 from arms.portfolio import Outcomes
@@ -225,8 +226,9 @@ def test_what_does_not_fit_is_refused_with_what_would(made: cascade.Cascade, tmp
     longer = prompts.Writing(prompts.Form.SHORT, 400, 64)
     assert "it learned from answers of max tokens 32, and these have 64" in refused(writing=longer)
     (tmp_path / "stage-1.gain").write_bytes(b"{}")
-    assert "stage-1.gain is damaged: its digest is" in refused()
+    assert "stage-1.gain is damaged: 2 bytes instead of " in refused()
     (tmp_path / ABOUT).write_text("{}")
+    manifest.write(tmp_path)
     assert "is damaged, or of another version" in refused()
 
 
