@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.routers.dataset import Floats, RouterError
-from agent.routers.saved import About, read_file, write_files
+from agent.routers.saved import AGAIN, About, read_file, write_files
 
 FILE = "unseen.jsonl"
 
@@ -83,7 +83,7 @@ def read_out_of_fold(folder: Path, about: About) -> OutOfFoldScores:
     try:
         content = read_file(folder, FILE)
     except OSError as error:
-        raise RouterError(f"it is unknown what {folder} was trained on: {error}; train it again") from None
+        raise RouterError(f"it is unknown what {folder} was trained on: {error}; {AGAIN}") from None
     return parse_out_of_fold(content, about, str(file))
 
 
@@ -93,9 +93,9 @@ def parse_out_of_fold(content: bytes, about: About, where: str) -> OutOfFoldScor
         first, *lines = map(orjson.loads, content.splitlines())
         router, scores = first["router"], {line["question"]: line["scores"] for line in lines}
     except (orjson.JSONDecodeError, ValueError, KeyError, TypeError) as error:
-        raise RouterError(f"{where} is damaged: {error!r}; train the router again") from None
+        raise RouterError(f"{where} is damaged: {error!r}; {AGAIN}") from None
     if router != about.digest:
-        raise RouterError(f"{where} is of router {router!r}, not of {about.digest!r}: train the router again")
+        raise RouterError(f"{where} is of router {router!r}, not of {about.digest!r}; {AGAIN}")
     return OutOfFoldScores(scores, _digest(content))
 
 

@@ -273,7 +273,8 @@ def problems(target: Path, *, contents: bool) -> list[str]:
             version, and counts as damaged.
     """
     if not (target / PUBLISHED).exists():
-        return []
+        missing = (target / file_manifest.MANIFEST).exists()
+        return file_manifest.problems(target, contents=False) if missing else []
     try:
         Corpus.open(target)
     except CorpusError as error:

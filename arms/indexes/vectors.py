@@ -116,6 +116,7 @@ def _resumed(path: Path, cursor: Path, shape: tuple[int, int]) -> tuple[int, NDA
     """Return how many vectors a killed run has finished, and their file; 0 and None if it is damaged."""
     try:
         done = int(cursor.read_text())
+        np.lib.format.open_memmap(path, mode="r")  # r+ fills a file that was cut off with zeros
         vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r+")
     except (OSError, ValueError):  # missing, cut off, or no array
         return 0, None

@@ -163,7 +163,9 @@ def read_arms(folder: Path) -> ArmTable:
         table, identity = orjson.loads(manifest.read(folder, ARMS)), manifest.identity_of(folder)
         return TypeAdapter(ArmTable).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
-        raise MatrixError(f"{folder} holds no score matrix: {error.filename} is missing") from None
+        raise MatrixError(
+            f"{folder} holds no score matrix: {error.filename} is missing; `armwise score` writes one"
+        ) from None
     except DamagedFileError as error:
         raise MatrixError(f"{folder}: {error}; {AGAIN}") from None
     except (OSError, TypeError, orjson.JSONDecodeError, ValidationError) as error:

@@ -124,3 +124,65 @@ def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> No
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="exists and is not the output of such a job"):
         refuse_other_output(tmp_path, IDENTITY)
+
+
+@pytest.mark.parametrize("how", ["halved", "flipped", "first byte", "emptied"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_block_is_made_again_and_the_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, number: int
+) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.write(1, SECOND)
+        blocks.write_notes({"a": 0.25})
+    path = tmp_path / f"b.blocks/00000{number}.block"
+    content = path.read_bytes()
+    changed = {
+        "halved": content[: len(content) // 2],
+        "flipped": content[:-1] + b"?",
+        "first byte": b"?" + content[1:],
+        "emptied": b"",
+    }
+    path.write_bytes(changed[how])
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.finished() == {1 - number}
+        assert blocks.read_notes() == {"a": 0.25}
+        blocks.write(number, b"again")
+        assert blocks.read(number) == b"again"
+    assert f"00000{number}.block is damaged" in caplog.text
+
+
+def test_damaged_notes_are_unknown_again(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        blocks.write_notes({"a": 0.25})
+    path = tmp_path / "b.blocks/notes"
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        assert blocks.read_notes() is None
+        assert blocks.finished() == {0}
+
+
+def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+        (tmp_path / "b.blocks/000000.block").write_bytes(b"x" * 40)
+        with pytest.raises(
+            JobError, match=r"000000\.block is damaged: its digest is not that of its 8 bytes"
+        ):
+            blocks.read(0)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", None])
+def test_blocks_without_a_readable_identity_are_refused_with_what_to_do(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
+        blocks.write(0, FIRST)
+    path = tmp_path / "b.blocks/identity.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    expected = r"identity\.json is missing or damaged .*: delete .*b\.blocks to start again"
+    with pytest.raises(JobError, match=expected), open_blocks(tmp_path / "b", IDENTITY):
+        pass
