@@ -149,9 +149,7 @@ def test_a_server_that_hangs_is_given_up_and_used_again_once_it_answers(
                 store.append([decision("d2")])
             with pytest.raises(LogUnavailableError):
                 store.record("d1")
-        store.append(
-            [decision("d2"), decision("d3")]
-        )  # the first is kept already, or not
+        store.append([decision("d2"), decision("d3")])  # the first is kept already, or not
         assert [store.record(name) is not None for name in ("d1", "d2", "d3")] == [True] * 3
 
 
