@@ -238,7 +238,8 @@ def ingest(
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
             them, or `stdlib`.
         target: The folder of the corpus; created if missing.
-        skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`.
+        skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`. A file that is never
+            read, such as a link to outside of a folder, is listed there in any case.
         compare: Whether to compare a corpus that is there with its digest, too, which reads its file.
         progress: Called after every commit.
 
@@ -324,7 +325,7 @@ def _write(
                 count, digest = count + 1, extend_digest(digest, passage)
             else:
                 problem = f"another passage has the id {passage.id!r}"
-        if problem and not skip_bad:
+        if problem and not (skip_bad or record.left_out):
             raise CorpusError(f"{record.where}: {problem}; correct it, or skip bad records")
         if problem:
             database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))

@@ -96,7 +96,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]
 
 BLANK_LINES = re.compile(r"\n[ \t]*\n\s*")
 
-Limits = dict[str, int]
+Limits = dict[str, Any]
 
 Part = dict[str, Any]
 

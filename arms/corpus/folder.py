@@ -27,6 +27,9 @@ HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 class Folder:
     """The files of known formats below a folder, or one of them; hidden files are ignored.
 
+    A link is read if it leads to a file of the folder that is not hidden. Other links, pipes and devices are
+    left out, and listed. What a hard link shares with a file elsewhere cannot be known.
+
     Args:
         path: The folder, or the file.
     """
@@ -38,20 +41,25 @@ class Folder:
         self._root = path if path.is_dir() else path.parent
 
     def fingerprint(self) -> str:
-        """Hash path, size and time of change of every file, and what is missing to read them."""
-        files = self._files()
+        """Hash path, size and time of change of every file, what is left out, and what is missing to read."""
+        files, left_out = self._files()
         lacks = parsing.missing() if any(one.suffix.lower() in parsing.SUFFIXES for one in files) else []
-        return fingerprint_of(" ".join([self.place, *lacks]), files)
+        links = [f"{printable(path)} {reason}" for path, reason in left_out]
+        return fingerprint_of(" ".join([self.place, *lacks, *links]), files)
 
     def total(self) -> int | None:
         """Return the bytes of all files."""
-        return sum(path.stat().st_size for path in self._files())
+        return sum(path.stat().st_size for path in self._files()[0])
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield one record per file, and per row of a table; an empty file has no passages and no problem."""
+        """Yield one record per file, and per row of a table, then one per file that is left out.
+
+        An empty file has no passages and no problem.
+        """
         done = 0
+        files, left_out = self._files()
         with contextlib.closing(parsing.Parser()) as parser:
-            for path in self._files():
+            for path in files:
                 before, done = done, done + path.stat().st_size
                 if path.suffix.lower() in tables.SUFFIXES:
                     for record in tables.read_table(path, *self._about(path), before):
@@ -62,6 +70,8 @@ class Folder:
                     start -= 1
                 else:
                     yield self._record(path, done, parser)
+        for path, reason in left_out[start:]:
+            yield Record(self._about(path)[0], done, problem=reason, left_out=True)
 
     def _record(self, path: Path, done: int, parser: parsing.Parser) -> Record:
         where, about = self._about(path)
@@ -77,15 +87,39 @@ class Folder:
         where = printable(path.relative_to(self._root))
         return where, {"path": where} if len(where) <= MAX_TEXT else {}
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> tuple[list[Path], list[tuple[Path, str]]]:
+        """Return the files to read, and those that are left out with the reason, in order of their paths."""
         if self._root != self._path:
-            return [self._path]
-        return [
-            path
-            for path in sorted(self._path.rglob("*"))
-            if path.suffix.lower() in SUFFIXES and path.is_file()
-            if not any(part.startswith(IGNORED) for part in path.relative_to(self._path).parts)
-        ]
+            return [self._path], []
+        files: list[Path] = []
+        left_out: list[tuple[Path, str]] = []
+        for path in sorted(self._path.rglob("*")):
+            if _is_hidden(path.relative_to(self._path)):
+                continue
+            known = path.suffix.lower() in SUFFIXES
+            if path.is_symlink() and (known or path.is_dir()) and (reason := self._leaves(path)):
+                left_out.append((path, reason))
+            elif known and path.is_file():
+                files.append(path)
+            elif known and not path.is_dir():
+                left_out.append((path, "is no regular file, and is not read"))
+        return files, left_out
+
+    def _leaves(self, link: Path) -> str:
+        """Return why a link is left out; empty for one to a file or a folder that is read at its own place."""
+        try:
+            target = link.resolve(strict=True)
+        except (OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13
+            return "is a link to nothing"
+        root = self._path.resolve()
+        if not target.is_relative_to(root):
+            return "is a link that leaves the folder, and is not read"
+        return "is a link to a hidden file, and is not read" if _is_hidden(target.relative_to(root)) else ""
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a path below a folder is that of a hidden file, or within a hidden folder."""
+    return any(part.startswith(IGNORED) for part in path.parts)
 
 
 def read_text(path: Path, where: str, about: Metadata, done: int) -> Record:

@@ -39,7 +39,10 @@ class Limits:
         pages: Of a PDF.
         chars: Of the text.
         memory_bytes: Address space of the process.
-        seconds: Time, after which the process is killed.
+        seconds: Time for the largest file, after which the process is killed.
+        base_seconds: Time for the smallest.
+        seconds_per_mib: Time that a MiB of PDF or DOCX adds, which are compressed.
+        html_seconds_per_mib: Time that a MiB of HTML adds.
     """
 
     file_bytes: int = 512 << 20
@@ -48,7 +51,19 @@ class Limits:
     pages: int = 10_000
     chars: int = 20_000_000
     memory_bytes: int = 2 << 30
-    seconds: int = 120
+    seconds: float = 120.0
+    base_seconds: float = 10.0
+    seconds_per_mib: float = 30.0
+    html_seconds_per_mib: float = 4.0
+
+    def seconds_of(self, path: Path) -> float:
+        """Return the time that a file may take: a small one cannot hold up an ingest as long as a large one.
+
+        Ordinary HTML takes at most about a second per MiB of one slow core.
+        """
+        packed = path.suffix.lower() in (".pdf", ".docx")
+        rate = self.seconds_per_mib if packed else self.html_seconds_per_mib
+        return min(self.seconds, self.base_seconds + rate * path.stat().st_size / (1 << 20))
 
 
 LIMITS = Limits()
@@ -110,7 +125,7 @@ class Parser:
         with contextlib.suppress(BrokenPipeError):  # it has died, as reading its reply shows
             process.stdin.write(request.encode() + b"\n")
             process.stdin.flush()
-        line = self._line(process)
+        line = self._line(process, self._limits.seconds_of(path))
         if not line:
             process.wait()
             self.close()
@@ -124,15 +139,15 @@ class Parser:
             raise CorpusError(found["problem"])
         return found
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
         """Return the next reply; empty where the process has ended. Raises CorpusError after a time."""
         assert process.stdout is not None
-        pipe, deadline, read = process.stdout.fileno(), time.monotonic() + self._limits.seconds, bytearray()
+        pipe, deadline, read = process.stdout.fileno(), time.monotonic() + seconds, bytearray()
         while not read.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([pipe], [], [], left)[0]:
                 self.close()
-                raise CorpusError(f"was not parsed within {self._limits.seconds} s")
+                raise CorpusError(f"was not parsed within {seconds:.3g} s")
             part = os.read(pipe, 1 << 20)
             if not part:
                 return b""

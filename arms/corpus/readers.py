@@ -9,6 +9,7 @@ import codecs
 import gzip
 import io
 import itertools
+import os
 import subprocess
 import sys
 import zlib
@@ -67,7 +68,10 @@ def open_source(source: str | Path) -> Source:
     path = Path(source).resolve()
     if path.is_dir():
         beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
+        if beir and not beir[0].resolve().is_relative_to(path):
+            raise CorpusError(f"{beir[0]} is a link that leaves the folder: name the file itself to read it")
         return JsonLines(beir[0], name=path.name) if beir else Folder(path)
+    path = Path(os.path.abspath(source))  # its own name: that of a link, whose target may have another ending
     if not path.is_file():
         raise CorpusError(f"no corpus at {path}: expected a file, a folder or {STDLIB!r}")
     if path.name.endswith(JSONL_SUFFIXES):

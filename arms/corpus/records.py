@@ -37,12 +37,14 @@ class Record:
         done: Progress after it, in the unit of the source's `total`.
         passages: Its passages; none when it is blank or bad.
         problem: Why it is bad; empty otherwise.
+        left_out: Whether the problem is listed and does not end the ingest: a file that is never read.
     """
 
     where: str
     done: int
     passages: tuple[Passage, ...] = ()
     problem: str = ""
+    left_out: bool = False
 
 
 def front_matter(name: str, text: str) -> tuple[Metadata, str]:

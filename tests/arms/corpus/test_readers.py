@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
-from arms.corpus import documents, parsing
+from arms.corpus import documents, ingest, parsing
 from arms.corpus.chunking import CHUNK_WORDS, OVERLAP_WORDS, SLACK_WORDS, chunks
 from arms.corpus.readers import CorpusError, Record, open_source
 
@@ -212,3 +213,101 @@ def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_
     lacking = open_source(tmp_path).fingerprint()
     monkeypatch.setattr(parsing, "missing", list)
     assert open_source(tmp_path).fingerprint() != lacking
+
+
+# -- what stands in a folder and is none of it ---------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Path:
+    """A folder with one file of its own, beside one that it must not reach."""
+    (tmp_path / "secret.md").write_text("root:x:0:0")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "plan.md").write_text("another secret")
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "own.md").write_text("words of its own")
+    return folder
+
+
+def test_a_link_that_leaves_the_folder_is_listed_and_not_read(guarded: Path) -> None:
+    (guarded / "a.md").symlink_to("../secret.md")
+    (guarded / "b.csv").symlink_to("/etc/passwd")
+    (guarded / "c").symlink_to("../elsewhere")
+    (guarded / "d.md").symlink_to("e.md")  # a chain, whose last link leaves
+    (guarded / "e.md").symlink_to(guarded / ".." / "docs" / ".." / "secret.md")
+    found = read(guarded)
+    assert [(one.where, len(one.passages), one.problem) for one in found] == [
+        ("own.md", 1, ""),
+        *((name, 0, "is a link that leaves the folder, and is not read") for name in ("a.md", "b.csv")),
+        *(
+            (name, 0, "is a link that leaves the folder, and is not read")
+            for name in ("c", "d.md", "e.md")
+        ),
+    ]
+    assert all(one.left_out for one in found[1:])
+    assert not found[0].left_out
+    assert [one.where for one in read(guarded, 3)] == ["c", "d.md", "e.md"], "reading goes on after any record"
+
+
+def test_a_folder_whose_name_begins_as_that_of_another_is_not_within_it(guarded: Path) -> None:
+    (guarded.parent / "docs-private").mkdir()
+    (guarded.parent / "docs-private" / "x.md").write_text("secret")
+    (guarded / "x.md").symlink_to("../docs-private/x.md")
+    assert [one.where for one in read(guarded) if one.left_out] == ["x.md"]
+
+
+def test_a_link_within_the_folder_is_read_unless_its_target_is_hidden(guarded: Path) -> None:
+    (guarded / "below").mkdir()
+    (guarded / "below" / "deep.md").write_text("deep words")
+    (guarded / "also.md").symlink_to("below/deep.md")
+    (guarded / "again").symlink_to("below")  # the file has a place of its own
+    (guarded / ".env").write_text("KEY=1")
+    (guarded / "key.txt").symlink_to(".env")
+    found = read(guarded)
+    assert [one.where for one in found if one.passages] == ["also.md", "below/deep.md", "own.md"]
+    assert [(one.where, one.problem) for one in found if one.left_out] == [
+        ("key.txt", "is a link to a hidden file, and is not read")
+    ]
+
+
+def test_a_pipe_a_device_a_loop_and_a_link_to_nothing_are_listed_and_end_nothing(guarded: Path) -> None:
+    os.mkfifo(guarded / "pipe.md")
+    (guarded / "zeros.txt").symlink_to("/dev/zero")
+    (guarded / "loop.html").symlink_to("loop.html")
+    (guarded / "lost.pdf").symlink_to("nowhere.pdf")
+    (guarded / "lost.bin").symlink_to("nowhere.bin")  # of no known format: it is none of the corpus
+    assert {one.where: one.problem for one in read(guarded) if one.left_out} == {
+        "pipe.md": "is no regular file, and is not read",
+        "zeros.txt": "is a link that leaves the folder, and is not read",
+        "loop.html": "is a link to nothing",
+        "lost.pdf": "is a link to nothing",
+    }
+
+
+def test_a_folder_with_a_link_that_leaves_it_is_ingested_without_it_and_anew_when_it_goes(
+    guarded: Path, tmp_path: Path
+) -> None:
+    (guarded / "a.md").symlink_to("../secret.md")
+    corpus = ingest(guarded, tmp_path / "corpus")
+    assert [one.text for one in corpus] == ["words of its own"]
+    assert corpus.skipped() == ["a.md: is a link that leaves the folder, and is not read"]
+    (guarded / "a.md").unlink()
+    assert ingest(guarded, tmp_path / "corpus").skipped() == []
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_the_corpus_of_a_beir_folder_may_be_named_where_it_is_a_link_and_is_not_followed(
+    guarded: Path, suffix: str
+) -> None:
+    line = b'{"_id": "1", "text": "secret"}\n'
+    (guarded.parent / "blob").write_bytes(gzip.compress(line) if suffix.endswith(".gz") else line)
+    link = guarded / f"corpus{suffix}"
+    link.symlink_to("../blob")
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl.* is a link that leaves the folder: name the file"):
+        open_source(guarded)
+    assert [one.id for one in passages(link)] == ["1"], "who names it means it"
+    link.unlink()
+    (guarded / "stored").write_bytes((guarded.parent / "blob").read_bytes())
+    link.symlink_to("stored")
+    assert [one.id for one in passages(guarded)] == ["1"]
