@@ -40,15 +40,17 @@ class Hosts:
         >>> Hosts([]).check("[::1]:8000")
         """
         name = _name(header)
-        if not (self._is_named(name) or _is_address(name)):
+        if not (self._any or self._is_named(name) or _is_address(name)):
             raise UnknownHostError(f"the service is not {name!r}: add it to `hosts` if it is a name of it")
 
     def has_page(self, origin: str, host: str) -> bool:
         """Return whether the site of a page is the service, a name of it or this machine.
 
+        `*` among the names is for any name of the service, and for no other site.
+
         Args:
             origin: The `Origin` header.
-            host: The `Host` header.
+            host: The `Host` header; empty where there is none.
 
         >>> hosts = Hosts(["api.example.com"])
         >>> [hosts.has_page("http://10.0.0.7", host) for host in ("10.0.0.7", "api.example.com")]
@@ -56,12 +58,14 @@ class Hosts:
         >>> [hosts.has_page(page, "10.0.0.7") for page in ("https://api.example.com", "http://localhost:6274")]
         [True, True]
         """
-        place = origin.partition("://")[2]
+        place = origin.partition("://")[2].lower()
+        if not place:  # `null`: a page without a site
+            return False
         name = _name(place)
-        return place == host or self._is_named(name) or is_loopback(name)
+        return place == host.lower() or self._is_named(name) or is_loopback(name)
 
     def _is_named(self, name: str) -> bool:
-        return self._any or name in self._names or name.endswith(self._endings)
+        return name in self._names or name.endswith(self._endings)
 
 
 def _name(place: str) -> str:

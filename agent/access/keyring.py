@@ -132,6 +132,12 @@ class Keyring:
         """Whether no key was ever configured or made, so that none is asked for."""
         return not self._configured and not self._logged
 
+    def project_of(self, name: str) -> str | None:
+        """Return the project of a key by its public id, or its name in the configuration; None for no key."""
+        named = {caller.key: caller for _, caller in self._configured}
+        named |= {public_id: caller for public_id, (_, caller) in self._logged.items()}
+        return named[name].project if name in named else None
+
     def refresh(self, store: Store) -> None:
         """Read the keys of the log, where there are new ones or disabled ones. Raises LogUnavailableError."""
         if (head := keys.head(store)) != self._head:

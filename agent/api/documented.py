@@ -52,9 +52,12 @@ TURN = (
 ANSWER = (*TURN, "llm_failed", "llm_timeout", "context_length_exceeded", "unsupported_parameter")
 """Errors of a turn that the language model answers."""
 
-_ANY = ("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host")
+_ANY = (
+    *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host"),
+    "forbidden",  # a page of another site
+)
 _PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_unavailable", "replica_lost")
-_WITH_KEY = ("invalid_api_key", "forbidden", "rate_limit_exceeded", "point_not_found")
+_WITH_KEY = ("invalid_api_key", "rate_limit_exceeded", "point_not_found")
 
 
 def documented(

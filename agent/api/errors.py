@@ -356,6 +356,7 @@ class ApiError(Exception):
         seconds = self.retry_after_s
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         headers |= {"x-decision-id": self.decision_id} if self.decision_id else {}
+        headers["x-content-type-options"] = "nosniff"  # the middleware does not see internal errors
         body = shape.body(self) if path.startswith(shape.BASE) else self.body(request_id)
         return JSONResponse(body, self.status, headers)
 

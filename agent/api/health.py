@@ -3,14 +3,16 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from agent.access import Caller
 from agent.api.admission import LOADING
 from agent.api.documented import documented
 from agent.api.errors import LOG_UNUSABLE, ApiError
-from agent.api.middleware import ServiceReplica
+from agent.api.middleware import ServiceCaller, ServiceReplica
 from agent.api.replies import service
 from agent.serving import PointState, Replica
 from feedback.training_log import lag as training_log_lag
@@ -44,15 +46,28 @@ async def ready(replica: ServiceReplica) -> JSONResponse:
     return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, **documented("metrics", None))
-async def metrics(replica: ServiceReplica) -> Response:
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    **documented("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
+)
+async def metrics(replica: ServiceReplica, caller: ServiceCaller) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 
-    While the log is unavailable, the metrics that come from it are left out.
+    It needs no key. One of scope `read` adds the series of the keys of its project, one of scope `admin`
+    those of all keys. While the log is unavailable, the metrics that come from it are left out.
     """
     states = {name: await asyncio.to_thread(_state, one) for name, one in replica.points.items()}
-    text = replica.telemetry.exposition(states, replica.clock(), replica.clock.jump_s)
+    shows = partial(_shows, caller, replica)
+    text = replica.telemetry.exposition(states, replica.clock(), replica.clock.jump_s, shows)
     return Response(text, media_type=replica.telemetry.media_type)
+
+
+def _shows(caller: Caller, replica: Replica, key: str) -> bool:
+    """Return whether a caller may see what a key has cost; the sum of further keys is of all projects."""
+    if caller.sees_all or "read" not in caller.scopes:
+        return caller.sees_all
+    return replica.keyring.project_of(key) == caller.project
 
 
 def _state(replica: Replica) -> PointState:

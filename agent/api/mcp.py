@@ -21,10 +21,9 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agent.access import Caller, Hosts, require_scope
+from agent.access import Caller, require_scope
 from agent.api import asking, errors
 from agent.api.decisions import permitted
-from agent.api.errors import ApiError
 from agent.api.feedback import keep_all
 from agent.api.openai import chat
 from agent.api.openai.citations import url_of
@@ -203,10 +202,6 @@ class Endpoint:
         request = Request(scope)
         require_scope(request.state.caller, ("decide", "read", "feedback"))
         replica: Replica = request.app.state.replica
-        origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        if origin is not None and not Hosts(replica.config.hosts).has_page(origin, host):
-            message = f"a page of {origin[:200]!r} sent the request; `hosts` names no such site"
-            raise ApiError("forbidden", message)
         manager = StreamableHTTPSessionManager(
             SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
             json_response=True,

@@ -105,10 +105,16 @@ def caller_at(replica: Replica, caller: Caller) -> Caller:
     return caller.at("" if replica.point == points.DEFAULT else replica.point, others)
 
 
+METRICS = "/metrics"
+"""Path that needs no key, and shows more to one that may read."""
+
 WITHOUT_KEY = frozenset(
-    ("/health", "/health/decides", "/ready", "/metrics", "/openapi.json", *pages.PUBLIC),
+    ("/health", "/health/decides", "/ready", METRICS, "/openapi.json", *pages.PUBLIC),
 )
 """Paths that need no key; every other one does, whether there is a route or not."""
+
+NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
+"""Header with which a browser takes a response for what it is declared as."""
 
 SUBSCRIPTION_KEY = b"ocp-apim-subscription-key"
 """Header in which clients of Personalizer send their key."""
@@ -162,7 +168,7 @@ class RequestGuard:
         if not (request_id := headers.get(b"x-request-id")):
             request_id = uuid4().hex.encode()
             scope["headers"] = [*scope["headers"], (b"x-request-id", request_id)]
-        added = [(b"x-request-id", request_id)]
+        added = [(b"x-request-id", request_id), NOT_SNIFFED]
         send = _with_headers(send, lambda: added)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         state = scope.setdefault("state", {})
@@ -180,7 +186,7 @@ class RequestGuard:
             if failure.code == "internal_error":
                 raise
             self._refused(failure.code)
-            if not _of_console(path):
+            if failure.code == "forbidden" or not _of_console(path):  # another site gets no page
                 await failure.response(request_id.decode("latin-1"), path)(scope, receive, send)
                 return
             state["refusal"], caller = failure, NOBODY
@@ -188,17 +194,34 @@ class RequestGuard:
         await self._app(scope, self._limited(receive), send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse what a page of another site has a browser send, which may need no key. Raises ApiError."""
-        if method not in ("GET", "HEAD") and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        """Refuse what a page of another site has a browser send, which may need no key.
+
+        Pages cannot set these headers. Following a link is the one thing that another site may cause;
+        programs send neither header.
+
+        Raises:
+            ApiError: The site is none of the service.
+        """
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if site == b"same-origin":
+            return
+        if origin is not None:
+            page, host = origin.decode("latin-1"), headers.get(b"host", b"").decode("latin-1")
+            if not self._hosts.has_page(page, host):
+                message = f"a page of {page[:200]!r} sent the request; `hosts` names no such site"
+                raise ApiError("forbidden", message)
+        elif site in (b"cross-site", b"same-site") and not (
+            method in ("GET", "HEAD") and headers.get(b"sec-fetch-mode") == b"navigate"
+        ):
             raise ApiError("forbidden", "the page of another site had the browser send this request")
 
     def _caller(self, path: str, headers: Mapping[bytes, bytes]) -> Caller:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
         if host := headers.get(b"host"):
             self._hosts.check(host.decode("latin-1"))
-        if path in WITHOUT_KEY:
-            return NOBODY
         given = headers.get(b"authorization", b"").decode("latin-1")
+        if path in WITHOUT_KEY and not (path == METRICS and given):
+            return NOBODY
         if path.startswith(LANGFUSE):
             given = keyring.bearer(given)
         if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
@@ -248,11 +271,13 @@ def _of_console(path: str) -> bool:
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:
-    """Return a channel that adds headers to the response, as they are when it begins."""
+    """Return a channel that adds to the response the headers that it lacks, as they are when it begins."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *headers()]
+            own = [*message.get("headers", ())]
+            names = {name.lower() for name, _ in own}
+            message["headers"] = [*own, *(header for header in headers() if header[0] not in names)]
         await send(message)
 
     return sending

@@ -72,7 +72,8 @@ class AppConfig(BaseModel):
     hosts: tuple[str, ...] = Field(
         default=(),
         description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` or "
-        "`*` for any; localhost and IP addresses are always accepted.",
+        "`*` for any; localhost and IP addresses are always accepted. Pages of sites that are named here may "
+        "send requests, as those of this machine may.",
     )
     salt: str = Field(
         default="armwise",

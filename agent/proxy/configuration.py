@@ -219,6 +219,7 @@ def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield f"    http-response del-header {KNOWN_CALLER}"
     echoed = "{ var(txn.echo) -m found } !{ var(txn.answered) -m bool }"
     yield f"    http-after-response set-header x-request-id %[var(txn.echo)] if {echoed}"
+    yield "    http-after-response set-header x-content-type-options nosniff"
     yield "    http-after-response set-status 503 if { status 502 504 } !{ var(txn.answered) -m bool }"
     # a 503 of the proxy keeps the connection: its key was not looked at, and the request may be repeated
     ends = ["!known { var(txn.answered) -m bool }", "!known { status 400:499 }", "crowded"]

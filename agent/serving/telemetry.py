@@ -23,7 +23,7 @@ from prometheus_client import (
     multiprocess,
     values,
 )
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.config import points
@@ -50,6 +50,9 @@ MOST_KEYS = 200
 """Keys with a series of their own; what others cost is summed under `OTHERS`."""
 
 OTHERS = "others"
+
+KEY = "key"
+"""Label of what a key has cost."""
 
 VERSION = metadata.version("armwise")
 
@@ -115,7 +118,7 @@ class Telemetry:
         self._llm = seconds("armwise_llm_seconds", "Seconds in the language model.", ("point",))
         self._tokens = counter("armwise_tokens", "Tokens read and written.", ("point", "direction"))
         self._cost = counter("armwise_cost_usd", "US dollars that turns have cost, by drawn arm.", arm)
-        self._key_cost = counter("armwise_key_cost_usd", "US dollars that turns have cost.", ("key",))
+        self._key_cost = counter("armwise_key_cost_usd", "US dollars that turns have cost.", (KEY,))
         self._feedback = counter("armwise_feedback", "Feedback committed.", ("point", "metric", "status"))
         self._failures = counter("armwise_failures", "Turns that failed.", ("code",))
         self._observed = counter(
@@ -212,18 +215,43 @@ class Telemetry:
         multiprocess.MultiProcessCollector(merged, self._folder)  # type: ignore[no-untyped-call]
         return merged
 
-    def exposition(self, states: Mapping[str, PointState], now: float, jump_s: float = 0.0) -> bytes:
+    def exposition(
+        self,
+        states: Mapping[str, PointState],
+        now: float,
+        jump_s: float = 0.0,
+        shows: Callable[[str], bool] = lambda _: False,
+    ) -> bytes:
         """Return the text for a scrape, with the state of the log and of the learner.
 
         Args:
             states: By decision point.
             now: Seconds since the epoch.
             jump_s: Seconds that the wall clock is ahead of the monotonic one.
+            shows: Whether the series of a key, by its public id, are for the one who asks.
         """
-        text = generate_latest(self._merged())
+        shown = CollectorRegistry()
+        shown.register(_Shown(self._merged(), shows))
+        text = generate_latest(shown)
         state = CollectorRegistry()
         state.register(_State(states, now, jump_s))
         return text + generate_latest(state)
+
+
+class _Shown(Collector):
+    """The metrics of a registry without the series of keys that are not for the one who asks."""
+
+    def __init__(self, registry: CollectorRegistry, shows: Callable[[str], bool]) -> None:
+        self._registry, self._shows = registry, shows
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric that has a series, or never had a key."""
+        for family in self._registry.collect():
+            samples = [one for one in family.samples if KEY not in one.labels or self._shows(one.labels[KEY])]
+            if samples or not family.samples:
+                shown = copy.copy(family)
+                shown.samples = samples
+                yield shown
 
 
 class CountedLog:

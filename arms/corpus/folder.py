@@ -106,7 +106,7 @@ class Folder:
         return files, left_out
 
     def _leaves(self, link: Path) -> str:
-        """Return why a link is left out; empty for one to a file or a folder that is read at its own place."""
+        """Return why a link is left out; empty for one to what the folder has anyway."""
         try:
             target = link.resolve(strict=True)
         except (OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13

@@ -202,6 +202,7 @@ def test_what_is_monitored_and_reached_from_outside_is_the_service_of_the_worker
     (endpoint,) = monitor["endpoints"]
     (port,) = serving["spec"]["ports"]
     assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
+    assert endpoint["authorization"] == {"credentials": {"name": "armwise-metrics", "key": "api-key"}}
     (rule,) = of_kind("Ingress", full)["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
     assert backend == {"name": serving["metadata"]["name"], "port": {"name": port["name"]}}

@@ -47,6 +47,7 @@ async def serve(
     kind: str = "http",
     keys: tuple[Key, ...] = (),
     path: str = "/v1/x",
+    method: str = "POST",
 ) -> list[Message]:
     """Serve one request whose body comes in parts; return what was sent."""
     sent: list[Message] = []
@@ -60,7 +61,7 @@ async def serve(
         sent.append(message)
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope: dict[str, Any] = {"type": kind, "method": "POST", "path": path, "headers": raw}
+    scope: dict[str, Any] = {"type": kind, "method": method, "path": path, "headers": raw}
     await guarded(app, LIMITS, keys)(scope, receive, send)
     return sent
 
@@ -146,6 +147,59 @@ async def test_a_page_of_another_site_sends_nothing(site: str, reached: int) -> 
     assert [start["status"] for start in sent[:1]] == [403] * (1 - reached)
 
 
+EVIL = "https://evil.test"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": EVIL},
+        {"origin": "null"},
+        {"origin": "null", "host": ""},
+        {"origin": ""},
+        {"origin": EVIL, "sec-fetch-site": "none"},
+        {"origin": EVIL, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
+        {"origin": "https://api.example.com.evil.test"},
+        {"origin": "https://api.example.com@evil.test"},
+        {"origin": "http://127.0.0.1:8001", "host": "10.0.0.7", "x-case": "passes"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
+    ],
+    ids=str,
+)
+async def test_the_page_of_another_site_sends_nothing_by_any_method(
+    method: str, headers: dict[str, str]
+) -> None:
+    app = Behind()
+    passes = "x-case" in headers  # a page of the user's own machine
+    sent = await serve(app, [b""], headers, method=method)
+    assert app.calls == passes
+    assert [start["status"] for start in sent[:1]] == [403] * (not passes)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://api.example.com", "sec-fetch-site": "same-site"},
+        {"origin": "http://10.0.0.7:8000", "host": "10.0.0.7:8000"},
+        {"origin": "https://behind.a.proxy", "host": "10.0.0.7", "sec-fetch-site": "same-origin"},
+        {"origin": "https://API.example.com"},
+        {},
+    ],
+    ids=str,
+)
+async def test_pages_of_the_service_and_programs_send_what_they_like(headers: dict[str, str]) -> None:
+    assert await serve(Behind(), [b"x"], headers) == []
+
+
+async def test_a_link_from_another_site_is_followed_and_its_form_is_not_sent() -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert await serve(Behind(), [b""], link, method="GET") == []
+    (start, _) = await serve(Behind(), [b""], link, method="POST")
+    assert start["status"] == 403
+
+
 class Answering(Behind):
     """An application that answers at once."""
 
@@ -156,7 +210,11 @@ class Answering(Behind):
 
 async def test_the_id_of_a_request_is_returned_with_every_answer() -> None:
     (start,) = await serve(Answering(), [], {"x-request-id": "r-1"})
-    assert start["headers"][:2] == [(b"a", b"b"), (b"x-request-id", b"r-1")]
+    assert start["headers"][:3] == [
+        (b"a", b"b"),
+        (b"x-request-id", b"r-1"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
     start, _ = await serve(Answering(), [], {"content-length": str(LIMIT + 1), "x-request-id": "r-2"})
     assert (b"x-request-id", b"r-2") in start["headers"]
     (start,) = await serve(Answering(), [])

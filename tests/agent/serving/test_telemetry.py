@@ -35,7 +35,7 @@ def samples(text: bytes) -> dict[str, float]:
 
 
 def exposed(telemetry: Telemetry, **states: PointState) -> dict[str, float]:
-    return samples(telemetry.exposition(states, now=102.5, jump_s=-3.5))
+    return samples(telemetry.exposition(states, now=102.5, jump_s=-3.5, shows=lambda _: True))
 
 
 def test_what_happened_is_counted() -> None:
@@ -153,6 +153,17 @@ def test_many_keys_share_a_series() -> None:
     assert len(cost) == MOST_KEYS + 1
     assert cost[f"armwise_key_cost_usd_total key={OTHERS}"] == 3.0
     assert cost["armwise_key_cost_usd_total key=key-0"] == 2.0
+
+
+def test_series_of_keys_are_shown_to_none_who_may_not_see_them() -> None:
+    telemetry = Telemetry()
+    telemetry.charged("mine", 1.0)
+    telemetry.charged("theirs", 2.0)
+    assert b"key=" not in telemetry.exposition({}, 0.0)
+    text = telemetry.exposition({}, 0.0, shows=lambda key: key == "mine").decode()
+    assert 'armwise_key_cost_usd_total{key="mine"} 1.0' in text
+    assert "theirs" not in text
+    assert samples(telemetry.exposition({}, 0.0)) == samples(Telemetry().exposition({}, 0.0))
 
 
 @pytest.mark.parametrize("refused", [None, Execution])

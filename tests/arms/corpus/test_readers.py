@@ -240,14 +240,13 @@ def test_a_link_that_leaves_the_folder_is_listed_and_not_read(guarded: Path) -> 
     assert [(one.where, len(one.passages), one.problem) for one in found] == [
         ("own.md", 1, ""),
         *((name, 0, "is a link that leaves the folder, and is not read") for name in ("a.md", "b.csv")),
-        *(
-            (name, 0, "is a link that leaves the folder, and is not read")
-            for name in ("c", "d.md", "e.md")
-        ),
+        *((name, 0, "is a link that leaves the folder, and is not read") for name in ("c", "d.md", "e.md")),
     ]
     assert all(one.left_out for one in found[1:])
     assert not found[0].left_out
-    assert [one.where for one in read(guarded, 3)] == ["c", "d.md", "e.md"], "reading goes on after any record"
+    assert [one.where for one in read(guarded, 3)] == ["c", "d.md", "e.md"], (
+        "reading goes on after any record"
+    )
 
 
 def test_a_folder_whose_name_begins_as_that_of_another_is_not_within_it(guarded: Path) -> None:

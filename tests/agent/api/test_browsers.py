@@ -1,0 +1,117 @@
+"""The attacker has a page that a user of the service opens, or reaches `/metrics` without a key."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.api.routes import ROUTES
+from tests.agent.asking import look_up, refused
+from tests.agent.fakes import Service
+
+EVIL = {"origin": "https://evil.test"}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def operations() -> list[tuple[str, str]]:
+    """Return the method and a path of each route."""
+    return sorted(
+        (method, re.sub(r"\{(\w+)(:path)?\}", "1", route.path))
+        for route in ROUTES
+        for method in getattr(route, "methods", None) or ()
+    )
+
+
+async def test_an_open_service_does_nothing_for_the_page_of_another_site_on_any_route(
+    service: Service, subtests: pytest.Subtests
+) -> None:
+    await look_up(service)
+    before = service.replica.store.log_seq()
+    assert len(operations()) > 100
+    for method, path in operations():
+        with subtests.test(f"{method} {path}"):
+            response = await service.client.request(method, path, headers=EVIL)
+            assert response.status_code == 403, response.text
+    assert service.replica.store.log_seq() == before
+
+
+async def test_activation_is_accepted_from_a_program_and_refused_from_another_site(service: Service) -> None:
+    post, path = service.client.post, "/v1/decisions/x/activate"
+    refused(await post(path, headers=EVIL), 403, "forbidden")
+    refused(await post(path, headers={"origin": "null"}), 403, "forbidden")
+    assert (await post(path)).status_code == 202
+    assert (await post(path, headers={"origin": "http://service"})).status_code == 202
+
+
+async def test_a_browser_takes_every_response_for_what_it_is_declared_as(
+    service: Service, subtests: pytest.Subtests
+) -> None:
+    for method, path in [*operations(), ("GET", "/nothing"), ("BREW", "/v1/arms")]:
+        with subtests.test(f"{method} {path}"):
+            response = await service.client.request(method, path)
+            assert response.headers.get_list("x-content-type-options") == ["nosniff"]
+
+
+async def test_an_internal_error_is_declared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Service(tmp_path).running() as service:
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr("agent.api.health._state", broken)
+        transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            response = await client.get("/metrics")
+    assert (response.status_code, response.headers["x-content-type-options"]) == (500, "nosniff")
+
+
+SECRETS = {
+    "ADMIN_KEY": ("admin", "default"),
+    "SHOP_READ": ("read", "shop"),
+    "SHOP_DECIDE": ("decide", "shop"),
+    "OTHER_OPERATE": ("operate", "other"),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        (None, set()),
+        ("SHOP_DECIDE", set()),
+        ("SHOP_READ", {"SHOP_DECIDE"}),
+        ("OTHER_OPERATE", {"OTHER_OPERATE"}),
+        ("ADMIN_KEY", {"SHOP_DECIDE", "OTHER_OPERATE", "gone", "others"}),
+    ],
+)
+async def test_metrics_show_what_keys_have_cost_to_those_who_may_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, shown: set[str]
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"{name}-secret")
+    keys = [
+        {"env": name, "scopes": [scope], "project": project} for name, (scope, project) in SECRETS.items()
+    ]
+    async with Service(tmp_path, keys=keys).running() as service:
+        for name in ("SHOP_DECIDE", "OTHER_OPERATE", "gone", "others"):
+            service.replica.telemetry.charged(name, 0.25)
+        response = await service.client.get(
+            "/metrics", headers={} if key is None else bearer(f"{key}-secret")
+        )
+    assert response.status_code == 200
+    assert set(re.findall(r'armwise_key_cost_usd_total\{key="(\w+)"\}', response.text)) == shown
+    assert "armwise_build_info" in response.text
+    if not shown:
+        assert not any(name in response.text for name in (*SECRETS, "gone", "armwise_key_cost"))
+
+
+async def test_a_wrong_key_is_refused_by_metrics_and_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APP_KEY", "right")
+    async with Service(tmp_path, keys=[{"env": "APP_KEY", "scopes": ["admin"]}]).running() as service:
+        refused(await service.client.get("/metrics", headers=bearer("wrong")), 401, "invalid_api_key", None)
+        assert (await service.client.get("/health", headers=bearer("wrong"))).status_code == 200
