@@ -227,8 +227,31 @@ class NoRetrieval:
 Progress = Callable[[str, int, int | None], None]
 """Progress callback: the stage, how much of it is done, and its total (None if unknown)."""
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""Names of arms are part of headers and URLs, those of backbones of deployments."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of the configuration: parts of headers, URLs, deployments, folders and objects of JavaScript."""
+
+RESERVED = frozenset(("auto",))
+"""What is the name of nothing: `auto` in the place of a model has the policy choose."""
+
+
+def checked_name(name: str) -> str:
+    """Return the name of an arm, a corpus, a backbone, a language model or the like.
+
+    >>> checked_name("bm25"), checked_name("bge-m3_v1.5")
+    ('bm25', 'bge-m3_v1.5')
+
+    Raises:
+        ValueError: It is none; the message has the reason.
+    """
+    if not NAME.fullmatch(name):
+        shown = name if len(name) <= 120 else f"{name[:120]}..."
+        raise ValueError(
+            f"{shown!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, a letter or a digit first"
+        )
+    if name.lower() in RESERVED:
+        raise ValueError(f"{name!r} is not a valid name: it stands for the choice of the policy")
+    return name
+
 
 Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
 """Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""

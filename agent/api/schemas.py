@@ -24,7 +24,7 @@ from pydantic import (
 
 from agent.access import keyring
 from agent.config import sections
-from arms.base import NAME
+from arms.base import NAME, checked_name
 from arms.filters import Filter
 from arms.llm import WritingSpec
 from arms.models import Backbone
@@ -352,12 +352,18 @@ class ArmDescription(Request):
     cache: StrictBool = False
 
 
+NewName = Annotated[
+    StrictStr,
+    AfterValidator(checked_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"}),
+]
+"""Name of an arm that is to be made."""
+
+
 class ArmsReplacement(Request):
     """`PUT /v1/arms`."""
 
-    arms: dict[Annotated[StrictStr, Field(pattern=f"^{NAME.pattern}$")], ArmDescription] = Field(
-        min_length=1, max_length=1000
-    )
+    arms: dict[NewName, ArmDescription] = Field(min_length=1, max_length=1000)
     backbones: dict[Text, Backbone] = Field(
         default_factory=dict,
         description="Backbones that the arms were chosen with; refused if the service has others.",

@@ -19,7 +19,7 @@ from agent.policies import catalog as policy_catalog
 from agent.routers import saved
 from agent.spec import lines
 from agent.telemetry import TelemetrySpec
-from arms.base import NAME
+from arms.base import checked_name
 from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
@@ -170,8 +170,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
-            if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
+            checked_name(name)
         catalog.validate_specs(self.arms, self.backbones)
         self._check_cache()
         self._check_writing()
@@ -209,8 +208,12 @@ class AppConfig(BaseModel):
         """Refuse a language model or a prompt that nothing names. Raises ValueError."""
         for kind, own in (("llms", self.llms), ("prompts", self.prompts)):
             for name in own:
-                if not NAME.fullmatch(name) or name in (writing.DEFAULT, *TEMPLATES):
-                    raise ValueError(f"{kind}: {name!r} is not a valid name, or has a meaning already")
+                if name in (writing.DEFAULT, *TEMPLATES):
+                    raise ValueError(f"{kind}: {name!r} has a meaning already; choose another name")
+                try:
+                    checked_name(name)
+                except ValueError as error:
+                    raise ValueError(f"{kind}: {error}") from None
         for arm in ("", *self.arms):
             place = f"arm {arm!r}: answering" if arm else "answering"
             found = self.answering_of(arm) if arm else self.answering
@@ -266,6 +269,7 @@ class AppConfig(BaseModel):
                     f"{name!r} is no name of a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
                     f"not {DEFAULT!r}, which is the top level"
                 )
+            checked_name(name)
             try:
                 if spec.ranks:
                     policy_catalog.require_action_features(self.of(name).policy)

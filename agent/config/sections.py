@@ -5,8 +5,17 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
+from arms.base import NAME, RESERVED, checked_name
 from feedback.training_log import observed
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
@@ -61,10 +70,8 @@ class CorpusSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(
-        default="stdlib",
-        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$",
-        description="Names its folder under home.",
+    name: Annotated[str, AfterValidator(checked_name)] = Field(
+        default="stdlib", pattern=f"^{NAME.pattern}$", description="Names its folder under home."
     )
     source: str = Field(
         default="stdlib",
@@ -80,7 +87,8 @@ class CorpusSpec(BaseModel):
         'our-manuals'
         """
         stem = Path(source).expanduser().absolute().name.split(".jsonl")[0]
-        return cls(name=name or re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "corpus", source=source)
+        own = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:100]
+        return cls(name=name or ("corpus" if own.lower() in ("", *RESERVED) else own), source=source)
 
 
 class Limits(BaseModel):

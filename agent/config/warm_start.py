@@ -20,7 +20,7 @@ from agent.policies import PolicySpec
 from agent.routers import RouterSpec, Stage, build_router
 from agent.routers import utility as router_utility
 from agent.simulation import SHAPE
-from arms.base import NAME
+from arms.base import checked_name
 from arms.llm import prompts
 from feedback.reward import RewardRule
 from feedback.training_log import logged_labels
@@ -298,8 +298,7 @@ class WarmStartSpec(Schedule):
     @classmethod
     def _check_names(cls, sources: dict[str, Source]) -> dict[str, Source]:
         for name in sources:
-            if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -")
+            checked_name(name)
         return sources
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from arms.base import NAME
+from arms.base import checked_name
 from arms.models import Backbone
 from arms.retrievers import ArmSpec
 from arms.suggestions import did_you_mean, select_names
@@ -188,8 +188,10 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
         if name in kept:
             raise PoolError(f"extra: {name!r} is an arm of the grids already; choose another name")
     for name in (*kept, *pool.extra):
-        if not NAME.fullmatch(name):
-            raise PoolError(f"{name!r} is not a valid name of an arm: use 1 to 100 of A-Z a-z 0-9 . _ -")
+        try:
+            checked_name(name)
+        except ValueError as error:
+            raise PoolError(str(error)) from None
     if not kept and not pool.extra:
         raise PoolError("the pool is empty: every family is null or excluded, and there is no extra arm")
     return {**kept, **pool.extra}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -40,6 +40,12 @@ from arms.retrievers.external import frameworks, mcp
 from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
 from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust, of_members
 from arms.suggestions import did_you_mean
+
+MOST_LEVELS = 8
+"""Levels of an arm with its members."""
+
+MOST_SEARCHES = 256
+"""Searches of an arm and its members for one question, where each of them searches once."""
 
 FILL_TIMEOUT_S = 600.0
 """Seconds that one batch may take when a collection is filled: indexes grow with it."""
@@ -99,8 +105,8 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
     """Check every arm without building it.
 
     Raises:
-        ArmSpecError: A kind, parameter, backbone or member is wrong, or an arm is a
-            member of itself.
+        ArmSpecError: A kind, parameter, backbone or member is wrong, an arm is a member of itself, or its
+            members are nested too deeply or search too often.
     """
     for name, spec in specs.items():
         kind, params = described(name, spec)
@@ -112,9 +118,9 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
         for member in kind.members(params):
             if member not in specs:
                 raise ArmSpecError(f"arm {name!r}: unknown arm {member!r}{did_you_mean(member, specs)}")
-    sound: set[str] = set()
+    sizes: dict[str, _Size] = {}
     for name in specs:
-        _refuse_cycles(name, specs, (), sound)
+        _size_of(name, specs, (), sizes)
 
 
 def brings_code(spec: ArmSpec, trust: Trust) -> bool:
@@ -405,18 +411,44 @@ def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"unknown parameter {where!r}{did_you_mean(where, params.model_fields)}"
-    return f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {problem['input']!r}"
+    given = repr(problem["input"])
+    given = given if len(given) <= 200 else f"{given[:200]}..."
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {given}"
 
 
-def _refuse_cycles(name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...], sound: set[str]) -> None:
+class _Size(NamedTuple):
+    """Levels of an arm with its members, 1 without any, and the searches that one question begins."""
+
+    levels: int
+    searches: int
+
+
+def _size_of(
+    name: str, specs: Mapping[str, ArmSpec], path: tuple[str, ...], sizes: dict[str, _Size]
+) -> _Size:
+    """Return the size of an arm. Raises ArmSpecError where it is a member of itself, or too large."""
     if name in path:
         raise ArmSpecError(f"arm {name!r} is a member of itself: {' -> '.join((*path, name))}")
-    if name in sound:
-        return
+    if name in sizes:
+        return sizes[name]
+    if len(path) >= MOST_LEVELS:  # also the bound of this recursion
+        raise ArmSpecError(
+            f"arm {path[0]!r} has members in more than {MOST_LEVELS} levels, which is the most"
+        )
     kind, params = described(name, specs[name])
-    for member in kind.members(params):
-        _refuse_cycles(member, specs, (*path, name), sound)
-    sound.add(name)
+    parts = [_size_of(member, specs, (*path, name), sizes) for member in kind.members(params)]
+    size = _Size(1 + max((one.levels for one in parts), default=0), 1 + sum(one.searches for one in parts))
+    if size.levels > MOST_LEVELS:
+        raise ArmSpecError(
+            f"arm {name!r} has members in {size.levels} levels: at most {MOST_LEVELS} levels fit"
+        )
+    if size.searches > MOST_SEARCHES:
+        raise ArmSpecError(
+            f"arm {name!r} would search {size.searches:,} times for a question, members of members included: "
+            f"at most {MOST_SEARCHES} times"
+        )
+    sizes[name] = size
+    return size
 
 
 def _own_kind(name: str, path: str) -> Kind[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources, of_members
+from arms.retrievers.kind import Kind, MemberNames, Members, Resources, of_members
 
 
 class FusionParams(BaseModel):
@@ -15,7 +15,7 @@ class FusionParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose rankings are fused.")
+    arms: MemberNames = Field(description="Names of the arms whose rankings are fused.")
     constant: float = Field(
         60.0, ge=0.0, description="The larger, the less the first ranks outweigh the next."
     )

@@ -6,6 +6,7 @@ Each family of arms defines its kinds in its own file; `arms.retrievers.catalog`
 import hashlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,18 +34,27 @@ Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
 
 
+MOST_MEMBERS = 64
+"""Members of an arm: each of them searches for every question."""
+
+MemberNames = Annotated[tuple[str, ...], Field(min_length=2, max_length=MOST_MEMBERS)]
+"""Names of arms that are parts of another one."""
+
+
 def _each_once(stages: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
-    """Refuse an empty stage, and an arm that is asked twice."""
-    arms = [arm for stage in stages for arm in stage]
-    for arm in arms:
-        if arms.count(arm) > 1:
+    """Refuse an arm that is asked twice, and too many of them."""
+    arms = Counter(arm for stage in stages for arm in stage)
+    if (total := arms.total()) > MOST_MEMBERS:
+        raise ValueError(f"the stages have {total:,} arms: at most {MOST_MEMBERS} fit")
+    for arm, times in arms.items():
+        if times > 1:
             raise ValueError(f"arm {arm!r} is in two places: each answers once")
     return stages
 
 
 Stages = Annotated[
     tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
-    Field(min_length=2),
+    Field(min_length=2, max_length=MOST_MEMBERS),
     AfterValidator(_each_once),
 ]
 """Names of arms by the stages of a cascade; those of a stage answer together, and each arm once."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
 from arms.models import ModelNotFoundError, locate
 from arms.relevance import RelevanceError, RelevanceModel, read_model
-from arms.retrievers.kind import Kind, Members, Resources, of_members
+from arms.retrievers.kind import Kind, MemberNames, Members, Resources, of_members
 
 PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""
@@ -19,7 +19,7 @@ class LearnedFusionParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms whose passages are fused.")
+    arms: MemberNames = Field(description="Names of the arms whose passages are fused.")
     model: str = Field(
         PRETRAINED,
         description="Folder that `armwise train --model relevance` wrote, or the model of this package; "

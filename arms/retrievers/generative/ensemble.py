@@ -19,7 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.indexes import PassageVectors, Vectors
 from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts, quotation
-from arms.retrievers.kind import AnswerSelector, Kind, Members, Resources, SelectorSpec, of_members
+from arms.retrievers.kind import (
+    AnswerSelector,
+    Kind,
+    MemberNames,
+    Members,
+    Resources,
+    SelectorSpec,
+    of_members,
+)
 from arms.tokenizer import normalised
 
 logger = logging.getLogger(__name__)
@@ -43,7 +51,7 @@ class EnsembleParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: tuple[str, ...] = Field(min_length=2, description="Names of the arms that are run in parallel.")
+    arms: MemberNames = Field(description="Names of the arms that are run in parallel.")
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
         description="`vote` takes the most frequent answer, of several that of the earliest arm; "

@@ -10,6 +10,7 @@ import yaml
 
 from agent.config import AppConfig, ConfigError, load, parse
 from agent.serving import TurnLoop
+from arms.base import checked_name
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 
@@ -82,7 +83,11 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("arms/bm25/kind", "bm52", "arm 'bm25': unknown kind 'bm52'; did you mean 'bm25'?"),
         ("arms/bm25/params", {"k": 1}, "unknown parameter 'k'; did you mean 'k1'?"),
         ("arms/dense/params", {"backbone": "tny"}, "unknown backbone 'tny'; did you mean 'tiny'?"),
-        ("arms", {"a/b": {"kind": "none"}}, "'a/b' is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -"),
+        (
+            "arms",
+            {"a/b": {"kind": "none"}},
+            "'a/b' is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, a letter",
+        ),
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
         ("fallback", "bm52", "fallback 'bm52' is no arm; did you mean 'bm25'?"),
@@ -101,6 +106,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("llm", {"engine": "opnai"}, "llm: Input tag 'opnai'"),
         ("llm", {"model": "m"}, "key 'llm.engine' is missing"),
         ("corpus/name", "..", "corpus.name: String should match pattern"),
+        ("corpus/name", "auto", "corpus.name: 'auto' is not a valid name: it stands for the choice"),
         ("reward/metrics", {}, "reward.metrics declares no metric: nothing could be learned"),
         ("reward/metrics/thumb/range", [1, 0], "reward.metrics.thumb: range [1.0, 0.0] is empty"),
         ("reward/metrics/thumb/type", "int", "reward.metrics.thumb.type: Input should be 'boolean'"),
@@ -282,3 +288,22 @@ def test_a_portfolio_that_is_not_there_is_named() -> None:
 def test_an_arm_that_is_only_a_part_is_no_action() -> None:
     config = parse(changed("arms/bm25/action", False))
     assert list(config.actions) == ["none", "dense"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["auto", "Auto", "..", ".", "", "__proto__", "-rf", ".hidden", "a/b", "a b", "a\n", "\u00e4", "x" * 101],
+)
+@pytest.mark.parametrize("place", ["arms", "backbones", "llms", "prompts", "points", "warm_start/sources"])
+def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place: str, name: str) -> None:
+    assert checked_name("constructor-1.5_x"), "a name of the pattern is taken"
+    values: dict[str, Any] = {
+        "arms": {**CONFIG["arms"], name: {"kind": "none"}},
+        "backbones": {**CONFIG["backbones"], name: {"model": "hashing:8"}},
+        "llms": {name: {"engine": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}},
+        "prompts": {name: {"with_passages": "{passages}", "without_passages": "x"}},
+        "points": {name: {}},
+        "warm_start/sources": {name: {"kind": "feedback"}},
+    }
+    message = complaint(changed(place, values[place]))
+    assert "is not a valid name" in message or "is no name of a decision point" in message

@@ -73,6 +73,7 @@ def test_arms_may_come_from_a_portfolio() -> None:
         ("llm", {"model": "m"}),
         ("learning/poll_s", 5),
         ("corpus/name", ".."),
+        ("corpus/name", "__proto__"),
         ("answering/passages", 0),
         ("points/news/actions", "reqest"),
         ("salt", ""),

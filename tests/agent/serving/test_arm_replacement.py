@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ async def test_an_arm_that_was_switched_off_stays_off_when_it_stays(service: Ser
         ({"x": {"kind": "bm25", "action": False}}, 400, "no arm is an action"),
         ({"bm25": {"kind": "bm25", "params": {"k1": 2.0}}}, 409, "arm 'bm25' was"),
         ({}, 400, "at least 1"),
-        ({"a b": {"kind": "bm25"}}, 400, "match pattern"),
+        ({"a b": {"kind": "bm25"}}, 400, "is not a valid name"),
     ],
 )
 async def test_wrong_arms_are_refused_and_the_live_ones_stay(
@@ -437,3 +438,62 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
         await service.replica.refresh()
         assert watcher.recipe == host._learner(learner).recipe == configured  # noqa: SLF001
         refused(await say(service, "rollback", version), 409, "promotion_refused", "version")
+
+
+def complaint_of(response: httpx.Response) -> str:
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_value"), response.text
+    assert len(response.content) < 2_000
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("name", ["auto", "AUTO", "..", ".", "", "__proto__", "-x", "a/b", "a\nb", "x" * 101])
+async def test_a_name_that_means_something_else_is_refused_with_the_reason(
+    service: Service, name: str
+) -> None:
+    message = complaint_of(await put(service, {**CONFIG["arms"], name: {"kind": "none"}}))
+    assert "is not a valid name: " in message
+    assert ("stands for the choice of the policy" in message) == (name.lower() == "auto")
+
+
+@pytest.fixture
+async def roomy(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with the default limit of a body, 1 MiB."""
+    async with Service(tmp_path, limits={**CONFIG["limits"], "body_bytes": 1 << 20}).running() as service:
+        yield service
+
+
+def fusions(levels: int) -> dict[str, Any]:
+    arms: dict[str, Any] = {"a0": {"kind": "none"}}
+    for level in range(1, levels):
+        arms[f"a{level}"] = {"kind": "rrf", "params": {"arms": [f"a{level - 1}"] * 2}}
+    return arms
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        (
+            {"none": {"kind": "none"}, "x": {"kind": "rrf", "params": {"arms": ["none"] * 100_000}}},
+            "at most 64 items after validation, not",
+        ),
+        (dict(reversed(fusions(400).items())), "has members in more than 8 levels"),
+        (fusions(400), "has members in 9 levels: at most 8"),
+        ({f"a{n}": {"kind": "none"} for n in range(1001)}, "at most 1000 items after validation, not more"),
+    ],
+    ids=["members", "levels", "levels inside out", "arms"],
+)
+async def test_arms_that_would_search_without_end_are_refused_with_the_number(
+    roomy: Service, arms: dict[str, Any], message: str
+) -> None:
+    assert message in complaint_of(await put(roomy, arms))
+    assert names(await roomy.client.get("/v1/arms")) == list(CONFIG["arms"])
+
+
+@pytest.mark.parametrize("depth", [50, 150, 300, 900, 5_000, 100_000])
+async def test_parameters_of_any_depth_are_refused(roomy: Service, depth: int) -> None:
+    nested = b'{"arms": {"x": {"kind": "bm25", "params": {"k1": ' + b"[" * depth + b"]" * depth + b"}}}}"
+    headers = {"content-type": "application/json"}
+    response = await roomy.client.put("/v1/arms", content=nested, headers=headers)
+    assert response.status_code == 400, response.text
+    assert len(response.content) < 2_000

@@ -87,7 +87,7 @@ def test_a_grid_makes_an_arm_of_every_combination_that_makes_a_difference() -> N
         ({"pipelines": [{"retrieval": ["bm25"], "prompt": ["breif"]}]}, "did you mean 'brief'"),
         ({"pipelines": [{"retrieval": ["bm25"]}, {"retrieval": ["bm25"]}]}, "is an arm already"),
         ({"pipelines": [{"retrieval": ["bm25"], "passages": [51]}]}, r"passages"),
-        ({"llms": {"default": LARGE}}, "llms: 'default' is not a valid name"),
+        ({"llms": {"default": LARGE}}, "llms: 'default' has a meaning already"),
         (
             {"prompts": {"x": {"with_passages": "none", "without_passages": "y"}}},
             r"\{passages\} was expected",

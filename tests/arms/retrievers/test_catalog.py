@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,13 @@ from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers.catalog import (
     KINDS,
+    MOST_LEVELS,
+    MOST_SEARCHES,
     ArmSpecError,
     arm_features,
     build_arm,
     closure,
+    described,
     embedded_by,
     embeddings_of,
     is_light,
@@ -27,7 +31,7 @@ from arms.retrievers.catalog import (
     same,
     validate_specs,
 )
-from arms.retrievers.kind import ArmSpec, Resources
+from arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
 
 SPECS = {
@@ -276,14 +280,74 @@ def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
     assert told["ds.threshold"] == pytest.approx(np.log(1.2))
 
 
-def test_a_lattice_of_fusions_is_checked_and_built_in_no_time(corpus: Corpus, tmp_path: Path) -> None:
-    specs = {"a0": ArmSpec(kind="none"), "b0": ArmSpec(kind="none")}
-    for level in range(1, 40):
-        below = {"arms": [f"a{level - 1}", f"b{level - 1}"]}
-        specs |= {f"{side}{level}": ArmSpec(kind="rrf", params=below) for side in "ab"}
+def lattice(levels: int, width: int = 2) -> dict[str, ArmSpec]:
+    """Return fusions of fusions: each of a level has all arms of the one below as members."""
+    specs = {f"a0-{n}": ArmSpec(kind="none") for n in range(width)}
+    for level in range(1, levels):
+        below = {"arms": [f"a{level - 1}-{n}" for n in range(width)]}
+        specs |= {f"a{level}-{n}": ArmSpec(kind="rrf", params=below) for n in range(width)}
+    return specs
+
+
+def test_a_lattice_of_fusions_is_built_as_far_as_its_searches_are_bounded(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    specs, top = lattice(MOST_LEVELS), f"a{MOST_LEVELS - 1}-0"  # 255 searches
     validate_specs(specs, {})
-    assert len(closure("a39", specs)) == 79
-    assert build_arm("a39", Resources(corpus, tmp_path, {}, specs)).name == "a39"
+    assert len(closure(top, specs)) == 2 * MOST_LEVELS - 1
+    arm = build_arm(top, Resources(corpus, tmp_path, {}, specs))
+    assert arm.search(Query("q"), 3) == Retrieval(steps=0)
+
+
+@pytest.mark.parametrize("inside_out", [False, True])
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (lattice(MOST_LEVELS + 1), rf"more than {MOST_LEVELS} levels|in {MOST_LEVELS + 1} levels"),
+        (lattice(5_000), rf"more than {MOST_LEVELS} levels|in {MOST_LEVELS + 1} levels"),
+        (lattice(3, width=16), rf"would search 273 times .* at most {MOST_SEARCHES} times"),
+    ],
+    ids=["deep", "very deep", "wide"],
+)
+def test_members_of_members_are_refused_in_no_time_where_they_search_too_often(
+    specs: dict[str, ArmSpec], message: str, inside_out: bool
+) -> None:
+    specs = specs if inside_out else dict(reversed(specs.items()))
+    with pytest.raises(ArmSpecError, match=message):
+        validate_specs(specs, {})
+
+
+def test_a_member_that_is_named_twice_searches_twice() -> None:
+    specs = {"none": ArmSpec(kind="none")}
+    for level, below in enumerate(["none", "r0", "r1"]):
+        specs[f"r{level}"] = ArmSpec(kind="rrf", params={"arms": [below] * 8})
+    with pytest.raises(ArmSpecError, match=r"arm 'r2' would search 585 times"):
+        validate_specs(specs, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "total"),
+    [
+        ("rrf", {"arms": ["none"] * 100_000}, "64 items after validation, not"),
+        ("learned_fusion", {"arms": ["none"] * 65}, "64 items after validation, not 65"),
+        ("ensemble", {"arms": ["none"] * 100_000}, "64 items after validation, not"),
+        ("cascade", {"stages": [["none"] * 100_000, ["a"]], "decider": "x"}, "100,001 arms: at most 64"),
+        ("cascade", {"stages": [["none"]] * 100_000, "decider": "x"}, "64 items after validation, not"),
+        ("cascade", {"stages": [["none"] * 32, ["a"] * 33], "decider": "x"}, "65 arms: at most 64"),
+    ],
+)
+def test_an_arm_of_too_many_members_is_refused_with_the_number_and_without_repeating_them(
+    kind: str, params: dict[str, Any], total: str
+) -> None:
+    with pytest.raises(ArmSpecError) as refusal:
+        described("a", ArmSpec(kind=kind, params=params))
+    assert total in str(refusal.value)
+    assert len(str(refusal.value)) < 1_000
+
+
+def test_an_arm_may_have_as_many_members_as_fit() -> None:
+    fused = ArmSpec(kind="rrf", params={"arms": ["none"] * MOST_MEMBERS})
+    validate_specs({"none": ArmSpec(kind="none"), "a": fused}, {})
 
 
 def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
