@@ -125,6 +125,24 @@ def check_stamp(at: float, now: float) -> None:
         )
 
 
+FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
+"""Beginning of the year 1 and end of the year 9999 in UTC, which a calendar has."""
+
+
+def require_date(at: float) -> float:
+    """Return seconds since the epoch that a calendar has a date for.
+
+    >>> require_date(0.0)
+    0.0
+
+    Raises:
+        ValueError: They are before the year 1 or after the year 9999 in UTC, or not a number.
+    """
+    if not FIRST <= at <= LAST:
+        raise ValueError("a time up to the year 9999 in UTC was expected")
+    return at
+
+
 def utc(at: float) -> str:
     """Format seconds since the epoch.
 

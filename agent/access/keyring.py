@@ -8,19 +8,20 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BeforeValidator,
     Field,
     StrictFloat,
     StrictInt,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 
 from agent.access.callers import OPEN, Caller, caller_scopes
 from agent.config import Key, Scope, sections
 from arms.secrets import secret_of
+from feedback.clock import require_date
 from feedback.log import Store
 from feedback.registry import KeyLimits, KeySettings, keys
 
@@ -35,7 +36,13 @@ def _no_seconds(value: object) -> object:
     return value
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(_no_seconds)]
+def _has_date(value: datetime) -> datetime:
+    """Refuse a time that is of another year in UTC than any calendar has."""
+    require_date(value.timestamp())
+    return value
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_no_seconds), AfterValidator(_has_date)]
 """A date and a time with a zone, in the form of ISO 8601."""
 
 
@@ -77,14 +84,6 @@ class NewKey(sections.KeyBase):
         if budgets != (self.budget_duration is not None):
             raise ValueError("a budget needs both an amount and budget_duration: 1d or 1mo")
         return self
-
-    @field_validator("expires")
-    @classmethod
-    def _can_be_shown(cls, expires: datetime | None) -> datetime | None:
-        try:
-            return expires and expires.astimezone(UTC)
-        except OverflowError:
-            raise ValueError("a time up to the year 9999 in UTC was expected") from None
 
     def settings(self, now: float) -> KeySettings:
         """Return what is stored of it at a time. Raises ValueError where it has expired already."""

@@ -24,9 +24,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from agent.config import AppConfig, parse
 from agent.jobs import BEAT_S, JobFailedError, ProgressCallback, StoppedError, environment_of_a_child
+from agent.spec import lines
 from arms.base import Progress
 from feedback.errors import LogUnavailableError, SupersededError, described
 from feedback.log import Store
@@ -137,7 +139,10 @@ def evaluate_here(
     from agent.evaluation.request import EvaluationRequest, refuse_untrusted
     from feedback.dataset import LogSource
 
-    asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
+    try:
+        asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
+    except ValidationError as error:  # of a row that no client of this version could submit
+        raise JobFailedError("; ".join(lines(error, EvaluationRequest))) from None
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
             refuse_untrusted(asked, config, store)

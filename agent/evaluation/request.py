@@ -21,6 +21,7 @@ from agent.evaluation.candidate_names import BASELINE, CandidateError, Candidate
 from agent.policies import FeatureSpec, PolicyError, describe, untrusted
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
+from feedback.clock import require_date
 from feedback.log import Store
 from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
 from feedback.registry import arm_sets, versions
@@ -37,7 +38,7 @@ def moment_of(value: object) -> datetime:
     """Parse a date, or a date and a time; UTC without a time zone.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: It is neither, or of another year in UTC than any calendar has.
 
     >>> moment_of("20260105").isoformat(), moment_of("2026-01-05T12:00+02:00").isoformat()
     ('2026-01-05T00:00:00+00:00', '2026-01-05T12:00:00+02:00')
@@ -47,7 +48,9 @@ def moment_of(value: object) -> datetime:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{value!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    require_date(found.timestamp())
+    return found
 
 
 Moment = Annotated[datetime, BeforeValidator(moment_of)]

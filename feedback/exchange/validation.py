@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from feedback.arrays import TOLERANCE
+from feedback.clock import require_date
 from feedback.events import Decision, Example
 
 
@@ -15,6 +16,7 @@ def problems(example: Example) -> Iterator[str]:
     yield from unlikely(example.decision)
     yield from _out_of_range(example)
     yield from _not_finite(example)
+    yield from _undated(example.decision)
 
 
 def unlikely(d: Decision) -> Iterator[str]:
@@ -64,6 +66,13 @@ def _out_of_range(example: Example) -> Iterator[str]:
     for name in cost.__slots__:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"
+
+
+def _undated(d: Decision) -> Iterator[str]:
+    try:
+        require_date(d.decided_at)
+    except ValueError as error:
+        yield f"decision.decided_at is {d.decided_at}: {error}"
 
 
 def _not_finite(example: Example) -> Iterator[str]:

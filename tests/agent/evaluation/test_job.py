@@ -1,12 +1,14 @@
 """An evaluation in a process of its own: it gives way to all others, and outlives nobody."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,18 @@ import psutil
 import pytest
 
 from agent.config import AppConfig, parse
-from agent.evaluation.job import CHILD, evaluate_apart, evaluate_here, handle_request, send_request
+from agent.evaluation.job import (
+    CHILD,
+    Evaluations,
+    evaluate_apart,
+    evaluate_here,
+    handle_request,
+    send_request,
+)
 from agent.jobs import JobFailedError, ProgressCallback, StoppedError
+from agent.learning import configuration_of
 from feedback.errors import LogUnavailableError
+from feedback.log import Store
 from feedback.registry import evaluations
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
@@ -107,6 +118,35 @@ def test_a_request_that_was_written_into_the_log_names_no_more_than_a_client(
 ) -> None:
     with pytest.raises(JobFailedError, match=refusal):
         evaluate_here(config, {"candidates": [candidate]}, lambda _done: None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "refusal"),
+    [
+        ({"until": "9999-12-31T23:59:59-23:59"}, "until: .*up to the year 9999 in UTC"),
+        ({"since": "0001-01-01T00:00:00+23:59"}, "since: .*up to the year 9999 in UTC"),
+        ({"until": [1]}, "until: .* is no date"),
+        ({"candidate": ["uniform"]}, "unknown key 'candidate'"),
+        ({"candidates": ["uniform"], "seed": "x"}, "seed: "),
+    ],
+)
+def test_a_row_that_no_client_could_submit_fails_in_words_and_the_next_one_is_run(
+    config: AppConfig, request_: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(config.database_url, config.reward.join)
+    digest = configuration_of(config)
+    rows = [evaluations.submit(store, digest, request, 1.0) for request in (request_, REQUEST)]
+    task = Evaluations(store, digest, "w", partial(evaluate_here, config))
+    for _ in range(2):
+        assert task.due(2.0)
+        task.run(threading.Event())
+    failed, done = (evaluations.find(store, row.seq) for row in rows)
+    assert failed is not None
+    assert re.search(refusal, failed.error or "")
+    assert done is not None
+    assert (failed.status, done.status) == (evaluations.State.FAILED, evaluations.State.DONE)
+    assert not [one for one in caplog.records if one.exc_info], "a traceback"
+    store.close()
 
 
 @pytest.mark.parametrize(
