@@ -222,6 +222,7 @@ class Replica:
             arm_timeout_s=limits.arm_timeout_s,
             llm_timeout_s=limits.llm_timeout_s,
             restricted=True,  # until the corpus was read
+            passages=arms.passages,
         )
         self.observer = Observer(config.observations, self.turns, self.log, self.chats, self.telemetry)
         self.turns.on_answer = self.observer.offer

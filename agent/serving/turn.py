@@ -7,7 +7,7 @@ It runs in a unit test without a cluster.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +47,15 @@ from arms.llm import Chunk, GeneratorError, prompts, writing
 from feedback.errors import described
 from feedback.events import Context, Cost, Decision, Execution, Status
 
+FindPassages = Callable[[Sequence[str]], Awaitable[Sequence[Passage]]]
+"""Ids -> those of these passages that are in the corpus. Raises ArmError."""
+
+
+async def no_passages(_: Sequence[str]) -> Sequence[Passage]:
+    """Return no passage: there is no corpus."""
+    return ()
+
+
 TOGETHER_S = 0.002
 """Seconds that a decision waits for a quick search, so that both are committed at once."""
 
@@ -72,6 +81,7 @@ class TurnLoop:
         former: Arms that were live before, for repeated requests that these answered.
         restricted: Whether any passage of the corpus is for some groups alone; such passages are found for
             callers of these groups, by arms that filter.
+        passages: Returns those of passages, by their ids, that are in the corpus. Raises ArmError.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
     """
 
@@ -90,6 +100,7 @@ class TurnLoop:
     recall: Recall = nothing
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     restricted: bool = False
+    passages: FindPassages = no_passages
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
 
     @property
@@ -364,10 +375,24 @@ class TurnLoop:
         k, found = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
         if found is None:
             found = await self._run_arm(arm, query, k, recorder)
-        if filtered and not all(permits(query.where, query.groups, one.metadata) for one in found.passages):
-            raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
+        if filtered:
+            await self._require_permitted(arm, query, found.passages)
         recorder.served, recorder.retrieval = arm, replace(found, passages=found.passages[:k])
         return recorder.retrieval
+
+    async def _require_permitted(self, arm: str, query: Query, found: Sequence[Passage]) -> None:
+        """Check what an arm found: by the corpus, and by the metadata that it returned.
+
+        The arm may have lost or changed the metadata; of a passage that is not in the corpus, such as one of
+        a search engine that others fill, it is all that is known.
+
+        Raises:
+            ArmError: A passage is not permitted, or the corpus is not at hand.
+        """
+        stored = await self.passages([one.id for one in found])
+        for one in (*stored, *found):
+            if not permits(query.where, query.groups, one.metadata):
+                raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
 
     async def _run_arm(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
         missing = recorder.arms[arm].backbones - query.embeddings.keys()

@@ -1,6 +1,7 @@
 """Nobody gets a passage, or what was written from it, that the groups of the key do not permit."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,41 @@ import httpx
 import orjson
 import pytest
 
+from agent.routers.answer_selector import open_selector
 from arms.base import Passage, Query, Retrieval
 from arms.corpus import ingest
-from arms.llm import Prompt, base
+from arms.llm import Chunk, Prompt, base, prompts
+from arms.models import Backbone
 from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from arms.retrievers.kind import DeciderSpec, Verdict
 from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.api.test_tenants import bearer
 from tests.agent.asking import CHAT, QUESTION, refused
-from tests.agent.fakes import FakeArms, Service
+from tests.agent.fakes import DIM, FakeArms, Service
+from tests.agent.trained_routers import kept
 
 ARMS: dict[str, Any] = {
     "bm25": {"kind": "bm25"},
     "short": {"kind": "bm25", "params": {"b": 0.1}},
     "rrf": {"kind": "rrf", "params": {"arms": ["bm25", "short"]}},
     "expand": {"kind": "expand", "params": {"arm": "bm25"}},
+    "learned": {"kind": "learned_fusion", "params": {"arms": ["bm25", "short"]}},
+    "selected": {
+        "kind": "ensemble",
+        "params": {
+            "arms": ["bm25", "short", "rrf"],
+            "select": "learned",
+            "router": "ROUTER",
+            "backbone": "tiny",
+            "form": "short",
+            "max_tokens": 32,
+        },
+    },
+    "cascade": {
+        "kind": "cascade",
+        "params": {"stages": [["none"], ["bm25"], ["learned"]], "decider": "/deciders/any"},
+    },
+    "none": {"kind": "none", "action": False},
     "server": {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}},
 }
 
@@ -51,13 +73,50 @@ class CorpusArms(FakeArms):
         source = folder / "source.jsonl"
         source.write_bytes(b"\n".join(map(orjson.dumps, LINES)))
         self.corpus = ingest(source, folder / "corpus")
-        specs = {name: ArmSpec.model_validate(spec) for name, spec in ARMS.items() if name != "server"}
-        have = Resources(self.corpus, folder / "indexes", {}, specs)
+        router = kept(
+            folder / "router",
+            "pointwise_xgboost",
+            ("bm25", "short", "rrf"),
+            writing=prompts.Writing(prompts.Form.SHORT, 400, 32),
+            stage="answered",
+            dims=0,
+        )
+        named = orjson.loads(orjson.dumps(ARMS).replace(b"ROUTER", str(router).encode()))
+        specs = {name: ArmSpec.model_validate(spec) for name, spec in named.items() if name != "server"}
+        self.prompts: list[str] = []
+        have = Resources(
+            self.corpus,
+            folder / "indexes",
+            {"tiny": Backbone(model=f"hashing:{DIM}")},
+            specs,
+            write=self.write,
+            open_selector=self.opened,
+        )
         prepare(have)
         self.built = {name: build_arm(name, have) for name in specs}
+        self.decided: list[Passage] = []
+        self.returned: Callable[[Passage], Passage] = lambda passage: passage
+
+    def write(self, prompt: Prompt) -> tuple[str, Chunk]:
+        self.prompts.append(" ".join(message["content"] for message in prompt.messages))
+        return "42", Chunk("42")
+
+    def opened(self, wanted: Any, /) -> Any:
+        """Open a trained selector; a decider goes on to the last stage and remembers what it saw."""
+        return self if isinstance(wanted, DeciderSpec) else open_selector(wanted)
+
+    k = 6
+
+    def decide(
+        self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
+    ) -> Verdict:
+        del question
+        self.decided += [passage for passages in found for passage in passages]
+        return Verdict(len(answers) - 1, 0.5, 1.0 if len(answers) < 3 else None, len(answers) < 3)
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
-        return self.built[arm].search(query, k)
+        found = self.built[arm].search(query, k)
+        return replace(found, passages=tuple(map(self.returned, found.passages)))
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         return self.corpus.passages(self.corpus.known(ids).values())
@@ -77,7 +136,7 @@ def echoing() -> base.ScriptedGenerator:
 
 def service_of(folder: Path, **changes: Any) -> Service:
     settings = {"arms": ARMS, "answering": {"cite": True, "passages": 6, "max_tokens": 2000}} | changes
-    limits = {"in_flight": 4, "passages": 30, "completion_tokens": 4000}
+    limits = {"in_flight": 4, "passages": 30, "completion_tokens": 4000, "arm_failures": 100}
     return Service(folder, echoing(), searched=CorpusArms(folder), limits=limits, **settings)
 
 
@@ -102,7 +161,7 @@ async def found(service: Service, who: str, **fields: Any) -> list[str]:
     return sorted({one["id"].split("-")[0] for one in response.json()["passages"]} - {"other"})
 
 
-@pytest.mark.parametrize("arm", ["bm25", "short", "rrf", "expand"])
+@pytest.mark.parametrize("arm", ["bm25", "short", "rrf", "expand", "learned", "selected", "cascade"])
 async def test_each_group_finds_its_own_passages_and_those_for_everybody(tenants: Service, arm: str) -> None:
     for _ in range(2):  # the second time from caches
         for who, expected in (
@@ -112,6 +171,65 @@ async def test_each_group_finds_its_own_passages_and_those_for_everybody(tenants
             ("both", ["acme", "all", "zeta"]),
         ):
             assert await found(tenants, who, model=f"arm/{arm}") == expected
+
+
+@pytest.mark.parametrize("arm", ["selected", "cascade"])
+async def test_what_is_trained_reads_and_writes_nothing_that_is_not_permitted(
+    tenants: Service, arm: str
+) -> None:
+    arms = tenants.arms
+    assert isinstance(arms, CorpusArms)
+    for who, hidden in (("acme", True), ("none", True), ("zeta", False)):
+        arms.prompts.clear()
+        arms.decided.clear()
+        await found(tenants, who, model=f"arm/{arm}")
+        read = " ".join((*arms.prompts, *(one.text for one in arms.decided)))
+        assert arms.prompts
+        assert (SECRET not in read) == hidden
+
+
+@pytest.mark.parametrize("arm", ["bm25", "rrf", "learned", "selected", "cascade"])
+@pytest.mark.parametrize(
+    "metadata", [{}, {"allowed_groups": ["acme"]}, {"allowed_groups": ["zeta", "acme"]}], ids=str
+)
+async def test_what_an_arm_returns_is_checked_against_the_corpus_and_not_its_own_words(
+    tenants: Service, arm: str, metadata: Any
+) -> None:
+    """The arm finds passages of zeta for everybody, and says that they are for all, or for acme."""
+    arms = tenants.arms
+    assert isinstance(arms, CorpusArms)
+    hidden = arms.corpus.passages(arms.corpus.known(["zeta-0"]).values())[0]
+    arms.returned = lambda passage: replace(passage, id=hidden.id, text=hidden.text, metadata=metadata)
+    for who in ("acme", "none"):
+        body = {"query": QUESTION, "model": f"arm/{arm}", "agent": {"return": ["passages"]}}
+        response = await post(tenants, who, "/v1/retrieve", body)
+        assert "does not permit" in refused(response, 502, "arm_failed")
+        assert SECRET not in response.text
+        answered = await post(tenants, who, "/v1/chat/completions", CHAT | {"model": f"arm/{arm}"})
+        assert SECRET not in answered.text
+
+
+async def test_a_passage_that_is_not_in_the_corpus_is_checked_by_what_the_arm_says_of_it(
+    tenants: Service,
+) -> None:
+    arms = tenants.arms
+    assert isinstance(arms, CorpusArms)
+    for groups, status in ((["zeta"], 502), (["acme"], 200)):
+        arms.returned = lambda passage, groups=groups: replace(
+            passage, id=f"elsewhere {passage.id}", metadata={"allowed_groups": groups}
+        )
+        response = await post(tenants, "acme", "/v1/retrieve", {"query": QUESTION, "model": "arm/bm25"})
+        assert response.status_code == status, response.text
+
+
+async def test_a_filter_is_checked_against_the_corpus_too(tenants: Service) -> None:
+    arms = tenants.arms
+    assert isinstance(arms, CorpusArms)
+    (other,) = arms.corpus.passages(arms.corpus.known(["all-2"]).values())
+    arms.returned = lambda passage: replace(passage, id=other.id, metadata={"year": 0})
+    agent = {"filters": {"type": "eq", "key": "year", "value": 0}}
+    body = {"query": QUESTION, "model": "arm/bm25", "agent": agent}
+    assert "does not permit" in refused(await post(tenants, "none", "/v1/retrieve", body), 502, "arm_failed")
 
 
 async def test_no_route_shows_what_is_not_permitted(tenants: Service) -> None:
