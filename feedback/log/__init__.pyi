@@ -2,7 +2,7 @@ from . import database, erasures, key_tables, listing, rollup_tables, rows, sche
 from .batch import Fact, FeedbackStatus, Receipt
 from .group_commit import GroupCommit
 from .open import SERVING_S, open_log
-from .store import Record, Store
+from .store import Record, Store, row_time
 
 __all__ = [
     "SERVING_S",
@@ -18,6 +18,7 @@ __all__ = [
     "listing",
     "open_log",
     "rollup_tables",
+    "row_time",
     "rows",
     "schema",
     "tables",

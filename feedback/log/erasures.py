@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from feedback.log import tables as t
 from feedback.log.rows import feedback_of
-from feedback.log.store import Store
+from feedback.log.store import Store, row_time
 from feedback.texts import without_texts
 
 DAY_S = 86_400.0
@@ -98,7 +98,8 @@ def _erase(store: Store, which: sa.ColumnElement[bool], scope: Scope, by: str, n
     new = ids.where(_d.erased.is_(None))
     with store.writing() as connection:
         _lock(connection)
-        row = {"at": now, "scope": scope.value, "by": by, **dict.fromkeys(_COUNTS, 0)}
+        at = row_time(connection, now)
+        row = {"at": at, "scope": scope.value, "by": by, **dict.fromkeys(_COUNTS, 0)}
         number = _recorded(connection, row)
         said = _f.decision_id.in_(ids) | (_f.decision_id.is_(None) & _f.episode_id.in_(episodes))
         counts = _overwrite(connection, number, which, _e.decision_id.in_(new), said, _o.decision_id.in_(new))

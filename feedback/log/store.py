@@ -78,6 +78,19 @@ class DrawSecret:
         return configured if seq is not None and seq <= self.after else f"{self.secret}/{configured}"
 
 
+def row_time(connection: sa.Connection, now: float) -> float:
+    """Return the time of a row beside the facts: now, or that of the newest fact if the clock is behind it.
+
+    A command may run on a machine whose clock was set back. To disable a key must be possible there too, so
+    nothing is refused, and rows are in the order of their times.
+
+    Args:
+        connection: Of a write transaction.
+        now: Seconds since the epoch.
+    """
+    return max(now, float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0))
+
+
 class Store:
     """The log in one database. Thread-safe; one instance a process.
 

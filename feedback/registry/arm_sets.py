@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import ConflictError
-from feedback.log import Store
+from feedback.log import Store, row_time
 from feedback.log import tables as t
 
 Arms = Mapping[str, Mapping[str, Any]]
@@ -137,7 +137,12 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
             return int(newest.seq)
         bringing, arms = None, base.arms
     configured = _digest({}) if newest is None else newest.configured
-    row = {"arms": arms, "configured": configured, "at": time.time(), "version": bringing}
+    row = {
+        "arms": arms,
+        "configured": configured,
+        "at": row_time(connection, time.time()),
+        "version": bringing,
+    }
     connection.execute(sa.insert(t.arm_sets), row)
     return int(connection.execute(_NEWEST).one().seq)
 
@@ -158,7 +163,7 @@ def _set_of(row: Any) -> ArmSet:
 
 
 def _insert(connection: sa.Connection, arms: Arms, configured: Arms) -> None:
-    row = {"arms": dict(arms), "configured": _digest(configured), "at": time.time()}
+    row = {"arms": dict(arms), "configured": _digest(configured), "at": row_time(connection, time.time())}
     connection.execute(sa.insert(t.arm_sets), row)
 
 
@@ -169,7 +174,8 @@ def _digest(arms: Arms) -> str:
 def switch(store: Store, arm: str, enabled: bool, now: float) -> None:
     """Record that an arm is switched on or off from now on."""
     with store.writing() as connection:
-        connection.execute(sa.insert(t.switches), {"arm": arm, "enabled": enabled, "at": now})
+        row = {"arm": arm, "enabled": enabled, "at": row_time(connection, now)}
+        connection.execute(sa.insert(t.switches), row)
 
 
 def disabled(store: Store) -> frozenset[str]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 import sqlalchemy as sa
 
 from feedback.errors import ProjectTakenError
-from feedback.log import Store
+from feedback.log import Store, row_time
 from feedback.log import key_tables as k
 from feedback.log import tables as t
 
@@ -112,11 +112,11 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
         LogUnavailableError: Nothing was written.
     """
     public_id, secret = secrets.token_hex(6), secrets.token_hex(24)
-    key = ApiKey(public_id, hash_of(secret), settings, now)
     chosen = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "limits"}
     with store.writing() as connection:
         _require_unused(connection, settings.project)
-        row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": now}
+        key = ApiKey(public_id, hash_of(secret), settings, row_time(connection, now))
+        row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": key.created_at}
         connection.execute(
             sa.insert(k.keys),
             {
@@ -151,7 +151,8 @@ def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
     with store.writing() as connection:
         found = {key.public_id: key for key in _read(connection)}.get(public_id)
         if found is not None and found.disabled_at is None:
-            connection.execute(sa.insert(k.disabled_keys), {"public_id": public_id, "at": now})
+            at = max(row_time(connection, now), found.created_at)
+            connection.execute(sa.insert(k.disabled_keys), {"public_id": public_id, "at": at})
             found = {key.public_id: key for key in _read(connection)}[public_id]
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import ChangedMeanwhileError
-from feedback.log import Store
+from feedback.log import Store, row_time
 from feedback.log import tables as t
 from feedback.registry import arm_sets
 from feedback.registry.runs import Run, State, update
@@ -145,6 +145,7 @@ def record(
                 raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
         if promotion.action is not Action.CANARY:
             row["arm_set"] = arm_sets.bring(connection, promotion.version, same)
+        row["at"] = row_time(connection, promotion.at)
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:
             ended = {"status": State.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
