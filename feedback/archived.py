@@ -25,6 +25,9 @@ PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "memory")
 
 DIGEST_CHARS = 32
 
+MOST_GROUP_BYTES = 1 << 30
+"""Bytes of a group, unpacked: a decision of the largest request has a megabyte of features."""
+
 _NAME = re.compile(r"([a-z0-9]{2,8})://[^\s:@]*/\d{12}-\d{12}-([0-9a-f]{32})\.parquet")
 
 
@@ -37,8 +40,17 @@ def resolved(seen: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     if MOVED not in seen:
         return seen
-    url, row = seen[MOVED]
-    found: Mapping[str, Any] = orjson.loads(_group(url, row // GROUP)[row % GROUP])
+    match seen[MOVED]:
+        case [str() as url, int() as row] if row >= 0:
+            texts = _group(url, row // GROUP)
+        case other:
+            raise LogGapError(f"{str(other)[:200]!r} names no row of an archive")
+    try:
+        found = orjson.loads(texts[row % GROUP])
+    except (IndexError, orjson.JSONDecodeError) as error:
+        raise LogGapError(f"row {row} of {url} holds no features: {error}") from None
+    if not isinstance(found, dict):
+        raise LogGapError(f"row {row} of {url} holds no features, but {type(found).__name__}")
     return found
 
 
@@ -67,8 +79,19 @@ _data = lru_cache(maxsize=4)(read_file)
 @lru_cache(maxsize=32)
 def _group(url: str, group: int) -> list[str]:
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 
-    file = parquet.ParquetFile(pa.BufferReader(_data(url)))
-    texts: list[str] = file.read_row_group(group, columns=["features"]).column(0).to_pylist()
+    try:
+        file = parquet.ParquetFile(pa.BufferReader(_data(url)), read_dictionary=["features"])
+        about = file.metadata.row_group(group) if group < file.num_row_groups else None
+        if about is None or about.num_rows > GROUP or about.total_byte_size > MOST_GROUP_BYTES:
+            raise LogGapError(f"{url} is no archive: rows {group * GROUP} and on are missing, or too large")
+        column = file.read_row_group(group, columns=["features"]).column(0).combine_chunks()
+        # of a dictionary, which may repeat a long text for each row
+        lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
+        if (compute.sum(lengths).as_py() or 0) > MOST_GROUP_BYTES:
+            raise LogGapError(f"{url} is no archive: rows {group * GROUP} and on are too large")
+        texts: list[str] = column.to_pylist()
+    except (pa.ArrowException, OSError, IndexError, AttributeError) as error:  # the last of other columns
+        raise LogGapError(f"{url} is no archive: {error}") from error
     return texts

@@ -9,6 +9,7 @@ An imported line has nothing else, so it becomes one metric without a cost.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -82,6 +83,10 @@ def _seconds(stamp: object) -> object:
         return stamp
     moment = datetime.fromisoformat(stamp)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+VERSION = re.compile(r"[0-9]{1,18}")
+"""A number of a version, which fits into 64 bits."""
 
 
 class _State(BaseModel):
@@ -164,6 +169,8 @@ def _decision(event: _Event, where: str) -> Decision:
     if event.ident is None or not isinstance(shown, list) or not shown:
         missing = "EventId" if event.ident is None else "c._multi"
         raise ExchangeError(f"{where}: {missing} is missing")
+    if not all(isinstance(action, dict) for action in shown):
+        raise ExchangeError(f"{where}: c._multi has an action that is no object")
     if "_slots" in context:
         raise LeftOut("several slots")
     if event.probabilities is None or len(event.probabilities) != len(shown):
@@ -229,7 +236,7 @@ def _policy(model: str) -> tuple[str, int]:
     (('vowpal', 7), ('imported', 0))
     """
     kind, _, version = model.rpartition("/")
-    return (kind, int(version)) if kind and version.isdecimal() else (IMPORTED, 0)
+    return (kind, int(version)) if kind and VERSION.fullmatch(version) else (IMPORTED, 0)
 
 
 def _embedding(document: object) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -36,6 +37,9 @@ SCHEMA = 1
 FORMAT = "armwise-log"
 
 UNFINISHED = ".unfinished"
+
+LONGEST_LINE = 64 << 20
+"""Bytes of a line, unpacked: a small compressed file may hold a line that no memory does."""
 
 
 class ExchangeError(ValueError):
@@ -151,7 +155,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=1):
+                if len(line) > LONGEST_LINE:
+                    raise ExchangeError(f"{path}, line {number}: it has more than {LONGEST_LINE:,} bytes")
                 if not line.isspace():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:

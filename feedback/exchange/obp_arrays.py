@@ -13,12 +13,13 @@
 Source: the keys of `BanditFeedback` in obp 0.5.
 """
 
+import math
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,21 @@ from feedback.exchange.obp_columns import Columns
 NEEDED = ("action", "reward", "pscore")
 
 READ = (*NEEDED, "arms", "n_actions", "position", "context", "pi_b")
+
+KINDS = {
+    **dict.fromkeys(("action", "n_actions", "position"), "iu"),
+    **dict.fromkeys(("reward", "pscore", "context", "pi_b"), "iufb"),
+    "arms": "USiu",
+}
+"""Kinds of the types of arrays, as numpy calls them."""
+
+MOST_BYTES = 4 << 30
+"""Bytes of all arrays together, which are read into memory: a packed file may be a thousand times smaller."""
+
+MOST_ARMS = 100_000
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, SyntaxError, TypeError, KeyError)
+"""What damaged archives and headers of arrays raise."""
 
 Array = NDArray[Any]
 
@@ -111,7 +127,7 @@ def read_arrays(
         ExchangeError: The file cannot be read, or its arrays do not fit each other.
     """
     arrays = _load(path)
-    arms, n = _arms(arrays, path), len(arrays["action"])
+    arms, n = _arms(arrays, path), arrays["action"].size
     _confirm(arrays, n, len(arms), path)
     context = arrays.get("context", np.zeros((n, 0)))
     seq = 0
@@ -161,30 +177,68 @@ def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[st
 def _load(path: Path) -> dict[str, Array]:
     """Return what is there of the arrays that are read."""
     arrays: dict[str, Array] = {}
+    left = MOST_BYTES
     try:
-        with np.load(path, allow_pickle=False) as file:
-            there = [name for name in READ if name in file.files]
-            for name in there:
-                try:
-                    arrays[name] = file[name]
-                except ValueError:  # obp writes None where there is but one position
-                    if name != "position":
-                        raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with zipfile.ZipFile(path) as packed:
+            there = {one.filename: one for one in packed.infolist()}
+            for name in READ:
+                if (member := there.get(f"{name}.npy")) is None:
+                    continue
+                with packed.open(member) as file:
+                    dtype, size = _header(file, member.file_size)
+                if dtype.hasobject and name == "position":  # obp writes None where there is but one position
+                    continue
+                if dtype.kind not in KINDS[name]:
+                    right = (
+                        "whole numbers"
+                        if KINDS[name] == "iu"
+                        else "texts"
+                        if "U" in KINDS[name]
+                        else "numbers"
+                    )
+                    raise ExchangeError(f"{path}: {name} must be {right}, got {dtype}")
+                if (left := left - size) < 0:
+                    raise ExchangeError(f"{path}: its arrays have more than {MOST_BYTES:,} bytes")
+                with packed.open(member) as file:
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, *_DAMAGED) as error:
+        if isinstance(error, ExchangeError):
+            raise
         raise ExchangeError(f"{path} cannot be read: {error}") from error
     if missing := [name for name in NEEDED if name not in arrays]:
         raise ExchangeError(f"{path}: {', '.join(missing)} is missing; found: {', '.join(arrays)}")
     return arrays
 
 
+def _header(file: IO[bytes], stored: int) -> tuple[np.dtype[Any], int]:
+    """Return the type of an array and its bytes, before they are read. Raises ValueError.
+
+    Args:
+        file: The array in the format of numpy.
+        stored: Bytes of the file, unpacked.
+    """
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"an array of format {version} was found; {', '.join(map(str, readers))} are read")
+    shape, _, dtype = readers[version](file)
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or (size > stored and not dtype.hasobject):
+        raise ValueError(f"an array of shape {shape} was declared, and {stored:,} bytes are there")
+    return dtype, size
+
+
 def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
     """Return the names of the arms: as the file has them, else their numbers."""
     if "arms" in arrays:
+        if arrays["arms"].ndim != 1 or len(arrays["arms"]) > MOST_ARMS:
+            shape = arrays["arms"].shape
+            raise ExchangeError(f"{path}: arms has the shape {shape}; at most ({MOST_ARMS},) was expected")
         return tuple(map(str, arrays["arms"]))
     action = arrays["action"]
-    if action.dtype.kind not in "iu":
-        raise ExchangeError(f"{path}: action must be whole numbers, got {action.dtype}")
-    known = arrays.get("n_actions", 1 + action.max(initial=0))
+    known: Any = arrays.get("n_actions", 1 + int(action.max(initial=0)))
+    if np.ndim(known) or not 1 <= known <= MOST_ARMS:
+        raise ExchangeError(f"{path}: n_actions is {known}; a number from 1 to {MOST_ARMS:,} was expected")
     return tuple(str(number) for number in range(int(known)))
 
 

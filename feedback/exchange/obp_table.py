@@ -8,18 +8,20 @@ A user feature that is a number in every row becomes a named feature, and any ot
 
 import csv
 import gzip
-import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
+
+from pydantic import BaseModel, ValidationError
 
 from feedback.events import Context, Decision
 from feedback.exchange.imported import IMPORTED, possible
-from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.jsonl import ExchangeError, explain
 from feedback.exchange.obp_columns import POSITION
 
 ITEMS = "item_context.csv"
@@ -28,8 +30,11 @@ NAMES = "armwise.json"
 
 USER, AFFINITY = "user_feature_", "user-item_affinity_"
 
-LONGEST = 1 << 30
-"""Characters of a field at most, where the csv module stops at 131,072: a question may be a document."""
+LONGEST = 64 << 20
+"""Characters of a field and of a line, where csv stops at 131,072: a question may be a document."""
+
+LARGEST_VERSION = 2**53
+"""Above, a number of a table is not exact."""
 
 FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
 """The columns before those of the user."""
@@ -60,13 +65,15 @@ class Table:
     def open(cls, folder: Path) -> "Table":
         """Open the tables of a folder. Raises ExchangeError."""
         plain, packed = (folder / f"{folder.name}{end}" for end in (".csv", ".csv.gz"))
-        path = plain if plain.exists() else packed
-        if not path.exists():
+        path = plain if plain.is_file() else packed
+        if not path.is_file():
             raise ExchangeError(f"{folder}: {plain.name} or {packed.name} was expected")
-        names = json.loads((folder / NAMES).read_text("utf-8")) if (folder / NAMES).exists() else {}
+        names = _names(folder / NAMES) if (folder / NAMES).exists() else {}
         column = _header(path, FIRST[1:])
         item = _header(folder / ITEMS, ("item_id",))["item_id"]
         ids = [row[item] for _, row in _rows(folder / ITEMS)]
+        if len(set(ids)) != len(ids):
+            raise ExchangeError(f"{folder / ITEMS} has an item twice")
         if len(arms := names.get("arms", ids)) != len(ids):
             raise ExchangeError(f"{folder / ITEMS} has {len(ids)} items, and {NAMES} names {len(arms)} arms")
         users = {name: at for name, at in column.items() if name.startswith(USER)}
@@ -110,11 +117,18 @@ class Table:
             probabilities=(p,),
             drawn=drawn,
             policy=IMPORTED,
-            version=int(self.number(line, row, "version")) if "version" in self.column else 0,
+            version=self._version(line, row) if "version" in self.column else 0,
             decided_at=at,
             deadline=at,
             floor=None,
         )
+
+    def _version(self, line: int, row: list[str]) -> int:
+        """Return the number of a version. Raises ExchangeError."""
+        number = self.number(line, row, "version")
+        if not 0 <= number <= LARGEST_VERSION:
+            raise self._error(line, f"version is {number:g}, which is the number of none")
+        return int(number)
 
     def _text(self, row: list[str], name: str) -> str:
         return row[self.column[name]] if name in self.column else ""
@@ -175,10 +189,36 @@ def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
             else path.open(encoding="utf-8", newline="") as file
         ):
             csv.field_size_limit(LONGEST)
-            table = csv.reader(file)
+            table = csv.reader(_lines(cast(TextIO, file), path))
             for row in table:
                 yield table.line_num, row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise ExchangeError(f"{path} cannot be read: {error}") from error
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Yield the lines of a file. Raises ExchangeError where one is too long."""
+    for line in iter(partial(file.readline, LONGEST + 1), ""):
+        if len(line) > LONGEST:
+            raise ExchangeError(f"{path} cannot be read: a line has more than {LONGEST:,} characters")
+        yield line
+
+
+class _Names(BaseModel):
+    """Contents of `armwise.json`."""
+
+    arms: tuple[str, ...]
+    features: tuple[str, ...]
+    positions: bool = True
+
+
+def _names(path: Path) -> Mapping[str, Any]:
+    """Return what items and columns are called. Raises ExchangeError."""
+    try:
+        return _Names.model_validate_json(path.read_bytes()).model_dump()
+    except ValidationError as error:
+        raise ExchangeError(f"{path}: {explain(error)}") from None
+    except OSError as error:
         raise ExchangeError(f"{path} cannot be read: {error}") from error
 
 

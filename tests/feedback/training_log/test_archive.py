@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyarrow import parquet
 
 from feedback import archived
 from feedback.dataset import read_log
@@ -182,3 +184,80 @@ def test_another_file_system_takes_the_archive(filled: Store) -> None:
     list(archive.archive(filled, "memory://old", filled.log_seq()))
     assert all(moved(filled))
     assert everything(filled) == before
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        None,
+        7,
+        [],
+        ["file:///x"],
+        ["file:///x", "0"],
+        [3, 0],
+        ["file:///x", -1],
+        ["file:///x", 0, 0],
+        {"url": "file:///x"},
+        ["http://a.example/000000000000-000000000009-" + "0" * 32 + ".parquet", 0],
+        ["simplecache::file:///000000000000-000000000009-" + "0" * 32 + ".parquet", 0],
+        ["file:///etc/passwd", 0],
+        ["file:///proc/self/environ#000000000000-000000000009-" + "0" * 32 + ".parquet", 0],
+    ],
+    ids=str,
+)
+def test_a_reference_that_a_row_forges_is_refused_and_is_no_traceback(reference: object) -> None:
+    with pytest.raises(LogGapError):
+        archived.resolved({"archived": reference})
+
+
+def forged(folder: Path, content: bytes) -> str:
+    """Store a file of any content under a name that fits it."""
+    name = f"{0:012}-{9:012}-{hashlib.sha256(content).hexdigest()[:32]}.parquet"
+    (folder / name).write_bytes(content)
+    return (folder / name).as_uri()
+
+
+def parquet_of(rows: list[Any], column: str = "features", group: int = 4) -> bytes:
+    file = pa.BufferOutputStream()
+    parquet.write_table(pa.table({column: rows}), file, row_group_size=group, compression="zstd")
+    return bytes(file.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        (b"", 0),
+        (b"PAR1" + b"\xff" * 100 + b"PAR1", 0),
+        (parquet_of(["{}"] * 4)[:-9], 0),
+        (parquet_of(["{}"] * 4, column="other"), 0),
+        (parquet_of(["{}"] * 2), 3),
+        (parquet_of(["{}"] * 4), 4),
+        (parquet_of(["{}"] * 4), 4 * 10**9),
+        (parquet_of(["{"] * 4), 0),
+        (parquet_of(["[" * 5000] * 4), 0),
+        (parquet_of([None] * 4), 0),
+        (parquet_of([1] * 4), 0),
+        (parquet_of(["{}"] * 400, group=400), 0),
+        (parquet_of(["[]"] * 4), 0),
+    ],
+    ids=range(13),
+)
+def test_a_file_that_fits_its_name_and_is_no_archive_is_refused(
+    tmp_path: Path, content: bytes, row: int
+) -> None:
+    with pytest.raises(LogGapError, match=r"archive|holds no features"):
+        archived.resolved({"archived": [forged(tmp_path, content), row]})
+
+
+def test_a_group_that_unpacks_to_more_than_fits_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = parquet_of(["{}" + " " * 10_000_000] * 4)
+    assert len(bomb) < 100_000
+    monkeypatch.setattr(archived, "MOST_GROUP_BYTES", 1 << 20)
+    with pytest.raises(LogGapError, match="too large"):
+        archived.resolved({"archived": [forged(tmp_path, bomb), 0]})
+    repeated = parquet_of(["{}" + " " * 400_000] * 4)  # once in the file, and four times in memory
+    with pytest.raises(LogGapError, match="too large"):
+        archived.resolved({"archived": [forged(tmp_path, repeated), 0]})
+    assert archived.resolved({"archived": [forged(tmp_path, parquet_of(['{"n": 1}'] * 4)), 3]}) == {"n": 1}
