@@ -92,6 +92,6 @@ def _group(url: str, group: int) -> list[str]:
         if (compute.sum(lengths).as_py() or 0) > MOST_GROUP_BYTES:
             raise LogGapError(f"{url} is no archive: rows {group * GROUP} and on are too large")
         texts: list[str] = column.to_pylist()
-    except (pa.ArrowException, OSError, IndexError, AttributeError) as error:  # the last of other columns
+    except (pa.ArrowException, OSError, IndexError, KeyError, AttributeError) as error:  # of other columns
         raise LogGapError(f"{url} is no archive: {error}") from error
     return texts
