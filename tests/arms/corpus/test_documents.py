@@ -305,3 +305,39 @@ def test_the_name_of_a_file_cannot_add_a_line_to_a_message(tmp_path: Path) -> No
     (tmp_path / "a\n..\x1b[31m.html").write_text("<p>Fine.")
     (record,) = open_source(tmp_path).records()
     assert [one.id for one in record.passages] == ["a\\n..\\x1b[31m.html#0"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mib", "seconds"),
+    [
+        (".html", 0, 10.0),
+        (".HTML", 1, 14.0),
+        (".htm", 31, 120.0),
+        (".pdf", 0, 10.0),
+        (".PDF", 1, 40.0),
+        (".docx", 4, 120.0),
+    ],
+)
+def test_a_small_document_may_hold_up_an_ingest_for_less_time_than_a_large_one(
+    tmp_path: Path, suffix: str, mib: int, seconds: float
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    with path.open("wb") as file:
+        file.truncate(mib << 20)
+    assert LIMITS.seconds_of(path) == seconds
+
+
+def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.html").write_text("<p " + " ".join(f"a{i}=b" for i in range(400_000)) + ">x")
+    (folder / "b.html").write_text("<p>Fine.")
+    (folder / "c.md").write_text("Fine too.")
+    (folder / "d.csv").write_text("id,text\n1,Also fine.\n")
+    quick = replace(LIMITS, base_seconds=5.0, html_seconds_per_mib=0.0)
+    monkeypatch.setattr(parsing.Parser.__init__, "__defaults__", (quick,))
+    corpus = ingest(folder, tmp_path / "corpus", skip_bad=True)
+    assert [one.id for one in corpus] == ["b.html#0", "c.md#0", "d.csv#1"]
+    assert corpus.skipped() == ["a.html: was not parsed within 5 s"]
