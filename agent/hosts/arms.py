@@ -34,6 +34,7 @@ def settings_of(config: AppConfig) -> ArmSettings:
         config.limits.arm_timeout_s,
         open_selector,
         config.trust,
+        config.llm,
     )
 
 

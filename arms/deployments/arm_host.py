@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,8 @@ from arms.base import UNUSED, Arm, ArmBuildError, ArmError, Passage, Query, Retr
 from arms.corpus import Corpus, CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
-from arms.llm import Chunk, Generator, Prompt, Write, blocking_writer
+from arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, base, blocking_writer
+from arms.llm.pricing import Prices, most_tokens
 from arms.models import Backbone, ModelNotFoundError
 from arms.retrievers import (
     ArmSpec,
@@ -67,6 +68,7 @@ class ArmSettings:
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
         open_selector: Opens what was trained for an arm.
         trust: Which arms may reach what; None where all of them are trusted.
+        prices: Prices of the language model that arms prompt.
     """
 
     source: str
@@ -76,6 +78,7 @@ class ArmSettings:
     limit_s: float
     open_selector: OpenTrained = kind.no_selector
     trust: Trust | None = None
+    prices: Prices = Prices()
 
 
 class ArmHost:
@@ -185,21 +188,24 @@ class ArmHost:
 
     async def _search(self, found: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
         tracing.enter(carried, query.text)
-        spent: list[Usage] = []
+        meter = _Meter()
         context = contextvars.copy_context()  # what the arm prompts and embeds is of the same turn
-        context.run(_SPENT.set, spent)
+        context.run(_METER.set, meter)
         try:
             done = await asyncio.get_running_loop().run_in_executor(
                 found.pool, context.run, found.searched, query, k
             )
-            return replace(done, usage=sum(spent, done.usage)) if spent else done
+            return replace(done, usage=sum(meter.spent, done.usage)) if meter.spent else done
+        except asyncio.CancelledError:
+            meter.abandoned = True  # the thread goes on, and may spend no more
+            raise
         except ArmError as error:
-            error.usage = sum(spent, UNUSED)
+            error.usage = sum(meter.spent, UNUSED)
             raise
         except Exception as error:
             logger.exception("arm %r failed", arm)
             failure = ArmError(f"{type(error).__name__}: {error}")
-            failure.usage = sum(spent, UNUSED)
+            failure.usage = sum(meter.spent, UNUSED)
             raise failure from error
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -244,7 +250,7 @@ class ArmHost:
             settings.backbones,
             {},
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
-            metered(blocking_writer(waiting, self._generator)),
+            metered(blocking_writer(waiting, self._generator), settings.prices),
             settings.open_selector,
             settings.trust,
         )
@@ -287,18 +293,47 @@ class _Built:
         return replace(self.arm.search(query, k), index_version=version)
 
 
-_SPENT: ContextVar[list[Usage] | None] = ContextVar("spent", default=None)
-"""What the language model has read and written for the search of the running thread."""
+@dataclass(slots=True)
+class _Meter:
+    """What the language model has read and written for a search.
+
+    Attributes:
+        spent: Usage of each call.
+        abandoned: Whether nobody waits for the search any more.
+    """
+
+    spent: list[Usage] = field(default_factory=list)
+    abandoned: bool = False
 
 
-def metered(write: Write) -> Write:
-    """Return a function that also counts what the language model reads and writes for a search."""
+_METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
+"""Of the search of the running thread."""
+
+
+def metered(write: Write, prices: Prices) -> Write:
+    """Return a function that also counts what the language model reads and writes for a search.
+
+    A call that ran out of time is counted with the most that it may have read and written. A search that
+    nobody waits for prompts no more.
+
+    Args:
+        write: Prompts the model.
+        prices: Prices of its tokens.
+    """
 
     def counted(prompt: Prompt) -> tuple[str, Chunk]:
-        text, last = write(prompt)
-        if (spent := _SPENT.get()) is not None:
-            counts = last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.usd
-            spent.append(Usage(*counts))
+        meter = _METER.get() or _Meter()
+        if meter.abandoned:
+            raise GeneratorError("nobody waits for this search any more")
+        try:
+            text, last = write(prompt)
+        except base.GeneratorTimeoutError:
+            read = sum(most_tokens(message["content"]) for message in prompt.messages)
+            usd = prices.usd_of(read, prompt.max_tokens)
+            meter.spent.append(Usage(read, prompt.max_tokens, 0, usd))
+            raise
+        counts = last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.usd
+        meter.spent.append(Usage(*counts))
         return text, last
 
     return counted

@@ -24,6 +24,7 @@ from arms.corpus import Corpus
 from arms.indexes.entity_names import Dictionary, Known, bare, distinct, known_names, normalised, title_names
 from arms.indexes.vectors import embedded_text
 from arms.llm import GeneratorError, Message, Prompt, Write, base, quotation
+from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 from arms.models import ModelNotFoundError, digest_of, locate
 
 
@@ -156,6 +157,10 @@ class Lister:
         "text writes it."
     )
     retry = "That is no JSON list of strings. Write the list alone; [] if the text has no name."
+    bound = Bound.of_call(system, max_tokens) * 2 + Bound(
+        read=max_tokens + most_tokens(retry) + 2 * MESSAGE_TOKENS
+    )
+    """Most that the names of a question have the model read and write."""
 
     def __init__(self, write: Write) -> None:
         prompts = hashlib.blake2b(f"{self.system}\0{self.retry}".encode(), digest_size=8)

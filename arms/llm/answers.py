@@ -6,7 +6,8 @@ Both write answers here, so that a router trained on the one fits the other.
 from dataclasses import dataclass
 
 from arms.llm.base import Chunk, Message, Write
-from arms.llm.prompts import Form, Writing, answer_of, fallback_prompt
+from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
+from arms.llm.prompts import ANSWER_ALONE, Form, Writing, answer_of, fallback_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,12 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
         return Answer(found.text, True, (last,))
     text, again = write(writing.asked(fallback_prompt(messages, text)))
     return Answer(answer_of(text, writing.form).text, False, (last, again))
+
+
+def answer_bound(writing: Writing) -> Bound:
+    """Return the most that `answer_to` has the model read and write."""
+    call = Bound.of_call(" ".join(writing.words), writing.max_tokens, words=writing.word_budget)
+    if writing.form is not Form.REASONING:
+        return call
+    again = writing.max_tokens + most_tokens(ANSWER_ALONE) + 2 * MESSAGE_TOKENS
+    return call * 2 + Bound(read=again)

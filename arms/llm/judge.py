@@ -22,13 +22,24 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage
 from arms.llm.base import Write
+from arms.llm.pricing import Bound
 from arms.llm.prompts import passage_block
 from arms.llm.quotation import ONLY_DATA, tagged
-from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
+from arms.llm.structured_output import (
+    StructuredCaller,
+    UnreadableError,
+    asking_bound,
+    json_values,
+    quoted,
+    read_object,
+)
 
 T = TypeVar("T")
 
 BEST_GRADE = 10
+
+TAGS = tagged("question", "") + tagged("answer", "")
+"""Surround what is graded."""
 
 LOW, HIGH = 1, 5
 """The worst and the best of the five scores."""
@@ -103,6 +114,18 @@ def grade(
         case += "\n" + tagged("answer", answer)
     found = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
     return Verdict(found, caller.tokens, caller.malformed)
+
+
+def grade_bound(rubric: Rubric[T], *, answer_tokens: int, word_budget: int, retries: int) -> Bound:
+    """Return the most that `grade` has the model read and write, for an answer of so many tokens."""
+    return asking_bound(
+        rubric.system + TAGS,
+        rubric.form,
+        rubric.max_tokens,
+        words=word_budget,
+        read=answer_tokens,
+        retries=retries,
+    )
 
 
 def prefer(

@@ -1,13 +1,98 @@
-"""What the tokens of a language model cost."""
+"""What the tokens of a language model cost, and how many a search may take at most."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, Field
 from typing_extensions import override
 
 from arms.llm.base import Chunk, Generator, Prompt
+
+BYTES_A_TOKEN, TOKENS_A_WORD = 3, 2
+"""Fewest bytes of a token, and most tokens of a word, in most texts."""
+
+MESSAGE_TOKENS = 8
+"""Tokens with which a chat template surrounds a message, at most in most of them."""
+
+MOST_TOKENS = 10**9
+"""Where the bound of a search ends: one that could take more runs out of time before."""
+
+
+def most_tokens(text: str) -> int:
+    """Estimate the most tokens of a text, for what is reserved before a model has counted them.
+
+    >>> most_tokens("a b c d e"), most_tokens("x" * 300), most_tokens("")
+    (5, 100, 0)
+    """
+    return max(len(text.split()), -(-len(text.encode(errors="replace")) // BYTES_A_TOKEN))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Most that a search has a language model read and write.
+
+    Attributes:
+        questions: How often the model reads the text that is searched for.
+        read: Tokens that it reads besides.
+        written: Tokens that it writes.
+    """
+
+    questions: int = 0
+    read: int = 0
+    written: int = 0
+
+    @classmethod
+    def of_call(
+        cls, instructions: str, written: int, *, words: int = 0, read: int = 0, messages: int = 2
+    ) -> "Bound":
+        """Return the bound of one call, which reads the question once.
+
+        Args:
+            instructions: Texts that are the same in every call.
+            written: Most tokens that the model writes.
+            words: Most words of passages that it reads.
+            read: Tokens of other texts that it reads.
+            messages: Messages of the prompt.
+
+        >>> Bound.of_call("Write a search query.", 32, words=100)
+        Bound(questions=1, read=223, written=32)
+        """
+        fixed = most_tokens(instructions) + MESSAGE_TOKENS * messages
+        return cls(1, fixed + TOKENS_A_WORD * words + read, written)
+
+    def __add__(self, other: "Bound") -> "Bound":
+        """Return the bound of both."""
+        return Bound(self.questions + other.questions, self.read + other.read, self.written + other.written)
+
+    def __mul__(self, times: int) -> "Bound":
+        """Return the bound of several such searches."""
+        return Bound(self.questions * times, self.read * times, self.written * times)
+
+    def searching(self, questions: int, read: int) -> "Bound":
+        """Return the bound of the same search for a longer or for another text.
+
+        Args:
+            questions: How often the text has the question; 0 for another text.
+            read: Tokens of the text besides.
+
+        >>> Bound(2, 10, 5).searching(1, 100)
+        Bound(questions=2, read=210, written=5)
+        """
+        return Bound(self.questions * questions, self.read + self.questions * read, self.written)
+
+    def tokens(self, question: str) -> tuple[int, int]:
+        """Return the most tokens that are read and written for a question.
+
+        >>> Bound(2, 10, 5).tokens("Why not?")
+        (16, 5)
+        """
+        read = self.questions * most_tokens(question) + self.read
+        return min(read, MOST_TOKENS), min(self.written, MOST_TOKENS)
+
+
+UNPROMPTED = Bound()
+"""Bound of a search that prompts no language model."""
 
 
 class Prices(BaseModel):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from arms.base import ArmError
 from arms.llm.base import Message, Prompt, Write
+from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 
 T = TypeVar("T")
 
@@ -99,6 +100,27 @@ class StructuredCaller:
             self.tokens,
             self.malformed,
         )
+
+
+COMPLAINT_TOKENS = 64
+"""What an error adds to the text that it quotes."""
+
+
+def asking_bound(system: str, form: str, max_tokens: int, *, words: int, read: int, retries: int) -> Bound:
+    """Return the most that `StructuredCaller.ask` has the model read and write.
+
+    Args:
+        system: The task.
+        form: The form of the output.
+        max_tokens: Most tokens of a text.
+        words: Most words of passages in the input of the task.
+        read: Tokens of other texts there, besides the question.
+        retries: Further attempts.
+    """
+    call = Bound.of_call(system + form, max_tokens, words=words, read=read)
+    # each attempt reads the texts before it, and what was wrong with them
+    wrong = 2 * max_tokens + COMPLAINT_TOKENS + most_tokens(form) + 2 * MESSAGE_TOKENS
+    return call * (1 + retries) + Bound(read=wrong) * (retries * (1 + retries) // 2)
 
 
 def quoted(text: str) -> str:

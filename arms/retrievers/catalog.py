@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from arms.base import Arm, ArmError, NoRetrieval, Progress
+from arms.llm.pricing import UNPROMPTED, Bound
 from arms.models import is_below
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import (
@@ -356,6 +357,30 @@ def filters(name: str, specs: Mapping[str, ArmSpec]) -> bool:
     (True, False)
     """
     return all(described(*part)[0].filters for part in closure(name, specs).items())
+
+
+def search_bound(name: str, specs: Mapping[str, ArmSpec]) -> Bound:
+    """Return the most that a search of an arm has the language model read and write. Raises ArmSpecError.
+
+    A class of the user's own, or a search elsewhere, is taken to prompt no model of this service.
+
+    >>> specs = {"b": ArmSpec(kind="bm25"), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
+    >>> search_bound("b", specs)
+    Bound(questions=0, read=0, written=0)
+    >>> fused = ArmSpec(kind="rrf", params={"arms": ["b", "v"]})
+    >>> search_bound("f", {**specs, "f": fused}).written
+    32
+    """
+
+    @cache  # a member of several arms is described once
+    def bound(name: str) -> Bound:
+        kind, params = described(name, _spec(name, specs))
+        if kind.bound is not None:
+            found: Bound = kind.bound(params, bound)
+            return found
+        return sum(map(bound, kind.members(params)), UNPROMPTED)
+
+    return bound(name)
 
 
 def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
 from arms.indexes import PassageVectors
-from arms.retrievers.kind import Kind, Members, Resources, of_members
+from arms.llm.pricing import TOKENS_A_WORD, Bound
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 REPEATED = 100
@@ -121,6 +122,15 @@ def _build(name: str, params: ExpandParams, have: Resources, member: Members) ->
     return Expand(name, base, params, vectors)
 
 
+def _bound(params: ExpandParams, member: BoundOf) -> Bound:
+    """Return the bound of a search for the question, and of one for a text that repeats its words.
+
+    A question of one word is repeated `REPEATED` times; rounding may double the number of words.
+    """
+    base = member(params.arm)
+    return base + base.searching(REPEATED, 2 * REPEATED * TOKENS_A_WORD)
+
+
 KIND = Kind(
     ExpandParams,
     _build,
@@ -130,4 +140,5 @@ KIND = Kind(
     light=True,
     filters=True,
     version=of_members,
+    bound=_bound,
 )

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
 from arms.corpus import Corpus
 from arms.llm import Chunk, Prompt, Write, WritingSpec, prompts
+from arms.llm.pricing import Bound
 from arms.models import Backbone, digest_backbone
 from arms.retrievers.new_arms import NewArms
 
@@ -32,6 +33,9 @@ DEFAULT_HOST = "Arms"
 
 Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
+
+BoundOf = Callable[[str], Bound]
+"""The name of an arm -> the most that one search of it has a language model read and write."""
 
 
 MOST_MEMBERS = 64
@@ -400,6 +404,8 @@ class Kind(Generic[P]):
         version: Return what reads the version of its index, members apart; empty for none of its own.
         draws: Whether the same search may find something else: by the seed of the query, or where a model
             fails without an error.
+        bound: Return the most that a search has the language model read and write, those of its members
+            included; None where it prompts none itself and searches each member once.
     """
 
     params: type[P]
@@ -418,6 +424,7 @@ class Kind(Generic[P]):
     filters: bool = False
     version: Callable[[P, Resources], ReadVersion] = unversioned
     draws: bool = False
+    bound: Callable[[P, BoundOf], Bound] | None = None
 
 
 def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:

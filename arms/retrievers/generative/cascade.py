@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Query, Retrieval, StageRun
 from arms.llm import Write, prompts
-from arms.retrievers.generative.ensemble import Answered, all_failed, answers_of
+from arms.retrievers.generative.ensemble import Answered, all_failed, answers_bound, answers_of
 from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages, of_members
 
 
@@ -131,5 +131,6 @@ KIND = Kind(
     filters=True,
     version=of_members,
     draws=True,
+    bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
 )
 """The expected steps are those of the first stage at most: how often it goes on is the decider's to know."""

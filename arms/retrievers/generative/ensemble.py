@@ -19,8 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.indexes import PassageVectors, Vectors
 from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts, quotation
+from arms.llm.answers import answer_bound
+from arms.llm.pricing import MESSAGE_TOKENS, UNPROMPTED, Bound, most_tokens
 from arms.retrievers.kind import (
     AnswerSelector,
+    BoundOf,
     Kind,
     MemberNames,
     Members,
@@ -44,6 +47,9 @@ SELECT_TOKENS = 8
 """Room for a number and a word before it."""
 
 SELECT_ATTEMPTS = 2
+
+NUMBER_TOKENS = 4
+"""Of the number before an answer in the list that is selected from."""
 
 
 class EnsembleParams(BaseModel):
@@ -281,6 +287,22 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
     return Ensemble(name, [member(other) for other in params.arms], params, have.write, learned)
 
 
+def answers_bound(arms: Sequence[str], writing: prompts.Writing, member: BoundOf) -> Bound:
+    """Return the most that `answers_of` these arms has the model read and write."""
+    return sum(map(member, arms), UNPROMPTED) + answer_bound(writing) * len(arms)
+
+
+def _bound(params: EnsembleParams, member: BoundOf) -> Bound:
+    """Return the bound of the members' searches and answers, and of the selection by the model."""
+    answers = answers_bound(params.arms, params.writing, member)
+    if params.select != "llm":
+        return answers
+    listed = len(params.arms) * (params.max_tokens + NUMBER_TOKENS)
+    call = Bound.of_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
+    again = SELECT_TOKENS + most_tokens(AGAIN) + 2 * MESSAGE_TOKENS
+    return answers + call * SELECT_ATTEMPTS + Bound(read=again) * (SELECT_ATTEMPTS - 1)
+
+
 KIND = Kind(
     EnsembleParams,
     _build,
@@ -292,4 +314,5 @@ KIND = Kind(
     filters=True,
     version=of_members,
     draws=True,
+    bound=_bound,
 )

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Prompt, prompts
+from arms.llm.pricing import Bound
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import Kind, Members, Resources, of_members
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 SYSTEM = """\
@@ -125,6 +126,13 @@ def _build(name: str, params: MultistepParams, have: Resources, member: Members)
     return Multistep(name, member(params.arm), params, have.write, have.embed)
 
 
+def _bound(params: MultistepParams, member: BoundOf) -> Bound:
+    """Return the bound of a search for the question, and of a call and a search for each further step."""
+    call = Bound.of_call(SYSTEM + ASK, params.max_tokens, words=params.word_budget)
+    base = member(params.arm)
+    return base + (call + base.searching(0, params.max_tokens)) * (params.max_steps - 1)
+
+
 KIND = Kind(
     MultistepParams,
     _build,
@@ -134,4 +142,5 @@ KIND = Kind(
     embeds_texts=True,
     filters=True,
     version=of_members,
+    bound=_bound,
 )

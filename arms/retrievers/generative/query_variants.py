@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Query, Retrieval
 from arms.llm import Prompt, prompts, quotation
+from arms.llm.pricing import Bound
 from arms.retrievers.fusion import fuse
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import Kind, Members, Resources, of_members
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
 from arms.tokenizer import words
 
 VARIANT_WORDS = 200
@@ -140,6 +141,15 @@ def _build(name: str, params: QueryVariantsParams, have: Resources, member: Memb
     return QueryVariants(name, member(params.arm), params, have.write, have.embed)
 
 
+def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
+    """Return the bound of one call, and of a search for the question and for each text that it writes."""
+    call = Bound.of_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", params.max_tokens)
+    base = member(params.arm)
+    if params.way == "hyde":
+        return call + base.searching(1, params.max_tokens)
+    return call + base + base.searching(0, params.max_tokens) * params.most
+
+
 KIND = Kind(
     QueryVariantsParams,
     _build,
@@ -149,4 +159,5 @@ KIND = Kind(
     embeds_texts=True,
     filters=True,
     version=of_members,
+    bound=_bound,
 )

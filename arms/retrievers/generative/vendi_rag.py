@@ -10,9 +10,11 @@ from pydantic import Field
 
 from arms.base import Arm, ArmError, Query, Retrieval
 from arms.llm import GeneratorError, Message, Prompt, Write, judge, prompts
+from arms.llm.answers import answer_bound
+from arms.llm.pricing import Bound
 from arms.retrievers import vendi
 from arms.retrievers.dense import prepare_index
-from arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
 
 Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
@@ -107,6 +109,11 @@ class VendiRag:
         )
 
 
+def _diversities(params: VendiRagParams) -> set[float]:
+    """Return all diversities that a grade can lead to."""
+    return {params.diversity, *(tenth / 10 for tenth in range(11))}
+
+
 def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRag:
     own = params.model_dump(include=set(vendi.VendiParams.model_fields))
 
@@ -114,10 +121,21 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
         tuned = vendi.VendiParams.model_validate({**own, "diversity": diversity})
         return vendi.KIND.build(name, tuned, have, member)
 
-    # all diversities that a grade can lead to; they share their first stage
-    diversities = {params.diversity, *(tenth / 10 for tenth in range(11))}
-    arms = {diversity: arm(diversity) for diversity in diversities}
+    # they share their first stage
+    arms = {diversity: arm(diversity) for diversity in _diversities(params)}
     return VendiRag(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
+
+
+def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
+    """Return the bound of an answer and of its judge in each round: no diversity is tried twice."""
+    writing = prompts.Writing(prompts.Form.DIRECT, params.word_budget, params.max_tokens)
+    graded = judge.grade_bound(
+        judge.ANSWER,
+        answer_tokens=params.max_tokens,
+        word_budget=params.word_budget,
+        retries=params.retries,
+    )
+    return (answer_bound(writing) + graded) * min(params.rounds, len(_diversities(params)))
 
 
 KIND = Kind(
@@ -130,4 +148,5 @@ KIND = Kind(
     filters=True,
     version=of_corpus,
     draws=True,
+    bound=_bound,
 )
