@@ -8,31 +8,42 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-
-import orjson
 
 from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.serving import Ask, Decided, Finished, Replica, TurnError, choices, messages, paced
+from agent.serving import Ask, Decided, Finished, Most, Replica, TurnError, choices, messages, paced
 from agent.telemetry import log_turn
 from arms.base import Retrieval
+from arms.filters import permits
+from arms.llm.pricing import UNPROMPTED
 from feedback.errors import ConflictError
 from feedback.events import Cost, Execution, Status
 from feedback.log import Record
 
-Open = Callable[[list[messages.Commit]], Awaitable[AsyncGenerator[messages.Event, None]]]
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A turn that is about to begin.
+
+    Attributes:
+        events: Its events.
+        most: The most that it may cost; None where it costs nothing, and is answered from the log.
+    """
+
+    events: AsyncGenerator[messages.Event, None]
+    most: Most | None
+
+
+Open = Callable[[list[messages.Commit]], Awaitable[Opening]]
 """Opens a turn; the commit of its decision is added to the list as soon as it is queued."""
 
 LOADING = "the arms, the model or the policy are not loaded yet"
 
 SHARE_OF_A_KEY = 0.75
 """Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
-
-CHARACTERS_A_TOKEN, TOKENS_A_WORD = 3, 2
-"""Fewest characters of a token, and most tokens of a word, in most texts."""
 
 
 async def admitted(
@@ -58,8 +69,9 @@ async def admitted(
     served, log = "", partial(log_turn, replica.config.telemetry, replica.point, caller.key)
     replica.under_way[ask.decision_id] = caller.key
     try:
-        await replica.quota.book(caller, replica.booking(ask.decision_id), *_most(replica, ask))
-        async with aclosing(_placed(replica, ask, partial(open_turn, commits))) as turn:
+        async with asyncio.timeout_at(deadline):
+            opened = await _booked(replica, caller, ask, partial(open_turn, commits))
+        async with aclosing(_placed(replica, ask, opened)) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
@@ -89,7 +101,7 @@ async def admitted(
         raise replace(failure, decision_id=kept, final=final) from error
     finally:
         replica.under_way.pop(ask.decision_id, None)
-        _release_undecided(replica, ask, commits)
+        replica.quota.release(replica.booking(ask.decision_id))  # unless it was charged
 
 
 @asynccontextmanager
@@ -116,37 +128,6 @@ async def place(replica: Replica, caller: Caller, tokens: int) -> AsyncIterator[
         replica.quota.release(name)
 
 
-def _most(replica: Replica, ask: Ask) -> tuple[int, float]:
-    """Return the most tokens, and the most USD, that the language model is likely to take for a turn."""
-    if not ask.messages:
-        return 0, 0.0
-    characters = sum(len(message["content"]) for message in ask.messages)
-    characters += len(orjson.dumps((dict(ask.options), [m.get("tool_calls") for m in ask.messages])))
-    turns, most, dearest = replica.turns, 0, 0.0
-    for name, info in turns.arms.items():
-        if name != (ask.forced or name) or (ask.allowed is not None and name not in ask.allowed):
-            continue
-        how = info.answering
-        read = characters // CHARACTERS_A_TOKEN + TOKENS_A_WORD * how.word_budget
-        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
-        most = max(most, read + written)
-        dearest = max(dearest, turns.models[how.llm].usd_of(read, written))
-    return most, dearest
-
-
-def _release_undecided(replica: Replica, ask: Ask, commits: list[messages.Commit]) -> None:
-    """Return what was reserved for a turn unless it is decided, as its execution is charged then."""
-
-    def release(commit: messages.Commit) -> None:
-        if commit.cancelled() or commit.exception() is not None:
-            replica.quota.release(replica.booking(ask.decision_id))
-
-    if commits:
-        commits[-1].add_done_callback(release)
-    else:
-        replica.quota.release(replica.booking(ask.decision_id))
-
-
 def _require_room(replica: Replica, caller: Caller, name: str) -> None:
     """Refuse a turn, or other work, for which the replica has no room. Raises ApiError."""
     if not replica.decides:
@@ -164,11 +145,21 @@ def _require_room(replica: Replica, caller: Caller, name: str) -> None:
         raise in_progress(name)
 
 
+async def _booked(
+    replica: Replica, caller: Caller, ask: Ask, open_turn: Callable[[], Awaitable[Opening]]
+) -> AsyncGenerator[messages.Event, None]:
+    """Open a turn, reserve the most that it may cost, and return its events."""
+    opening = await open_turn()
+    if (most := opening.most) is not None:
+        await replica.quota.book(caller, replica.booking(ask.decision_id), most.tokens, most.usd)
+    return opening.events
+
+
 async def _placed(
-    replica: Replica, ask: Ask, open_turn: Callable[[], Awaitable[AsyncGenerator[messages.Event, None]]]
+    replica: Replica, ask: Ask, events: AsyncGenerator[messages.Event, None]
 ) -> AsyncGenerator[messages.Event, None]:
     """Yield the events of a turn, which holds a place of the language model where it needs one."""
-    async with replica.chats.hold() if ask.messages else nullcontext(), aclosing(await open_turn()) as turn:
+    async with replica.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
         async for event in turn:
             yield event
 
@@ -194,17 +185,47 @@ def _remaining_s(replica: Replica, record: Record) -> float:
     return record.decision.decided_at + replica.config.limits.answer_s - replica.decider.clock()
 
 
-async def repeated(replica: Replica, ask: Ask, record: Record) -> AsyncGenerator[messages.Event, None]:
-    """Yield the events of the earlier turn, as the log has them.
+async def repeated(replica: Replica, ask: Ask, record: Record) -> Opening:
+    """Return the earlier turn, as the log has it.
+
+    Where a search may cost something, its passages are looked up by the ids in the log. They are searched
+    again, and that is charged, where the corpus lacks one or the request reads the scores of the arm.
 
     Raises:
         ApiError: It was another request, has not ended, or has failed.
+        ArmError: The corpus cannot be read.
     """
     execution = _execution_of(replica, ask, record)
+    served = execution.served or record.decision.drawn
     if ask.actions:
-        yield Decided(record.decision, Retrieval(steps=0), record.decision.drawn)
+        kept: Retrieval | None = Retrieval(steps=0)
     else:
-        yield await replica.turns.again(ask, record.decision, execution)
+        kept = await _kept(replica, ask, served, execution)
+    decided = None if kept is None else Decided(record.decision, kept, served)
+    most = None if decided else replica.turns.most_again(ask, served)
+    return Opening(_repeating(replica, ask, record, execution, decided), most)
+
+
+async def _kept(replica: Replica, ask: Ask, served: str, execution: Execution) -> Retrieval | None:
+    """Return the passages of an earlier turn from the corpus; None where they are to be searched again.
+
+    Their scores are not in the log: a passage has 1 / rank.
+    """
+    if ask.by_score or replica.turns.known[served].bound == UNPROMPTED:
+        return None
+    found = {passage.id: passage for passage in await replica.passages(execution.passages)}
+    if not found.keys() >= {*execution.passages}:
+        return None
+    ranked = (found[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
+    permitted = tuple(one for one in ranked if permits(ask.where, ask.groups, one.metadata))
+    return Retrieval(permitted, steps=0, index_version=execution.index_version)
+
+
+async def _repeating(
+    replica: Replica, ask: Ask, record: Record, execution: Execution, decided: Decided | None
+) -> AsyncGenerator[messages.Event, None]:
+    """Yield the events of an earlier turn, whose passages are searched again where they were not kept."""
+    yield decided or await replica.turns.again(ask, record.decision, execution)
     # The log holds no finish reason of a text: one of the greatest length allowed was cut.
     how = replica.turns.known[execution.served or record.decision.drawn].answering
     cut = bool(ask.messages) and execution.cost.completion_tokens >= (ask.max_tokens or how.max_tokens)

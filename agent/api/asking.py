@@ -198,16 +198,18 @@ async def events_of(
     Ids are shown as the caller knows them.
     """
 
-    async def opened(commits: list[messages.Commit]) -> AsyncGenerator[messages.Event, None]:
+    async def opened(commits: list[messages.Commit]) -> admission.Opening:
         loop = replica.turns
         record = None if key is None else await asyncio.to_thread(replica.store.record, ask.decision_id)
         if record is None:
             admission.require_eligible(replica, ask)
-            return loop.rank(ask, commits.append) if ask.actions else loop.turn(ask, commits.append)
+            turn = loop.rank if ask.actions else loop.turn
+            return admission.Opening(turn(ask, commits.append), loop.most(ask))
         if admission.was_cut_off(replica, ask, record):
             admission.require_known(replica, ask, record.decision.drawn, "decided on")
-            return loop.resume(ask, record.decision, commits.append)
-        return admission.repeated(replica, ask, record)  # also where an arm was switched off since
+            resumed = loop.resume(ask, record.decision, commits.append)
+            return admission.Opening(resumed, loop.most_to_resume(ask, record.decision))
+        return await admission.repeated(replica, ask, record)  # also where an arm was switched off since
 
     tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
     try:

@@ -1,6 +1,7 @@
 from . import arms, choices, execution, messages, probe
 from .decide import Decider, context_of
 from .messages import ArmInfo, Ask, Decided, Finished, TurnError
+from .pricing import Most
 from .replica import Replica
 from .telemetry import PointState, Telemetry
 from .turn import TurnLoop, paced
@@ -11,6 +12,7 @@ __all__ = [
     "Decided",
     "Decider",
     "Finished",
+    "Most",
     "PointState",
     "Replica",
     "Telemetry",

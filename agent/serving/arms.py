@@ -70,6 +70,7 @@ def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
             options=llm_catalog.options_of(config.models[how.llm]),
             cached=spec.cache,
             searched=index_version.search_digest(name, config.arms),
+            bound=catalog.search_bound(name, config.arms),
         )
         for name, spec in config.actions.items()
         for how in [config.answering_of(name)]

@@ -8,9 +8,10 @@ from functools import partial
 
 from agent.serving.choices import Choices
 from agent.serving.messages import ArmInfo, Commit, Log
-from agent.serving.probe import UNPROBED, Probes, unexplained
+from agent.serving.pricing import Spending
+from agent.serving.probe import UNPROBED, Probes
 from arms.base import UNUSED, Retrieval, Usage
-from arms.llm import Chunk, base, writing
+from arms.llm import Chunk, base
 from feedback.errors import LogUnavailableError, described
 from feedback.events import Cost, Decision, Execution, Status
 
@@ -35,7 +36,8 @@ class TurnRecorder:
         decision: What is carried out.
         arms: What is known of the arms, the same for the whole turn.
         depth: Fewest passages to search for: as many as the router of the turn reads.
-        probes: Searches before the draw, whose costs are added to the four below.
+        probes: Searches before the draw, whose steps and seconds are added to those below.
+        spending: What all searches have spent, those before the draw included, and models that failed.
         served: The arm whose passages are used; None before one has answered.
         retrieval: What it found.
         written: By the language model so far; None without one.
@@ -44,9 +46,7 @@ class TurnRecorder:
         pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
         read: About the tokens that the model was given.
         usd_of: Price of tokens read and written, where the last chunk never came.
-        spent: What models read and wrote that write no more, by name: for arms, and where one failed.
         steps: Rounds of retrieval.
-        tokens: Read to find passages, by models that are not known here.
         retrieval_s: Seconds in arms.
         llm_s: Seconds in language models.
         llm_until: When they must have ended, by the event loop's clock; 0 before the first one begins.
@@ -57,6 +57,7 @@ class TurnRecorder:
     arms: Mapping[str, ArmInfo]
     depth: int = 0
     probes: Probes = UNPROBED
+    spending: Spending = field(default_factory=Spending)
     served: str | None = None
     retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
     written: Choices | None = None
@@ -65,9 +66,7 @@ class TurnRecorder:
     pieces: int = 0
     read: int = 0
     usd_of: Callable[[int, int], float] = lambda *_: 0.0
-    spent: dict[str, Usage] = field(default_factory=dict)
     steps: int = 0
-    tokens: int = 0
     retrieval_s: float = 0.0
     llm_s: float = 0.0
     llm_until: float = 0.0
@@ -77,17 +76,6 @@ class TurnRecorder:
     def answer(self) -> str | None:
         """What the log keeps of the answer so far; None without a language model."""
         return None if self.written is None else self.written.recorded
-
-    def found(self, retrieval: Retrieval) -> None:
-        """Add the costs of a search."""
-        self.steps += retrieval.steps
-        self.tokens += unexplained(retrieval)
-        self.spend(writing.DEFAULT, retrieval.usage)
-
-    def spend(self, model: str, usage: Usage) -> None:
-        """Add what a language model read and wrote."""
-        if usage != UNUSED:
-            self.spent[model] = self.spent.get(model, UNUSED) + usage
 
     def begin(self, model: str, read: int, usd_of: Callable[[int, int], float]) -> None:
         """Begin an answer.
@@ -102,7 +90,7 @@ class TurnRecorder:
 
     def abandon(self, error: Exception) -> None:
         """Charge an answer in whose place another model writes one."""
-        self.spend(self.model, self._answered(left=_timed_out(error)))
+        self.spending.add(self.model, self._answered(left=_timed_out(error)))
         self.model, self.usage, self.pieces = "", Chunk(), 0
 
     def _answered(self, *, left: bool) -> Usage:
@@ -119,13 +107,9 @@ class TurnRecorder:
 
     def _by_model(self, *, left: bool) -> dict[str, Usage]:
         """Return what each language model read and wrote in the turn."""
-        own = self._answered(left=left)
-        parts = [*self.spent.items(), (self.model, own), (writing.DEFAULT, self.probes.usage)]
-        found: dict[str, Usage] = {}
-        for model, usage in parts:
-            if usage != UNUSED:
-                found[model] = found.get(model, UNUSED) + usage
-        return found
+        every = Spending(dict(self.spending.by_model))
+        every.add(self.model, self._answered(left=left))
+        return every.by_model
 
     def note(self, chunk: Chunk) -> None:
         """Add a chunk of the answer."""
@@ -159,7 +143,7 @@ class TurnRecorder:
             status=status,
             cost=Cost(
                 steps=self.probes.steps + self.steps,
-                prompt_tokens=total.prompt_tokens + self.probes.tokens + self.tokens,
+                prompt_tokens=total.prompt_tokens + self.spending.tokens,
                 completion_tokens=total.completion_tokens,
                 retrieval_s=self.probes.seconds + self.retrieval_s,
                 llm_s=self.llm_s,

@@ -18,11 +18,13 @@ class Model:
         generator: Writes answers.
         usd_of: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
+        hedged: Whether a prompt is sent twice where its first words take long; both are charged.
     """
 
     generator: Generator
     usd_of: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
+    hedged: bool = False
 
 
 def prompt_of(

@@ -10,6 +10,7 @@ from agent.serving.probe import Scorer
 from arms.base import Retrieval
 from arms.filters import Comparison, Compound
 from arms.llm import Chunk, Message, writing
+from arms.llm.pricing import UNPROMPTED, Bound
 from feedback.events import Decision, Execution, Status
 
 
@@ -110,6 +111,7 @@ class Ask:
         user_digest: What the log keeps of the end user; None for nobody.
         where: What the metadata of every passage fulfils; None for any.
         groups: The caller's, for passages that are for some groups alone.
+        by_score: Whether passages are selected by their scores, which the log does not keep.
     """
 
     decision_id: str
@@ -137,6 +139,7 @@ class Ask:
     user_digest: str | None = None
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
+    by_score: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class ArmInfo:
         cached: Whether what it finds is kept.
         searched: Hash of what it searches and how: arms that have it in common find the same; empty where
             that is not known.
+        bound: Most that a search has the language model read and write.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -183,3 +187,4 @@ class ArmInfo:
     options: frozenset[str] | None = None
     cached: bool = False
     searched: str = ""
+    bound: Bound = UNPROMPTED

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import UNUSED, ArmError, Query, Retrieval, Usage
+from arms.base import UNUSED, ArmError, Query, Retrieval
 
 Embeddings = Mapping[str, NDArray[np.float32]]
 
@@ -75,18 +75,6 @@ class Probes:
     def steps(self) -> int:
         """Rounds of retrieval of all of them."""
         return sum(retrieval.steps for retrieval in self.found.values())
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that all of them spent on language models, besides those of `usage`."""
-        return sum(map(unexplained, self.found.values()))
-
-    @property
-    def usage(self) -> Usage:
-        """What the language model of this service read and wrote for all of them."""
-        errors = dict.fromkeys(self.failed.values())  # arms that search the same fail together
-        failed = (error.usage for error in errors if isinstance(error, ArmError))
-        return sum((*(retrieval.usage for retrieval in self.found.values()), *failed), UNUSED)
 
     def of(self, arm: str) -> Retrieval | None:
         """Return what an arm found, None when it did not search. Raises what it failed with."""

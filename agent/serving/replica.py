@@ -90,7 +90,12 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
         generators: Those that write, by the same names.
     """
     return {
-        name: Model(generators[name], spec.usd_of, catalog.options_of(spec))
+        name: Model(
+            generators[name],
+            spec.usd_of,
+            catalog.options_of(spec),
+            isinstance(spec, catalog.OpenAISpec) and spec.hedge_after is not None,
+        )
         for name, spec in config.models.items()
     }
 
@@ -215,7 +220,7 @@ class Replica:
             recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
             models=models_of(config, generators),
             templates=config.templates,
-            log=CountedLog(self.log, self.telemetry, self._charge),
+            log=CountedLog(self.log, self.telemetry),
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
@@ -223,6 +228,7 @@ class Replica:
             llm_timeout_s=limits.llm_timeout_s,
             restricted=True,  # until the corpus was read
             passages=arms.passages,
+            charge=self._charge,
         )
         self.observer = Observer(config.observations, self.turns, self.log, self.chats, self.telemetry)
         self.turns.on_answer = self.observer.offer

@@ -31,7 +31,7 @@ from agent.serving.messages import Log
 from agent.serving.probe import Recall
 from agent.telemetry import turns
 from arms.base import Query, Retrieval
-from feedback.events import Cost, Decision, Execution, Feedback, Mode
+from feedback.events import Decision, Execution, Feedback, Mode
 from feedback.log import Receipt
 from feedback.registry import Version
 from feedback.training_log import lag as training_log_lag
@@ -260,22 +260,15 @@ class CountedLog:
     Args:
         log: Where they are committed.
         telemetry: Counts them.
-        charge: Called with the decision and the cost of each execution, which was incurred in any case.
     """
 
-    def __init__(
-        self, log: Log, telemetry: Telemetry, charge: Callable[[str, Cost], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, log: Log, telemetry: Telemetry) -> None:
         self._log = log
         self._telemetry = telemetry
-        self._charge = charge
         self._drawn: dict[str, str] = {}  # arm by decision, until its execution
 
     def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
         """Queue facts, and count them unless their commit fails."""
-        for fact in facts:
-            if isinstance(fact, Execution):
-                self._charge(fact.decision_id, fact.cost)
         future = self._log.append(*facts)
         turns.committing(facts, future)
         future.add_done_callback(partial(self._count, facts))

@@ -39,6 +39,7 @@ from agent.serving.messages import (
     Serving,
     TurnError,
 )
+from agent.serving.pricing import FREE, Most, PriceList, Spending
 from agent.serving.probe import Embed, Embeddings, Probes, Recall, Search, nothing, probe
 from agent.telemetry import turns
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
@@ -83,6 +84,8 @@ class TurnLoop:
             callers of these groups, by arms that filter.
         passages: Returns those of passages, by their ids, that are in the corpus. Raises ArmError.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
+        charge: Called once a turn, and a search that is repeated, with the decision and what it has cost,
+            however it ended.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -102,11 +105,35 @@ class TurnLoop:
     restricted: bool = False
     passages: FindPassages = no_passages
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
+    charge: Callable[[str, Cost], object] = lambda *_: None
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
         """The arms that are live and those that were."""
         return {**self.former, **self.arms}
+
+    def most(self, ask: Ask) -> Most:
+        """Return the most that a new turn may cost. Raises NoEligibleArmError."""
+        if ask.actions:
+            return FREE
+        names = eligible(ask, self.arms, restricted=self.restricted)
+        scorers = scorers_of(self.decider.serving) if ask.forced is None else ()
+        probed = frozenset(name for one in scorers if one.k for name in one.arms)
+        fallback = self.fallback if self.fallback in names else None
+        return self._price_list(self.arms).turn(ask, names, probed, fallback)
+
+    def most_to_resume(self, ask: Ask, decision: Decision) -> Most:
+        """Return the most that it may cost to carry out a decision of an arm that is known."""
+        arms = self.known
+        fallback = self.fallback if self.fallback in decision.arms and self.fallback in arms else None
+        return self._price_list(arms).turn(ask, [decision.drawn], (), fallback)
+
+    def most_again(self, ask: Ask, arm: str) -> Most:
+        """Return the most that another search of an arm that is known may cost."""
+        return self._price_list(self.known).search(arm, ask.question)
+
+    def _price_list(self, arms: Mapping[str, ArmInfo]) -> PriceList:
+        return PriceList(arms, self.models, self.templates)
 
     async def turn(
         self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
@@ -126,23 +153,28 @@ class TurnLoop:
         """
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
         arms, decider, serving = self.arms, self.decider, self.decider.serving
-        with turns.deciding() as span:
-            query, context = await self.describe(ask, arms, serving)
-            live = eligible(ask, arms, restricted=self.restricted)
-            models = llms_of(ask, arms)
-            masked = refused(ask, arms, restricted=self.restricted)
-            masked |= decider.masked(live, models=models)
-            names = [name for name in live if name not in masked]
-            search_first = partial(self._search_first, ask, query, arms, _depth(serving))
-            scored = await decider.score(ask, names, query, context, search_first, serving)
-            probes = scored.probes
-            seen = scored.context, probes, serving, scored.candidate_scores
-            decision = decider.choose(ask, names, *seen, masked, models)
-            turns.decided(span, decision)
+        spending = Spending()
+        try:
+            with turns.deciding() as span:
+                query, context = await self.describe(ask, arms, serving)
+                live = eligible(ask, arms, restricted=self.restricted)
+                models = llms_of(ask, arms)
+                masked = refused(ask, arms, restricted=self.restricted)
+                masked |= decider.masked(live, models=models)
+                names = [name for name in live if name not in masked]
+                search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
+                scored = await decider.score(ask, names, query, context, search_first, serving)
+                probes = scored.probes
+                seen = scored.context, probes, serving, scored.candidate_scores
+                decision = decider.choose(ask, names, *seen, masked, models)
+                turns.decided(span, decision)
+        except BaseException:  # no execution will have what arms spent before the draw
+            self.charge(ask.decision_id, spending.cost)
+            raise
         # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
         # The decision is committed while the arm searches; nothing leaves before it is durable.
         commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
-        recorder = TurnRecorder(decision, arms, _depth(serving), probes)
+        recorder = TurnRecorder(decision, arms, _depth(serving), probes, spending)
         async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
             async for event in events:
                 yield event
@@ -176,6 +208,7 @@ class TurnLoop:
             passages=(ask.ids[decision.drawn],),
             finished_at=decision.decided_at,
         )
+        self.charge(decision.id, execution.cost)
         commit = self.log.append(decision, execution)
         on_commit(commit)
         await asyncio.shield(commit)
@@ -208,6 +241,8 @@ class TurnLoop:
     async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
         """Return the decision of an earlier turn; its passages are searched again, with the same seed.
 
+        What the search costs is charged, and is not in the log.
+
         Raises:
             OverloadedError: The arm has no room now.
             ArmError: The search failed.
@@ -221,6 +256,8 @@ class TurnLoop:
             retrieval = await self._search(served, query, ask, recorder)
         except TimeoutError:
             raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
+        finally:
+            self.charge(decision.id, recorder.spending.cost)
         return Decided(decision, retrieval, served)
 
     async def answer_with(
@@ -261,9 +298,12 @@ class TurnLoop:
             except (ArmError, GeneratorError, TimeoutError) as error:
                 failure = error
         except (asyncio.CancelledError, GeneratorExit):
-            commit.abandon(recorder.execution(self.decider.clock(), failure, cancelled=failure is None))
+            commit.abandon(self._ended(recorder, failure, cancelled=failure is None))
             raise
-        execution = recorder.execution(self.decider.clock(), failure)
+        except BaseException:  # such as of the log: no execution is committed
+            self._ended(recorder, cancelled=True)
+            raise
+        execution = self._ended(recorder, failure)
         if not await commit.finish(execution):
             raise AnsweredElsewhereError(f"{decision.id!r} was answered by another process meanwhile")
         if failure is not None:
@@ -273,6 +313,14 @@ class TurnLoop:
         if ask.messages:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
         yield Finished(execution, (recorder.usage.finish_reason or "stop", *recorder.usage.finish_reasons))
+
+    def _ended(
+        self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False
+    ) -> Execution:
+        """Return the execution of a turn that has ended, and charge its cost."""
+        execution = recorder.execution(self.decider.clock(), failure, cancelled=cancelled)
+        self.charge(execution.decision_id, execution.cost)
+        return execution
 
     async def _answer(
         self, ask: Ask, query: Query, recorder: TurnRecorder
@@ -350,12 +398,34 @@ class TurnLoop:
             raise ArmError(message) from None
 
     async def _search_first(
-        self, ask: Ask, query: Query, arms: Mapping[str, ArmInfo], depth: int, names: Sequence[str]
+        self,
+        ask: Ask,
+        query: Query,
+        arms: Mapping[str, ArmInfo],
+        depth: int,
+        spending: Spending,
+        names: Sequence[str],
     ) -> Probes:
         needs = {name: arms[name].backbones for name in names}
         k = max(depth, *(k_of(ask, arms[name]) for name in names))
         same = {name: arms[name].searched for name in names}
-        return await probe(query, k, needs, self.embed, self.search, self.arm_timeout_s, self.recall, same)
+        search = partial(self._metered, arms, spending)
+        return await probe(query, k, needs, self.embed, search, self.arm_timeout_s, self.recall, same)
+
+    async def _metered(
+        self, arms: Mapping[str, ArmInfo], spending: Spending, arm: str, query: Query, k: int
+    ) -> Retrieval:
+        """Run an arm, and add what it spends; of a search whose end is not awaited, the most that it may."""
+        try:
+            found = await self.search(arm, query, k)
+        except ArmError as error:
+            spending.add(writing.DEFAULT, error.usage)
+            raise
+        except asyncio.CancelledError:  # the caller has left, or the time of the arm is up
+            spending.add(writing.DEFAULT, self._price_list(arms).search_usage(arm, query.text))
+            raise
+        spending.search(found)
+        return found
 
     async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
@@ -406,19 +476,18 @@ class TurnLoop:
                     if missing:
                         embeddings = await self.embed(query.text, frozenset(missing))
                         query = replace(query, embeddings={**query.embeddings, **embeddings})
-                    found = await self.search(arm, query, max(k, recorder.depth))
+                    k = max(k, recorder.depth)
+                    found = await self._metered(recorder.arms, recorder.spending, arm, query, k)
             except QuestionRefusedError:
                 report(refused=(arm,))
                 raise
-            except (ArmError, TimeoutError) as error:
-                if isinstance(error, ArmError):
-                    recorder.spend(writing.DEFAULT, error.usage)
+            except (ArmError, TimeoutError):
                 report(failed=(arm,))
                 raise
             finally:
                 recorder.retrieval_s += time.perf_counter() - started
             report(worked=(arm,))
-        recorder.found(found)
+        recorder.steps += found.steps
         return found
 
     async def generate(

@@ -74,9 +74,10 @@ async def search(
         raise ApiError(
             "invalid_value", "'filters' and 'agent.filters' are the same: one was expected", "filters"
         )
-    ask = asking.ask_of(replica, caller, query, body, key, "query", body.filters, k=k)
-    decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
+    scored = {"k": k, "by_score": least is not None}
+    ask = asking.ask_of(replica, caller, query, body, key, "query", body.filters, **scored)
+    decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
     reply = {
         "object": "vector_store.search_results.page",
