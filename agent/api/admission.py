@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from agent.access import Caller
+from agent.access import Caller, RateLimitedError
 from agent.api import errors
 from agent.api.errors import ApiError
 from agent.serving import Ask, Decided, Finished, Most, Replica, TurnError, choices, messages, paced
@@ -102,6 +102,20 @@ async def admitted(
     finally:
         replica.under_way.pop(ask.decision_id, None)
         replica.quota.release(replica.booking(ask.decision_id))  # unless it was charged
+
+
+async def admit(replica: Replica, caller: Caller, requests: int) -> None:
+    """Count further requests of a caller, for one that makes several decisions: all of them, or none.
+
+    Raises:
+        ApiError: The key has sent too many this minute; nothing was decided.
+    """
+    try:
+        await replica.quota.admit(caller, requests)
+    except RateLimitedError as error:
+        failure = errors.translate(error)
+        replica.telemetry.refused(failure.code)
+        raise failure from error
 
 
 @asynccontextmanager

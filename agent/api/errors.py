@@ -178,7 +178,7 @@ _KINDS = (
     ErrorKind(
         "too_many_evaluations",
         429,
-        "The queue of evaluations is full.",
+        "The queue of evaluations is full, or the share of the project in it.",
         retryable=True,
         raised_by={QueueFullError: None},
     ),

@@ -78,7 +78,7 @@ class ArmSettings:
     limit_s: float
     open_selector: OpenTrained = kind.no_selector
     trust: Trust | None = None
-    prices: Prices = Prices()
+    prices: Prices = field(default_factory=Prices)
 
 
 class ArmHost:

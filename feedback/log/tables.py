@@ -46,7 +46,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 14
+SCHEMA = 15
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -400,6 +400,7 @@ evaluations = Table(
     Column("result", JSON),
     Column("html", LargeBinary),
     Column("error", Text),
+    Column("project", String(32)),
     sqlite_autoincrement=True,
 )
 

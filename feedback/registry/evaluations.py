@@ -8,8 +8,11 @@
 Clients and workers share only the rows, so there may be any number of processes of each. Services with
 several configurations may share a log: each evaluates only the requests of its own configuration, since the
 result depends on it. The queue does not interpret requests and results; both are JSON documents.
+
+Projects share the queue: each may hold half of the places that the others leave, and they are served in turn.
 """
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +62,7 @@ class Evaluation:
         worker: Name of the worker that claimed it; None before.
         done: Share of the work that is done, 0 to 1.
         error: Why it failed; None unless it failed.
+        project: The project that asked for it; None for the service itself.
     """
 
     seq: int
@@ -72,6 +76,7 @@ class Evaluation:
     worker: str | None
     done: float
     error: str | None
+    project: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,12 @@ _IN_HAND = _e.status.in_([State.QUEUED.value, State.RUNNING.value])
 
 
 def submit(
-    store: Store, configured: str, request: Mapping[str, Any], now: float, most: int | None = MAX_PENDING
+    store: Store,
+    configured: str,
+    request: Mapping[str, Any],
+    now: float,
+    most: int | None = MAX_PENDING,
+    project: str | None = None,
 ) -> Evaluation:
     """Queue an evaluation.
 
@@ -107,9 +117,12 @@ def submit(
         now: Seconds since the epoch.
         most: Evaluations of the configuration that may be queued or running, including this one; None
             for any number.
+        project: The project that asks for it, which may hold half of the places that others leave; None for
+            the service itself, which may hold them all.
 
     Raises:
-        QueueFullError: `most` are queued or running already; nothing was written.
+        QueueFullError: `most` are queued or running already, or the project has its share of them; nothing
+            was written.
     """
     row: dict[str, object] = {
         "configured": configured,
@@ -117,15 +130,36 @@ def submit(
         "status": State.QUEUED.value,
         "submitted_at": now,
         "done": 0.0,
+        "project": project,
     }
     in_hand = sa.select(sa.func.count()).where(_IN_HAND, _e.configured == configured)
     with store.writing() as connection:
-        waiting = connection.scalar(in_hand) or 0
-        if most is not None and waiting >= most:
-            raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
+        if most is not None:
+            waiting = connection.scalar(in_hand) or 0
+            own = connection.scalar(in_hand.where(_e.project == project)) or 0
+            _refuse_more(waiting, own, most, project)
         result = connection.execute(sa.insert(t.evaluations), row)
         assert result.inserted_primary_key is not None
         return _found(connection, int(result.inserted_primary_key[0]))
+
+
+def _refuse_more(waiting: int, own: int, most: int, project: str | None) -> None:
+    """Refuse another evaluation where the queue, or the share of its project, is full. Raises QueueFullError.
+
+    Args:
+        waiting: Evaluations that are queued or running.
+        own: Those of the project.
+        most: How many may be.
+        project: The project; None for one without a share.
+    """
+    if waiting >= most:
+        raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
+    share = math.ceil((most - (waiting - own)) / 2)
+    if project is not None and own >= share:
+        raise QueueFullError(
+            f"{own} evaluations of project {project!r} are queued or running: at most {share} may be, half "
+            f"of the places that other projects leave of {most}"
+        )
 
 
 def claim(
@@ -136,7 +170,9 @@ def claim(
     only: int | None = None,
     lease_s: float = LEASE_S,
 ) -> Evaluation | None:
-    """Claim the oldest evaluation of a configuration that can be claimed; None where there is none.
+    """Claim an evaluation of a configuration that can be claimed; None where there is none.
+
+    Projects take turns: of those that come next in their projects, it is the oldest.
 
     An evaluation can be claimed while it is queued, when its lease has expired, and when the same worker
     claimed it before: a worker runs one at a time, so it lost that one in a crash.
@@ -153,7 +189,8 @@ def claim(
     waiting = ((_e.status == State.QUEUED.value) | lost) & (_e.configured == configured)
     if only is not None:
         waiting &= _e.seq == only
-    oldest = sa.select(_e.seq).where(waiting).order_by(_e.seq).limit(1)
+    of_project = sa.func.row_number().over(partition_by=_e.project, order_by=_e.seq)
+    oldest = sa.select(_e.seq).where(waiting).order_by(of_project, _e.seq).limit(1)
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
         if connection.scalar(oldest) is None:
             return None

@@ -78,13 +78,15 @@ class Reserve:
         use: The key and the period.
         meter: What is limited: a field of `Amount`.
         limit: The limit, above 0.
-        wanted: What is needed at least, and granted also where less than that is left.
+        wanted: What is needed at least.
+        whole: Whether nothing is granted where less than that is left; else what is left is.
     """
 
     use: Use
     meter: str
     limit: float
     wanted: float
+    whole: bool = False
 
     def grant(self, used: Amount, reserved: Amount) -> "Grant":
         """Return what is granted.
@@ -97,6 +99,8 @@ class Reserve:
         left = self.limit - spent - getattr(reserved, self.meter)
         if left <= ROUNDING:
             return Grant(0, 0, spent + ROUNDING >= self.limit)
+        if self.whole and left < self.wanted:
+            return Grant(0, left)
         share = left * SHARE if self.meter == "usd" else max(1, int(left * SHARE))
         granted = min(left, max(self.wanted, share))
         return Grant(granted, left - granted)

@@ -177,13 +177,13 @@ async def submitted(request: Request, replica: AppReplica, before: PageBefore = 
 
 
 @router.post("/evaluations", dependencies=[OPERATE, ACTION])
-async def submit(request: Request, replica: AppReplica) -> Response:
+async def submit(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Request an evaluation."""
     fields = await form_of(request)
     asked: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
     asked["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     asked["gate"] = "gate" in fields
-    answer = await evaluations.submit(replica, valid(EvaluationRequest, asked))
+    answer = await evaluations.submit(replica, caller, valid(EvaluationRequest, asked))
     return seen(request, f"/evaluations/{content(answer)['id']}")
 
 

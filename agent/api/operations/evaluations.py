@@ -6,9 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from agent.access import Caller
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, location_of
+from agent.api.middleware import AppReplica, RequestCaller, location_of
 from agent.api.replies import operations as replies
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
@@ -36,13 +37,13 @@ PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe
         example={"candidates": ["uniform", "fixed:bm25"]},
     ),
 )
-async def submit(replica: AppReplica, body: EvaluationRequest) -> JSONResponse:
+async def submit(replica: AppReplica, caller: RequestCaller, body: EvaluationRequest) -> JSONResponse:
     """Request an evaluation of other policies on the log; the response has its number.
 
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
-    submitted = await asyncio.to_thread(submit_now, replica, body)
+    submitted = await asyncio.to_thread(submit_now, replica, caller, body)
     return JSONResponse(_document(submitted), 202, location_of(replica, f"/v1/evaluations/{submitted.seq}"))
 
 
@@ -87,8 +88,8 @@ async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def submit_now(replica: Replica, body: EvaluationRequest) -> Evaluation:
-    """Queue an evaluation; blocks. Raises ApiError, QueueFullError."""
+def submit_now(replica: Replica, caller: Caller, body: EvaluationRequest) -> Evaluation:
+    """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
     now = replica.clock()
     try:
         refuse_untrusted(body, replica.config, replica.store)
@@ -104,7 +105,8 @@ def submit_now(replica: Replica, body: EvaluationRequest) -> Evaluation:
         database.dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
-    return registry_evaluations.submit(replica.store, configuration_of(replica.config), request, now)
+    configured = configuration_of(replica.config)
+    return registry_evaluations.submit(replica.store, configured, request, now, project=caller.project)
 
 
 async def _found(replica: Replica, number: int) -> Evaluation:

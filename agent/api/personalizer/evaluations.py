@@ -10,10 +10,18 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, Field, StrictStr
 
+from agent.access import Caller
 from agent.api.errors import ApiError
 from agent.api.operations import evaluations
 from agent.api.personalizer import service
-from agent.api.personalizer.protocol import VERSIONS, Body, PointReplica, route, unsupported
+from agent.api.personalizer.protocol import (
+    VERSIONS,
+    Body,
+    PointCaller,
+    PointReplica,
+    route,
+    unsupported,
+)
 from agent.config import points
 from agent.evaluation import EvaluationRequest, candidate_names
 from agent.serving import Replica
@@ -57,21 +65,23 @@ class Reference(Body):
 
 
 @route(router, "POST", "/evaluations", 201, "operate")
-async def create(replica: PointReplica, body: Contract, request: Request) -> JSONResponse:
+async def create(
+    replica: PointReplica, caller: PointCaller, body: Contract, request: Request
+) -> JSONResponse:
     """Request an evaluation; its id is a number."""
-    submitted = await _submit(replica, body, "")
+    submitted = await _submit(replica, caller, body, "")
     place = {"location": f"{request.url.path}/{submitted.seq}"}
     return JSONResponse(_document(submitted), 201, place)
 
 
 @route(router, "PUT", "/evaluations/{evaluation_id}", 200, "operate")
-async def put(replica: PointReplica, evaluation_id: Id, body: Contract) -> JSONResponse:
+async def put(replica: PointReplica, caller: PointCaller, evaluation_id: Id, body: Contract) -> JSONResponse:
     """Request an evaluation under an id of the client's."""
     if await asyncio.to_thread(_by_id, replica, evaluation_id) is not None:
         raise ApiError(
             "idempotency_conflict", f"there is an evaluation {evaluation_id!r} already", "evaluationId"
         )
-    return JSONResponse(_document(await _submit(replica, body, evaluation_id)))
+    return JSONResponse(_document(await _submit(replica, caller, body, evaluation_id)))
 
 
 @route(router, "GET", "/evaluations", 200, "read")
@@ -133,7 +143,7 @@ for method, status in (("GET", 200), ("PUT", 200), ("DELETE", 204)):
     route(router, method, "/featureImportances/{importance_id}", status, "operate")(importance)
 
 
-async def _submit(replica: Replica, body: Contract, name: str) -> Evaluation:
+async def _submit(replica: Replica, caller: Caller, body: Contract, name: str) -> Evaluation:
     policies = [
         "policy:" + json.dumps({"kind": "vowpal", "params": {"args": one.arguments}}) + NAMED + one.name
         for one in body.policies
@@ -148,7 +158,7 @@ async def _submit(replica: Replica, body: Contract, name: str) -> Evaluation:
         )
     except ValueError as error:
         raise ApiError("invalid_value", str(error), "policies") from None
-    return await asyncio.to_thread(evaluations.submit_now, replica, request)
+    return await asyncio.to_thread(evaluations.submit_now, replica, caller, request)
 
 
 def _by_id(replica: Replica, name: str) -> Evaluation | None:

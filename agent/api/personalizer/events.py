@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StrictBool
 
 from agent.access import Caller
-from agent.api import feedback, ranking, responses, schemas
+from agent.api import admission, feedback, ranking, responses, schemas
 from agent.api.errors import ApiError
 from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, PointReplica, route
 from agent.serving import Replica
@@ -106,12 +106,14 @@ async def activate(replica: PointReplica, caller: PointCaller, event_id: EventPa
 async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlotRequest) -> Response:
     """Choose an action for each slot, one after the other, among those that no slot before has.
 
-    Each slot is a decision of its own, `<eventId>:<slot>`, and its baseline action comes first in it.
+    Each slot is a decision of its own, `<eventId>:<slot>`, and its baseline action comes first in it. The
+    request counts as one for each slot.
     """
     if len({slot.id for slot in body.slots}) < len(body.slots):
         raise ApiError("invalid_value", "two slots have the same id", "slots")
     if len(body.slots) > len(body.actions):
         raise ApiError("invalid_value", "there are more slots than actions", "slots")
+    await admission.admit(replica, caller, len(body.slots) - 1)  # the request was counted as one
     event = body.event_id or caller.shown(caller.new_id())
     taken, found = list[str](), list[dict[str, str]]()
     for slot in body.slots:

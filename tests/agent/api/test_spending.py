@@ -1,14 +1,18 @@
 """Callers who try to spend more than their key may: by searches, repeats, departures and many slots."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from agent.access import quota
+from agent.serving import Replica
 from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from feedback.registry import KeyLimits, KeySettings, keys
 from feedback.registry.usage import spend
@@ -23,6 +27,11 @@ READ, WRITTEN = 50, 100
 COST = 0.0125
 """USD of these."""
 
+USAGE = Usage(READ, WRITTEN, 0, COST)
+
+MOST = 0.01845
+"""USD that are reserved: 113 tokens of instructions and question, and 128 that the call may write."""
+
 LLM = {"engine": "scripted", "usd_per_kilotoken_in": 0.05, "usd_per_kilotoken_out": 0.1}
 
 ARMS = {
@@ -36,11 +45,13 @@ class Paid:
 
     Attributes:
         begun: Searches so far.
-        may_go_on: Set where they are answered.
+        error: What they fail with, after the call; None where they work.
+        may_go_on: Set where they end.
     """
 
     def __init__(self) -> None:
         self.begun = 0
+        self.error: ArmError | None = None
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
@@ -49,9 +60,11 @@ class Paid:
         self.begun += 1
         await self.may_go_on.wait()
         await asyncio.sleep(0)
-        passages = tuple(Passage(f"variants-{i}", f"title {i}", f"text {i}", 1.0 / i) for i in range(1, k + 1))
-        usage = Usage(READ, WRITTEN, 0, COST)
-        return Retrieval(passages, steps=4, tokens=READ + WRITTEN, usage=usage)
+        found = tuple(Passage(f"variants-{i}", f"title {i}", f"text {i}", 0.5**i) for i in range(1, k + 1))
+        if self.error is not None:
+            self.error.usage = USAGE
+            raise self.error
+        return Retrieval(found, steps=4, tokens=READ + WRITTEN, usage=USAGE)
 
 
 class Fleet:
@@ -109,29 +122,215 @@ async def fleet(
 
 async def test_searches_at_once_that_prompt_a_model_spend_the_budget_and_one_turn(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=0.2, budget_duration="1d")
-    answers = await asyncio.gather(*(fleet.look_up(key, i) for i in range(24)))
-    spent = await fleet.spent()
-    done = sum(answer.status_code == 200 for answer in answers)
-    print("SPENT", spent, "of 0.20;", done, "of 24 answered")
-    assert spent == pytest.approx(COST * fleet.paid.begun)
-    assert spent <= 0.2 + COST
+    fleet.paid.may_go_on.clear()
+    asked = [asyncio.create_task(fleet.look_up(key, i)) for i in range(24)]
+    while fleet.paid.begun + sum(task.done() for task in asked) < 24:
+        await asyncio.sleep(0)
+    held = fleet.paid.begun
+    fleet.paid.may_go_on.set()
+    answers = await asyncio.gather(*asked)
+    assert sorted({answer.status_code for answer in answers}) == [200, 429]
+    assert held == math.ceil(0.2 / MOST) == 11, "as many as may cost the budget, and one that may exceed it"
+    assert await fleet.spent() == pytest.approx(COST * fleet.paid.begun)
+    more = [await fleet.look_up(key, i) for i in range(24)]
+    refused(more[-1], 429, "insufficient_quota", final=True)
+    assert await fleet.spent() == pytest.approx(COST * fleet.paid.begun)
+    assert 0.2 - 1e-9 <= await fleet.spent() <= 0.2 + COST
 
 
-async def test_repeats_of_a_search_that_prompts_a_model_look_up_what_the_log_has(fleet: Fleet) -> None:
+async def test_repeats_of_a_search_that_prompts_a_model_return_what_the_log_has(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=0.01, budget_duration="1d") | {"idempotency-key": "d-1"}
+    first, *repeats = [await fleet.look_up(key, i) for i in range(22)]
+    assert [answer.status_code for answer in repeats] == [200] * 21, "although the budget is spent"
+    assert (fleet.paid.begun, await fleet.used()) == (1, (COST, READ + WRITTEN))
+    found, again = first.json(), repeats[-1].json()
+    assert again["agent"] == found["agent"]
+    for rank, (one, other) in enumerate(zip(again["passages"], found["passages"], strict=True), start=1):
+        assert {**other, "score": 1 / rank} == one, "the log has no scores"
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and_are_charged(
+    fleet: Fleet, kept: int
+) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
+    for service in fleet.services:
+        service.replica.passages = in_part(service.replica, kept)
     answers = [await fleet.look_up(key, i) for i in range(22)]
-    print("SEARCHES", fleet.paid.begun, "SPENT", await fleet.spent())
-    assert fleet.paid.begun == 1
-    assert await fleet.spent() == pytest.approx(COST)
+    assert [answer.json() for answer in answers] == [answers[0].json()] * 22
+    assert (fleet.paid.begun, await fleet.spent()) == (22, pytest.approx(22 * COST))
 
 
-async def test_a_caller_who_leaves_while_an_arm_searches_is_charged(fleet: Fleet) -> None:
+async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=3 * COST, budget_duration="1d") | {"idempotency-key": "d-1"}
+    for service in fleet.services:
+        service.replica.passages = in_part(service.replica, 0)
+    answers = [await fleet.look_up(key, i) for i in range(22)]
+    refused(answers[-1], 429, "insufficient_quota", final=True)
+    assert (fleet.paid.begun, await fleet.spent()) == (3, pytest.approx(3 * COST))
+
+
+async def test_a_repeat_that_reads_scores_searches_again_and_is_charged(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
+    body = {"query": QUESTION, "model": "arm/variants", "ranking_options": {"score_threshold": 0.2}}
+    client = fleet.services[0].client
+    path = f"/v1/vector_stores/{fleet.services[0].config.corpus.name}/search"
+    first, again = [await client.post(path, json=body, headers=key) for _ in range(2)]
+    assert [one["score"] for one in first.json()["data"]] == [0.5, 0.25]
+    assert again.json() == first.json()
+    assert (fleet.paid.begun, await fleet.spent()) == (2, pytest.approx(2 * COST))
+
+
+async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fleet: Fleet) -> None:
+    key = await fleet.key() | {"idempotency-key": "d-1"}
+    first = await fleet.look_up(key)
+    for service in fleet.services:
+        service.replica.passages = in_part(service.replica, 10, hidden="variants-2")
+    again = await fleet.look_up(key)
+    assert [one["id"] for one in again.json()["passages"]] == [
+        one["id"] for one in first.json()["passages"] if one["id"] != "variants-2"
+    ]
+
+
+@pytest.mark.parametrize("fleet", [2], indirect=True, ids=["two replicas"])
+async def test_one_key_at_once_on_two_replicas_is_charged_for_both_searches(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
+    fleet.paid.may_go_on.clear()
+    asked = [asyncio.create_task(fleet.look_up(key, i)) for i in range(2)]
+    while fleet.paid.begun < 2:
+        await asyncio.sleep(0)
+    fleet.paid.may_go_on.set()
+    answers = await asyncio.gather(*asked)
+    assert sorted(answer.status_code for answer in answers) == [200, 503]
+    assert await fleet.spent() == pytest.approx(2 * COST)
+
+
+async def test_a_caller_who_leaves_while_an_arm_searches_is_charged_what_it_may_cost(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
-    task = asyncio.create_task(fleet.look_up(key))
-    while not fleet.paid.begun:
+    for n in range(3):
+        task = asyncio.create_task(fleet.look_up(key, n))
+        while fleet.paid.begun == n:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert await fleet.used() == (pytest.approx(3 * MOST), 3 * (113 + 128))
+
+
+async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=1.0, budget_duration="1d")
+    fleet.paid.may_go_on.clear()
+    for service in fleet.services:
+        service.replica.turns.arm_timeout_s = 0.01
+    refused(await fleet.look_up(key), 502, "arm_failed", final=False)
+    assert await fleet.spent() == pytest.approx(MOST)
+
+
+async def test_a_search_that_fails_after_its_call_is_charged(fleet: Fleet) -> None:
+    key = await fleet.key(max_budget=1.0, budget_duration="1d")
+    fleet.paid.error = ArmError("no passage fits")
+    refused(await fleet.look_up(key), 502, "arm_failed", final=False)
+    assert await fleet.used() == (pytest.approx(COST), READ + WRITTEN)
+
+
+@pytest.mark.parametrize("without", ["another is forced", "excluded", "not allowed", "switched off"])
+async def test_an_arm_that_cannot_be_drawn_reserves_nothing(fleet: Fleet, without: str) -> None:
+    key = await fleet.key(max_budget=MOST / 2, budget_duration="1d")
+    wish: dict[str, Any] = {"arm": "auto"}
+    match without:
+        case "another is forced":
+            wish = {"arm": "arm/bm25"}
+        case "excluded":
+            wish["agent"] = {"excluded_arms": ["variants"]}
+        case "not allowed":
+            wish["agent"] = {"allowed_arms": ["bm25", "none"]}
+        case _:
+            await fleet.services[0].client.patch("/v1/arms/variants", json={"enabled": False}, headers=key)
+            for service in fleet.services:
+                await service.replica.refresh()
+    held = asyncio.Event()
+
+    async def waiting(query: Query, k: int) -> Retrieval:
+        del query, k
+        begun.append(1)
+        await held.wait()
+        return Retrieval()
+
+    begun: list[int] = []
+    for service in fleet.services:
+        service.arms.behaviour |= dict.fromkeys(("none", "bm25", "dense"), waiting)
+    asked = [asyncio.create_task(fleet.look_up(key, i, **wish)) for i in range(24)]
+    while len(begun) < 24:
         await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    print("LEFT", await fleet.used())
-    assert await fleet.spent() >= COST
+    held.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+def in_part(replica: Replica, n: int, hidden: str = "") -> Any:
+    """Return a corpus that has the first passages only, one of which may be for nobody's group."""
+    whole = replica.passages
+
+    async def passages(ids: Sequence[str]) -> list[Passage]:
+        return [
+            replace(one, metadata={"allowed_groups": ["others"]}) if one.id == hidden else one
+            for one in await whole(ids[:n])
+        ]
+
+    return passages
+
+
+# -- calls that make several decisions ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "status", "kept"), [(49, 429, 0), (11, 429, 0), (10, 201, 10), (1, 201, 1)]
+)
+async def test_a_call_of_many_slots_counts_as_many_requests(
+    tmp_path: Path, slots: int, status: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = {"actions": "request", "reward": {"metrics": {"click": {"range": [-1, 1]}}, "cost_weight": 0.0}}
+    limits = {**CONFIG["limits"], "body_bytes": 100_000}
+    async with Service(
+        tmp_path, points={"news": news}, personalizer="news", limits=limits
+    ).running() as service:
+        monkeypatch.setattr(service.replica.quota, "_clock", lambda: NOON)
+        key = await Fleet([service]).key(rpm_limit=10)
+        names = [f"a-{n}" for n in range(50)]
+        body = {
+            "eventId": "m-1",
+            "actions": [{"id": name} for name in names],
+            "slots": [{"id": f"s-{n}", "baselineAction": names[n]} for n in range(slots)],
+        }
+        answer = await service.client.post("/personalizer/v1.0/multislot/rank", json=body, headers=key)
+        assert answer.status_code == status, answer.text
+        assert service.replica.points["news"].store.counts()["decisions"] == kept
+        left = int(answer.headers["x-ratelimit-remaining-requests"])
+        assert left == (10 - slots if status == 201 else 9), "one that was refused counts as one"
+        if status == 429:
+            assert f"counts as {slots - 1} requests more: 10 a minute" in answer.text
+            one = await service.client.get("/v1/policy", headers=key)
+            assert one.status_code == 200, "what is left may be used"
+
+
+async def test_slots_for_which_too_few_requests_are_left_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = {"actions": "request", "reward": {"metrics": {"click": {"range": [-1, 1]}}, "cost_weight": 0.0}}
+    async with Service(tmp_path, points={"news": news}, personalizer="news").running() as service:
+        monkeypatch.setattr(service.replica.quota, "_clock", lambda: NOON)
+        monkeypatch.setattr(quota, "WAIT_S", 0.0)
+        key = await Fleet([service]).key(rpm_limit=10)
+        names = [f"a-{n}" for n in range(6)]
+
+        async def slots() -> int:
+            body = {
+                "actions": [{"id": name} for name in names],
+                "slots": [{"id": name, "baselineAction": name} for name in names],
+            }
+            path = "/personalizer/v1.0/multislot/rank"
+            return (await service.client.post(path, json=body, headers=key)).status_code
+
+        assert [await slots() for _ in range(3)] == [201, 429, 429]
+        assert service.replica.points["news"].store.counts()["decisions"] == 6
+        left = [(await service.client.get("/v1/policy", headers=key)).status_code for _ in range(3)]
+        assert left == [200, 200, 429], "the refused calls counted as one each"

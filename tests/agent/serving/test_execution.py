@@ -27,12 +27,6 @@ def free(*_: int) -> float:
     return 0.0
 
 
-def failed(usage: Usage) -> ArmError:
-    error = ArmError("gone")
-    error.usage = usage
-    return error
-
-
 @pytest.mark.parametrize(
     ("served", "error", "cancelled", "status"),
     [
@@ -60,7 +54,9 @@ def test_costs_before_the_draw_and_after_it_are_added_up() -> None:
     turn.probes = Probes(
         {"none": Retrieval(steps=2, tokens=30), "bm25": Retrieval(steps=1, tokens=4)}, seconds=0.25
     )
-    turn.steps, turn.tokens, turn.retrieval_s, turn.llm_s = 5, 100, 0.5, 2.0
+    for found in (*turn.probes.found.values(), Retrieval(steps=5, tokens=100)):
+        turn.spending.search(found)
+    turn.steps, turn.retrieval_s, turn.llm_s = 5, 0.5, 2.0
     turn.note(Chunk("The Danube", finish_reason="length", prompt_tokens=1000, completion_tokens=9, usd=0.125))
     assert turn.execution(7.0).cost == Cost(
         steps=8, prompt_tokens=1134, completion_tokens=9, retrieval_s=0.75, llm_s=2.0, usd=0.125
@@ -69,10 +65,9 @@ def test_costs_before_the_draw_and_after_it_are_added_up() -> None:
 
 def test_what_arms_prompted_is_priced_and_told_from_what_the_answer_took() -> None:
     turn = TurnRecorder(DECISION, {"none": ArmInfo(), "bm25": answered_by("large")}, served="bm25")
-    turn.probes = Probes(
-        {"bm25": Retrieval(steps=1, tokens=40, usage=Usage(30, 4, 8, 0.25))},
-        {"none": failed(Usage(5, 1, 0, 0.125)), "dense": TimeoutError()},
-    )
+    turn.steps = 1
+    turn.spending.search(Retrieval(tokens=40, usage=Usage(30, 4, 8, 0.25)))
+    turn.spending.add("default", Usage(5, 1, 0, 0.125))
     turn.begin("large", 100, free)
     turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9, usd=0.5, cached_tokens=64))
     done = turn.execution(7.0)
@@ -82,7 +77,7 @@ def test_what_arms_prompted_is_priced_and_told_from_what_the_answer_took() -> No
 
 def test_the_tokens_of_the_arms_own_model_alone_are_those_of_the_cost() -> None:
     turn = recorder()
-    turn.found(Retrieval(tokens=6, usage=Usage(4, 2)))
+    turn.spending.search(Retrieval(tokens=6, usage=Usage(4, 2)))
     turn.begin("default", 100, free)
     turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9))
     done = turn.execution(7.0)
