@@ -172,7 +172,7 @@ def claim(
 ) -> Evaluation | None:
     """Claim an evaluation of a configuration that can be claimed; None where there is none.
 
-    Projects take turns: of those that come next in their projects, it is the oldest.
+    Projects take turns: it is the oldest one of the project whose last claim was the longest ago.
 
     An evaluation can be claimed while it is queued, when its lease has expired, and when the same worker
     claimed it before: a worker runs one at a time, so it lost that one in a crash.
@@ -189,8 +189,10 @@ def claim(
     waiting = ((_e.status == State.QUEUED.value) | lost) & (_e.configured == configured)
     if only is not None:
         waiting &= _e.seq == only
-    of_project = sa.func.row_number().over(partition_by=_e.project, order_by=_e.seq)
-    oldest = sa.select(_e.seq).where(waiting).order_by(of_project, _e.seq).limit(1)
+    of_project = t.evaluations.alias().c
+    same = (of_project.configured == configured) & of_project.project.is_not_distinct_from(_e.project)
+    last = sa.select(sa.func.coalesce(sa.func.max(of_project.started_at), 0.0)).where(same).scalar_subquery()
+    oldest = sa.select(_e.seq).where(waiting).order_by(last, _e.seq).limit(1)
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
         if connection.scalar(oldest) is None:
             return None

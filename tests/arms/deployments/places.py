@@ -6,7 +6,8 @@ from pathlib import Path
 
 from arms.base import Passage, Query, Retrieval
 from arms.deployments import ArmHost, ArmSettings, Embedders
-from arms.llm.base import ScriptedGenerator
+from arms.llm.base import Generator, ScriptedGenerator
+from arms.llm.pricing import Prices
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, closure
 from tests.neighbours import write_corpus
@@ -69,6 +70,9 @@ def open_host(
     configured: Mapping[str, Mapping[str, ArmSpec]] | None = None,
     looked_at: frozenset[str] = frozenset(),
     embedders: Embedders | None = None,
+    generator: Generator | None = None,
+    limit_s: float = 30.0,
+    prices: Prices | None = None,
 ) -> ArmHost:
     """Return a host that has built the live arms, over the corpus of `tests.neighbours`.
 
@@ -79,14 +83,19 @@ def open_host(
         configured: Arms of the configuration; None for the live ones.
         looked_at: Backbones whose vectors are served.
         embedders: Encoders of what arms write.
+        generator: Language model that arms prompt; None for one that asks where the moon is.
+        limit_s: Seconds that an arm waits for the model.
+        prices: Prices of its tokens; None for none.
     """
     source = write_corpus(folder / "corpus.jsonl")
     arms = {name: closure(name, specs) for name in live}
     return ArmHost(
-        ArmSettings(str(source), folder / "corpus", folder / "indexes", BACKBONES, 30.0),
+        ArmSettings(
+            str(source), folder / "corpus", folder / "indexes", BACKBONES, limit_s, prices=prices or Prices()
+        ),
         arms if configured is None else configured,
         lambda: arms,
         embedders or Embedders(BACKBONES),
-        ScriptedGenerator({}, default="Where is the moon?"),
+        generator or ScriptedGenerator({}, default="Where is the moon?"),
         looked_at,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from arms.base import ArmBuildError, ArmError, Query
 from arms.deployments import Embedders
 from arms.deployments.arm_host import UnknownArmError, key_of
+from arms.llm import Chunk, Prompt, base
+from arms.llm.pricing import Prices
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers import ArmSpec, closure
+from arms.retrievers import ArmSpec, catalog, closure
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"
@@ -93,6 +96,59 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
         await host.search("half", key_of("half", closure("half", specs)), asked(), 1)
     assert failed.value.usage.completion_tokens == 4
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
+
+
+class Slow(base.ScriptedGenerator):
+    """A model that never ends, until it may."""
+
+    def __init__(self) -> None:
+        super().__init__({}, default="Where is the sun?")
+        self.begun, self.gate = threading.Semaphore(0), threading.Event()
+        self.calls = 0
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        self.calls += 1
+        self.begun.release()
+        while not self.gate.is_set():
+            await asyncio.sleep(0)
+        async for chunk in super().stream(prompt):
+            yield chunk
+
+
+async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) -> None:
+    specs, slow = {"bm25": ArmSpec(kind="bm25")}, Slow()
+    specs["four"] = ArmSpec(kind="multistep", params={"arm": "bm25", "max_steps": 9, "per_step": 1})
+    specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["four", "bm25"]})
+    host = open_host(tmp_path, "both", specs=specs, generator=slow)
+    task = asyncio.create_task(host.search("both", key_of("both", closure("both", specs)), asked(), 9))
+    for _ in range(2):  # both members, in threads of their own
+        assert await asyncio.to_thread(slow.begun.acquire, timeout=30)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    slow.gate.set()
+    after = host.search("bm25", key_of("bm25", specs), asked(), 1, {"bm25": specs["bm25"]})
+    assert (await after).passages
+    pool = host._arms[key_of("both", closure("both", specs))].pool  # noqa: SLF001 - its end shows nowhere else
+    await asyncio.to_thread(pool.shutdown)
+    assert slow.calls == 2
+
+
+async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may_have_taken(
+    tmp_path: Path,
+) -> None:
+    prices, slow = Prices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
+    host = open_host(tmp_path, "steps", generator=slow, limit_s=0.05, prices=prices)
+    with pytest.raises(ArmError, match=r"took longer than 0\.05 s") as failed:
+        await host.search("steps", key_of("steps", closure("steps", SPECS)), asked(), 2)
+    slow.gate.set()
+    usage = failed.value.usage
+    assert (usage.completion_tokens, slow.calls) == (32, 1)
+    assert usage.prompt_tokens > 100
+    assert usage.usd == pytest.approx(usage.prompt_tokens / 1000 + 3.2)
+    read, written = catalog.search_bound("steps", SPECS).tokens(MOON)
+    assert usage.prompt_tokens <= read
+    assert usage.completion_tokens <= written
 
 
 async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:

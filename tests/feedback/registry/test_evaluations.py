@@ -1,6 +1,7 @@
 """The queue of evaluations: each is worked on by one worker at a time, and answered once."""
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -171,6 +172,51 @@ def test_only_so_many_may_be_queued_or_running(store: Store) -> None:
     assert len(page(store, 10)) == 3
     finish(store, mine, ANSWER, 3.0)
     assert submit(store, OURS, REQUEST, 4.0, most=3).seq == 4
+
+
+def of_projects(store: Store) -> dict[str | None, int]:
+    """Return how many evaluations each project has in the queue."""
+    return dict(Counter(one.project for one in page(store, 100)))
+
+
+def test_each_project_may_hold_half_of_the_places_that_the_others_leave(store: Store) -> None:
+    for name in ("greedy", "second", "third", "fourth", "fifth"):
+        with pytest.raises(QueueFullError):
+            for _ in range(21):
+                submit(store, OURS, REQUEST, 0.0, project=name)
+    found = of_projects(store)
+    assert found == {"greedy": 10, "second": 5, "third": 3, "fourth": 1, "fifth": 1}
+    with pytest.raises(QueueFullError, match="20 evaluations are queued or running: at most 20 may be"):
+        submit(store, OURS, REQUEST, 0.0, project="sixth")
+
+
+def test_a_project_with_its_share_is_refused_by_its_name_and_figure_and_another_is_not(
+    store: Store,
+) -> None:
+    for _ in range(10):
+        submit(store, OURS, REQUEST, 0.0, project="greedy")
+    message = "10 evaluations of project 'greedy' are queued or running: at most 10 may be, half of .* of 20"
+    with pytest.raises(QueueFullError, match=message):
+        submit(store, OURS, REQUEST, 1.0, project="greedy")
+    assert submit(store, OURS, REQUEST, 2.0, project="small").project == "small"
+    assert submit(store, "theirs", REQUEST, 2.0, project="greedy").seq == 12, "a queue of its own"
+    for _ in range(9):
+        submit(store, OURS, REQUEST, 3.0)
+    assert of_projects(store)[None] == 9, "the service itself has no share"
+
+
+def test_projects_take_turns(store: Store) -> None:
+    for project in ("greedy", "greedy", "greedy", "small", None, "greedy", "small"):
+        submit(store, OURS, REQUEST, 0.0, project=project)
+    turns = []
+    for now in range(1, 8):
+        mine = claim(store, OURS, "w", float(now))
+        assert mine is not None
+        turns.append((mine.seq, mine.project))
+        finish(store, mine, ANSWER, float(now))
+    assert turns == [
+        *((1, "greedy"), (4, "small"), (5, None), (2, "greedy"), (7, "small"), (3, "greedy"), (6, "greedy"))
+    ]
 
 
 def test_what_must_not_wait_for_others_is_taken_although_the_queue_is_full(store: Store) -> None:
