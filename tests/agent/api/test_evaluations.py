@@ -15,7 +15,7 @@ from agent.evaluation import EvaluationRequest
 from agent.learning import configuration_of
 from feedback.events import LABELS
 from feedback.log import tables as t
-from feedback.registry import evaluations
+from feedback.registry import KeySettings, evaluations, keys
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG, Service
@@ -315,12 +315,29 @@ async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
     assert answer.status_code == 400, answer.text
 
 
-async def test_only_so_many_evaluations_wait_at_once(judged: Service) -> None:
-    for _ in range(evaluations.MAX_PENDING):
-        assert (await submitted(judged)).status_code == 202
-    message = refused(await submitted(judged), 429, "too_many_evaluations")
-    most = evaluations.MAX_PENDING
-    assert message == f"{most} evaluations are queued or running: at most {most} may be"
+async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_may_submit(
+    judged: Service,
+) -> None:
+    replica, headers = judged.replica, dict[str, dict[str, str]]()
+    for project in ("greedy", "small"):
+        settings = KeySettings(project, ("operate",), project=project)
+        _, token = await asyncio.to_thread(keys.create, replica.store, settings, replica.clock())
+        headers[project] = {"authorization": f"Bearer {token}"}
+    await replica.refresh()
+
+    async def submit(project: str) -> httpx.Response:
+        return await judged.client.post(EVALUATIONS, json={}, headers=headers[project])
+
+    answers = [await submit("greedy") for _ in range(20)]
+    assert [answer.status_code for answer in answers] == [202] * 10 + [429] * 10
+    message = refused(answers[-1], 429, "too_many_evaluations")
+    assert message == (
+        "10 evaluations of project 'greedy' are queued or running: at most 10 may be, half of the places that "
+        "other projects leave of 20"
+    )
+    answers = [await submit("small") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [202] * 5 + [429]
+    assert "at most 5 may be" in refused(answers[-1], 429, "too_many_evaluations")
 
 
 # -- turns of the service ----------------------------------------------------------------------------
