@@ -200,6 +200,11 @@ class Quota:
             if use[1] not in periods:
                 del self._leases[use, meter]
 
+    async def settled(self) -> None:
+        """Wait for an exchange with the log that is under way, whose caller may have left."""
+        async with self._exchanging:
+            pass
+
     def headers(self, caller: Caller) -> Iterator[tuple[bytes, bytes]]:
         """Yield response headers: what a key may use in a minute, what is left, when the next one begins."""
         now = self._clock()

@@ -18,7 +18,7 @@ from agent.serving import Ask, Decided, Finished, Most, Replica, TurnError, choi
 from agent.telemetry import log_turn
 from arms.base import Retrieval
 from arms.filters import permits
-from arms.llm.pricing import UNPROMPTED
+from arms.llm import UNPROMPTED
 from feedback.errors import ConflictError
 from feedback.events import Cost, Execution, Status
 from feedback.log import Record

@@ -9,8 +9,7 @@ from agent.policies import Policy
 from agent.serving.probe import Scorer
 from arms.base import Retrieval
 from arms.filters import Comparison, Compound
-from arms.llm import Chunk, Message, writing
-from arms.llm.pricing import UNPROMPTED, Bound
+from arms.llm import UNPROMPTED, Bound, Chunk, Message, writing
 from feedback.events import Decision, Execution, Status
 
 

@@ -13,8 +13,7 @@ from agent.serving.generation import Model
 from agent.serving.messages import ArmInfo, Ask
 from agent.serving.probe import unexplained
 from arms.base import UNUSED, Retrieval, Usage
-from arms.llm import prompts, writing
-from arms.llm.pricing import MESSAGE_TOKENS, TOKENS_A_WORD, most_tokens
+from arms.llm import MESSAGE_TOKENS, TOKENS_A_WORD, most_tokens, prompts, writing
 from feedback.events import Cost
 
 HEDGED = 2

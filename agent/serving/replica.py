@@ -338,6 +338,7 @@ class Replica:
         if self.is_service:
             with suppress(StoreError):  # what keys have used since the last report is lost
                 await self.quota.report()
+            await self.quota.settled()
         self.store.close()
 
     async def _warm_up(self) -> None:

@@ -26,8 +26,17 @@ from arms.base import UNUSED, Arm, ArmBuildError, ArmError, Passage, Query, Retr
 from arms.corpus import Corpus, CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
-from arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, base, blocking_writer
-from arms.llm.pricing import Prices, most_tokens
+from arms.llm import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    Prices,
+    Prompt,
+    Write,
+    base,
+    blocking_writer,
+    most_tokens,
+)
 from arms.models import Backbone, ModelNotFoundError
 from arms.retrievers import (
     ArmSpec,

@@ -23,8 +23,17 @@ from arms.base import ArmError, Passage
 from arms.corpus import Corpus
 from arms.indexes.entity_names import Dictionary, Known, bare, distinct, known_names, normalised, title_names
 from arms.indexes.vectors import embedded_text
-from arms.llm import GeneratorError, Message, Prompt, Write, base, quotation
-from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
+from arms.llm import (
+    MESSAGE_TOKENS,
+    Bound,
+    GeneratorError,
+    Message,
+    Prompt,
+    Write,
+    base,
+    most_tokens,
+    quotation,
+)
 from arms.models import ModelNotFoundError, digest_of, locate
 
 

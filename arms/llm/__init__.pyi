@@ -1,26 +1,34 @@
 from . import base, catalog, judge, prompts, quotation, structured_output, writing
-from .answers import answer_to
+from .answers import answer_bound, answer_to
 from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
 from .blocking import LateWriter, blocking_writer
 from .catalog import LlmSpec, build_generator
+from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, Prices, most_tokens
 from .writing import WritingSpec
 
 __all__ = [
+    "MESSAGE_TOKENS",
+    "TOKENS_A_WORD",
+    "UNPROMPTED",
+    "Bound",
     "Chunk",
     "Generator",
     "GeneratorError",
     "LateWriter",
     "LlmSpec",
     "Message",
+    "Prices",
     "Prompt",
     "Write",
     "WritingSpec",
+    "answer_bound",
     "answer_to",
     "base",
     "blocking_writer",
     "build_generator",
     "catalog",
     "judge",
+    "most_tokens",
     "prompts",
     "quotation",
     "structured_output",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from arms.base import Arm, ArmError, NoRetrieval, Progress
-from arms.llm.pricing import UNPROMPTED, Bound
+from arms.llm import UNPROMPTED, Bound
 from arms.models import is_below
 from arms.retrievers import bm25 as lexical
 from arms.retrievers import (

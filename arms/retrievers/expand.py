@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
 from arms.indexes import PassageVectors
-from arms.llm.pricing import TOKENS_A_WORD, Bound
+from arms.llm import TOKENS_A_WORD, Bound
 from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
 from arms.tokenizer import words
 

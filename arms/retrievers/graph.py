@@ -16,7 +16,7 @@ from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus, Permitted
 from arms.indexes import Graph, IndexParams, entity_graph
 from arms.indexes import entities as indexe_entities
-from arms.llm.pricing import UNPROMPTED
+from arms.llm import UNPROMPTED
 from arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
 from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 from arms.top_k import best

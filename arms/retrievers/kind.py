@@ -19,8 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
 from arms.corpus import Corpus
-from arms.llm import Chunk, Prompt, Write, WritingSpec, prompts
-from arms.llm.pricing import Bound
+from arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from arms.models import Backbone, digest_backbone
 from arms.retrievers.new_arms import NewArms
 

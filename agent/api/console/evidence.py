@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from agent.api.console.overview import chart_of
 from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import evaluations as api
 from agent.api.schemas import LARGEST, PathNumber
 from agent.evaluation import EvaluationRequest, Report, candidate_names, judged_as
@@ -107,14 +107,14 @@ async def gate(request: Request, replica: AppReplica) -> Response:
 
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
-async def judge(request: Request, replica: AppReplica) -> Response:
+async def judge(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Have the gate judge a version: the evaluation that its promotion would ask for."""
     number = valid(PathNumber, (await form_of(request)).get("version", ""))
     if await asyncio.to_thread(versions.find, replica.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
     asked = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
-    await api.submit(replica, asked)
+    await api.submit(replica, caller, asked)
     return seen(request, "/policies")
 
 

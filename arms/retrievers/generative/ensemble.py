@@ -18,9 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.indexes import PassageVectors, Vectors
-from arms.llm import GeneratorError, Message, Prompt, Write, answer_to, prompts, quotation
-from arms.llm.answers import answer_bound
-from arms.llm.pricing import MESSAGE_TOKENS, UNPROMPTED, Bound, most_tokens
+from arms.llm import (
+    MESSAGE_TOKENS,
+    UNPROMPTED,
+    Bound,
+    GeneratorError,
+    Message,
+    Prompt,
+    Write,
+    answer_bound,
+    answer_to,
+    most_tokens,
+    prompts,
+    quotation,
+)
 from arms.retrievers.kind import (
     AnswerSelector,
     BoundOf,

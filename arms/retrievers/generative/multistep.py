@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage, Query, Retrieval
-from arms.llm import Prompt, prompts
-from arms.llm.pricing import Bound
+from arms.llm import Bound, Prompt, prompts
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
 from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
 from arms.tokenizer import words

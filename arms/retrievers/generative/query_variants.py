@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Query, Retrieval
-from arms.llm import Prompt, prompts, quotation
-from arms.llm.pricing import Bound
+from arms.llm import Bound, Prompt, prompts, quotation
 from arms.retrievers.fusion import fuse
 from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
 from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pydantic import Field
 
 from arms.base import Arm, ArmError, Query, Retrieval
-from arms.llm import GeneratorError, Message, Prompt, Write, judge, prompts
-from arms.llm.answers import answer_bound
-from arms.llm.pricing import Bound
+from arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
 from arms.retrievers import vendi
 from arms.retrievers.dense import prepare_index
 from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus

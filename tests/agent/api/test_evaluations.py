@@ -332,8 +332,8 @@ async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_ma
     assert [answer.status_code for answer in answers] == [202] * 10 + [429] * 10
     message = refused(answers[-1], 429, "too_many_evaluations")
     assert message == (
-        "10 evaluations of project 'greedy' are queued or running: at most 10 may be, half of the places that "
-        "other projects leave of 20"
+        "10 evaluations of project 'greedy' are queued or running: at most 10 may be, half of the places "
+        "that other projects leave of 20"
     )
     answers = [await submit("small") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [202] * 5 + [429]
