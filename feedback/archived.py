@@ -31,6 +31,11 @@ MOST_GROUP_BYTES = 1 << 30
 _NAME = re.compile(r"([a-z0-9]{2,8})://[^\s:@]*/\d{12}-\d{12}-([0-9a-f]{32})\.parquet")
 
 
+def is_moved(features: str) -> bool:
+    """Return whether the features of a row, as JSON, are in an archive."""
+    return features.startswith(f'{{"{MOVED}":')
+
+
 def resolved(seen: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the features of a row, from the archive where they were moved.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from feedback.errors import LogGapError
 from feedback.events import Feedback, Kind, Mode, Status
 from feedback.reward import RewardRule
+from feedback.texts import pseudonym
 
 GRACE_S = 2.0
 """How long after its deadline a decision is closed, in the log's time, so that pending commits count."""
@@ -129,15 +130,16 @@ class PendingDecision:
         """
         if feedback.received_at > self.deadline:
             return
+        name = pseudonym(feedback.id)  # which an erasure may have left of one of the two
         match feedback.kind:
             case Kind.ACTIVATION:
                 self.active = True
             case Kind.RETRACTION:
-                self.retracted.add(feedback.id)
-                self.values.pop(feedback.id, None)
-            case Kind.VALUE if feedback.id not in self.retracted:
+                self.retracted.add(name)
+                self.values.pop(name, None)
+            case Kind.VALUE if name not in self.retracted:
                 if feedback.decision_id is not None or feedback.received_at >= self.at:
-                    self.values[feedback.id] = feedback
+                    self.values[name] = feedback
 
 
 class Fold:

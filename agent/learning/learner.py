@@ -136,6 +136,7 @@ class Learner:
             self._prices.step()
         if self._keep_texts_days is not None:
             erasures.erase_older(self._store, self._keep_texts_days, self._clock())
+        erasures.forget_subjects(self._store, self._clock())
         position = self._joiner.advance(self._clock())
         uncounted = rollups.advance(self._store, self._rule).left
         known = max(self.learned, self._published)

@@ -1,12 +1,12 @@
 """Check the input of a policy, and hash named features into columns."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from agent.policies.base import PolicyError
 from feedback.events import Context, Decision
+from feedback.texts import by_pseudonym, pseudonym
 
 
 def check_whole(least: int, **settings: int) -> None:
@@ -53,8 +53,8 @@ def check_reward(decision: Decision, reward: float) -> None:
 def hashed(features: Mapping[str, float], dims: int) -> list[float]:
     """Add named features up in a fixed number of columns, each with a column and a sign of its own.
 
-    A new name needs no new column. Names that collide disturb each other; with random signs, the errors
-    cancel on average.
+    A new name needs no new column, and its pseudonym has the same one. Names that collide disturb each other;
+    with random signs, the errors cancel on average.
 
     Args:
         features: Finite numbers by name.
@@ -68,7 +68,7 @@ def hashed(features: Mapping[str, float], dims: int) -> list[float]:
     """
     row = [0.0] * dims
     if dims:
-        for name, value in features.items():
+        for name, value in by_pseudonym(features).items():
             column, sign = _slot(name, dims)
             row[column] += sign * value
     return row
@@ -76,7 +76,7 @@ def hashed(features: Mapping[str, float], dims: int) -> list[float]:
 
 @lru_cache(maxsize=100_000)
 def _slot(name: str, dims: int) -> tuple[int, float]:
-    number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+    number = int(pseudonym(name).removeprefix("#"), 16)
     return (number >> 1) % dims, 1.0 if number & 1 else -1.0
 
 

@@ -19,6 +19,7 @@ from agent.policies.sampling import greedy
 from agent.policies.serialization import ObjectFormat, seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
+from feedback.texts import by_pseudonym
 
 if TYPE_CHECKING:
     from river.base import Regressor
@@ -109,8 +110,8 @@ MODELS: tuple[str, ...] = get_args(Model)
 PLAIN_TYPES = (bool, int, float, str, type(None))
 """Types of an argument of a regressor, by itself or in a list."""
 
-FORMAT = 2
-"""Of a state; the first one was a pickle, and is learned again from the log."""
+FORMAT = 3
+"""Of a state; the first one was a pickle, the second had names of features: both are learned from the log."""
 
 RIVER_VERSION = version("river")
 """Part of every state: another version may read the same state differently, or not at all."""
@@ -276,12 +277,13 @@ def check_model(model: object, params: object) -> None:
 
 
 def _features(context: Context) -> dict[Any, float]:
-    """Return the named features, and the embedding as `e0`, `e1`, ...
+    """Return the named features by pseudonyms, and the embedding as `e0`, `e1`, ...
 
-    >>> _features(Context("?", {"words": 2.0}, (0.5, -0.5)))
-    {'words': 2.0, 'e0': 0.5, 'e1': -0.5}
+    >>> _features(Context("?", {"length": 0.25}, (0.5, -0.5)))
+    {'length': 0.25, 'e0': 0.5, 'e1': -0.5}
     """
-    return {**context.features, **dict(zip(_names(len(context.embedding)), context.embedding, strict=True))}
+    named = by_pseudonym(context.features)
+    return {**named, **dict(zip(_names(len(context.embedding)), context.embedding, strict=True))}
 
 
 @lru_cache(maxsize=8)

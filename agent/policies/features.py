@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from feedback.events import ROUTER, Context
+from feedback.texts import FORM as FORM
+from feedback.texts import QUESTION_WORDS
 
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
@@ -30,15 +32,6 @@ MAX_WORDS = 32
 
 MAX_CAPITALS = 8
 """Number of capitalised words at which the feature `capitals` is 1."""
-
-QUESTION_WORDS = frozenset(WORD.findall("who whom whose what which when where why how"))
-
-FORM = (
-    *(f"shape={shape}" for shape in ("keyword", "question", "statement")),
-    *(f"ask={word}" for word in sorted(QUESTION_WORDS)),
-    *("has_mark", "has_digit", "has_quote", "length", "capitals"),
-)
-"""Names of all features of the form of a question."""
 
 STOP_WORDS = frozenset(
     WORD.findall("""

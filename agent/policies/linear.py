@@ -25,6 +25,7 @@ from agent.policies.ridge import ArmRidge, Array
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
+from feedback.texts import OURS, by_pseudonym, pseudonym, value_of
 
 DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 """The default penalty with a `prior_feature`."""
@@ -143,13 +144,15 @@ class RidgePolicy(ABC):
             columns = self._arm_columns(context, arms, x)
             own, shared = self._model.weights(columns.rows)
             z = columns.z[:, len(x) : self._model.shared.shape[1]]
-            names = dict(self._columns)
+            columns_by_name = dict(self._columns)
         found["intercept"] = own[:, 0]
         for name, value in context.features.items() if settings["dims"] else ():
             found[name] = own[:, 1 : 1 + settings["dims"]] @ hashed({name: value}, settings["dims"])
         if context.embedding:
             found["embedding of the question"] = own[:, 1 + settings["dims"] :] @ np.array(context.embedding)
-        for name, column in names.items():
+        described = dict.fromkeys(name for arm in arms for name in context.arms.get(arm, ()))
+        for name in described:  # of other features, every arm has 0
+            column = columns_by_name.get(name if name in OURS else pseudonym(name), z.shape[1])
             if column < z.shape[1]:
                 found[f"arm: {name}"] = z[:, column] * shared[column] * np.ones(n)
         return found
@@ -188,7 +191,9 @@ class RidgePolicy(ABC):
         loaded = copy.copy(self)
         vars(loaded).update(
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
-            _columns={name: column for column, name in enumerate(facts["columns"])},
+            _columns={
+                name: column for column, name in enumerate(by_pseudonym(dict.fromkeys(facts["columns"], 0.0)))
+            },
             _model=model,
             _cached=None,
             _descriptions={},
@@ -236,6 +241,7 @@ class RidgePolicy(ABC):
         kept = {arm: dict(context.arms.get(arm, ())) for arm in arms}
         for features in kept.values():
             features.pop(prior_feature, None)
+            features.pop(pseudonym(prior_feature), None)
         return kept
 
     def _shared(self, features: Features, arms: Sequence[str], x: Array) -> Array:
@@ -272,17 +278,18 @@ class RidgePolicy(ABC):
 
     def _prior(self, context: Context, arm: str) -> float:
         feature, prior = self._settings["prior_feature"], self._settings["prior"]
-        return float(prior if feature is None else context.arms.get(arm, {}).get(feature, prior))
+        return float(prior if feature is None else value_of(context.arms.get(arm, {}), feature, prior))
 
 
 def _scaled(features: Mapping[str, float]) -> dict[str, float]:
-    """Scale the description of an arm to length 1; the score of a router stays as it is.
+    """Scale the description of an arm to length 1, by pseudonyms; the score of a router stays as it is.
 
-    >>> _scaled({"kind=graph": 0.75, "hops": 1.0, "router": 0.4})
-    {'kind=graph': 0.6, 'hops': 0.8, 'router': 0.4}
+    >>> [*_scaled({"kind=graph": 0.75, "hops": 1.0, "router": 0.4}).values()]
+    [0.6, 0.8, 0.4]
     """
     length = math.hypot(*(value for name, value in features.items() if name != FEATURE)) or 1.0
-    return {name: value if name == FEATURE else value / length for name, value in features.items()}
+    scaled = {name: value if name == FEATURE else value / length for name, value in features.items()}
+    return by_pseudonym(scaled)
 
 
 QUADRATURE_NODES = np.linspace(-3.5, 3.5, 16)

@@ -12,6 +12,7 @@ from agent.policies.features import FEATURE
 from agent.policies.sampling import greedy
 from arms.suggestions import did_you_mean
 from feedback.events import Context
+from feedback.texts import value_of
 
 Explore = Literal["epsilon", "softmax", "squarecb"]
 """How scores become a distribution."""
@@ -87,7 +88,7 @@ class Routed(Uniform):
 
     def _scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the score of each arm, shape (n_arms,), unknown ones as the mean of the known."""
-        found = [context.arms.get(arm, {}).get(self.feature) for arm in arms]
+        found = [value_of(context.arms.get(arm, {}), self.feature, None) for arm in arms]
         for arm, score in zip(arms, found, strict=True):
             if score is not None and not math.isfinite(score):
                 raise PolicyError(

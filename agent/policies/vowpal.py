@@ -6,6 +6,7 @@ that the arguments may cross and ignore by their letters:
     s  the named features of the question       e  its embedding
     a  the name of the arm                      f  the features of the arm
 
+Features have pseudonyms for names (`feedback.texts`), so that an erasure changes nothing that was learned.
 So `-q sa` learns weights of the question for each arm, and `-q sf` for each feature of
 arms. Namespaces that are not crossed have linear weights: a router's score, as a feature
 of its arm, gets a weight in `f` within a few hundred rewards or labels. (VW cannot start
@@ -48,11 +49,15 @@ from agent.policies.encoding import check_context, check_reward
 from agent.policies.serialization import seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
+from feedback.texts import by_pseudonym
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
 VW_VERSION = version("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""
+
+NAMES = "pseudonyms"
+"""Part of every state: what VW hashes as the names of features. A state of plain names is learned again."""
 
 ALWAYS = ("--quiet", "--preserve_performance_counters")
 """Always added: without the second, a loaded model counts its examples from 0 again."""
@@ -240,7 +245,7 @@ class VowpalPolicy:
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"vw": VW_VERSION, "args": self.args, "baseline": self.baseline}
+        return {"vw": VW_VERSION, "args": self.args, "baseline": self.baseline, "names": NAMES}
 
     def _example(self) -> Any:
         from vowpalwabbit.pyvw import pylibvw
@@ -250,7 +255,7 @@ class VowpalPolicy:
     def _shared(self, context: Context) -> Any:
         example = self._example()
         if context.features:
-            example.push_feature_dict(self._vw, {"s": dict(context.features)})
+            example.push_feature_dict(self._vw, {"s": by_pseudonym(context.features)})
         if context.embedding:
             numbered = list(zip(self._hashes(len(context.embedding)), context.embedding, strict=True))
             example.push_namespace(ord("e"))
@@ -269,7 +274,7 @@ class VowpalPolicy:
         example = self._example()
         example.push_feature_dict(self._vw, {"a": {name: 1.0}})
         if features:
-            example.push_feature_dict(self._vw, {"f": dict(features)})
+            example.push_feature_dict(self._vw, {"f": by_pseudonym(features)})
         if label:
             example.set_label_string(self._vw, label, self._label_type)
         self._vw.setup_example(example)

@@ -12,6 +12,7 @@ from feedback.dataset.rewards import priced, rewards
 from feedback.dataset.selection import Selection
 from feedback.events import Example
 from feedback.reward import RewardRule
+from feedback.texts import value_of
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                 np.array([x.failed for x in chunk], dtype=np.bool_),
             ),
             features={
-                name: _column(d.context.features.get(name, 0.0) for d in decisions)
+                name: _column(value_of(d.context.features, name, 0.0) for d in decisions)
                 for name in selection.features
             },
         )

@@ -9,6 +9,7 @@ import numpy as np
 from feedback.arrays import Integers
 from feedback.dataset.log import Describe
 from feedback.events import Context, Example
+from feedback.texts import by_pseudonym
 
 _CHUNK = 4096
 
@@ -28,7 +29,7 @@ def featurize(contexts: Sequence[Context]) -> Any:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     words = HashingVectorizer(n_features=_WORDS).transform(c.question for c in contexts)
-    features = FeatureHasher(n_features=_FEATURES).transform(c.features for c in contexts)
+    features = FeatureHasher(n_features=_FEATURES).transform(by_pseudonym(c.features) for c in contexts)
     blocks = [words, features]
     if len({len(c.embedding) for c in contexts}) == 1 and contexts[0].embedding:
         blocks.append(sparse.csr_matrix(np.array([c.embedding for c in contexts])))

@@ -31,6 +31,7 @@ from feedback.events import Status
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import RewardRule
+from feedback.texts import value_of
 from feedback.training_log import read_examples
 
 CHUNK = 1 << 14
@@ -213,7 +214,7 @@ def _numbers(
     seen: Iterable[Mapping[str, float]], names: Sequence[str], otherwise: float
 ) -> dict[str, Floats]:
     """Return columns of the numbers that have these names, in each row or not."""
-    numbers = np.fromiter((one.get(name, otherwise) for one in seen for name in names), np.float64)
+    numbers = np.fromiter((value_of(one, name, otherwise) for one in seen for name in names), np.float64)
     return {name: numbers[i :: len(names)] for i, name in enumerate(names)}
 
 

@@ -7,7 +7,7 @@ The statements are compiled once in a process. Between the two, `Batch` numbers 
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,10 +16,12 @@ from feedback.clock import check_behind
 from feedback.events import Cost, Decision, Execution, Feedback, Observation, Status
 from feedback.log import tables as t
 from feedback.log.batch import Batch, Fact, Known, Receipt
-from feedback.log.database import Database, Statement, compiled
+from feedback.log.database import Database, Found, Statement, compiled
 from feedback.log.episodes import Episodes
 from feedback.log.rows import execution_row
 from feedback.log.schema import require_head
+from feedback.log.under_way import UNDER_WAY_S
+from feedback.texts import pseudonym
 
 PROBE_BYTES = 64 * 1024
 """Bytes that a probe writes: more than most commits."""
@@ -35,6 +37,7 @@ class Appender:
         join: Digest of the training log in which decisions are looked up.
         most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
         redact: What every text passes through before it is written; None for nothing.
+        secret: Returns the secret of the draws.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class Appender:
         join: str,
         most: int | None = None,
         redact: Callable[[str], str] | None = None,
+        secret: Callable[[], str] = str,
     ) -> None:
+        self._secret = secret
         self._most, self._redact = most, redact
         self._database = database
         self._join = join
@@ -56,10 +61,17 @@ class Appender:
         """Begin a transaction; return a batch at the head of the log that knows what the facts refer to."""
         about = subjects(facts, limited=self._most is not None)
         wanted = {name: self._lookup(name, ids) for name, ids in about.items() if ids}
+        wanted["under_way"] = self._sql["under_way"], {"since": now - UNDER_WAY_S}
         (seq, at), *rows = self._locked(driver, [*wanted.values()], now)
         found = dict(zip(wanted, rows, strict=True))
         self.episodes.remember(found.get("episodes", ()))
-        return Batch(seq, at, now, Known.of(**found), self._most, redact=self._redact)
+        return Batch(
+            seq, at, now, Known.of(**found, secret=self._erasing(found)), self._most, redact=self._redact
+        )
+
+    def _erasing(self, found: Mapping[str, Found]) -> str:
+        """Return the secret where an erasure may reach what is appended; else nothing, without reading it."""
+        return self._secret() if found["under_way"] else ""
 
     def _lookup(self, name: str, ids: set[str]) -> Statement:
         if name == "episodes":
@@ -94,6 +106,9 @@ def _statements(_: Database) -> dict[str, sa.ClauseElement]:
     return {
         "head": sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update(),
         "move": sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
+        "under_way": sa.select(t.erasures.c.subject, t.erasures.c.seq).where(
+            t.erasures.c.subject.is_not(None), t.erasures.c.at > sa.bindparam("since", type_=sa.Double)
+        ),
         "clear": sa.delete(t.executions).where(t.executions.c.seq == sa.literal_column("0")),
     }
 
@@ -141,11 +156,11 @@ def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[s
             case Observation():
                 observed.add(fact.decision_id)
             case Feedback(decision_id=str(about)):
-                items.add(fact.id)
+                items |= {fact.id, pseudonym(fact.id)}
                 decided.add(about)
                 judged.add(about)
             case Feedback(episode_id=str(about)):
-                items.add(fact.id)
+                items |= {fact.id, pseudonym(fact.id)}
                 episodes.add(about)
     return {
         "executions": executed,

@@ -21,7 +21,8 @@ from feedback.fold import GRACE_S
 from feedback.log import tables as t
 from feedback.log.database import Found
 from feedback.log.rows import decision_row, execution_row, feedback_row, observation_row
-from feedback.texts import with_texts, without_texts
+from feedback.log.under_way import UnderWay
+from feedback.texts import pseudonym, with_texts, without_texts
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 
@@ -116,11 +117,13 @@ class Known:
     Attributes:
         executions: Decisions that have an execution.
         observations: Those that are there, by decision, source and arm.
-        feedback: Feedback with one of these ids, by id and kind, with its position.
+        feedback: Feedback with one of these ids, by the pseudonym of its id and by kind, with its position.
         decisions: Decisions that feedback refers to, and those that are not new.
         episodes: Episodes that feedback refers to.
         amounts: How much feedback there is, where that is limited.
         erased: Decisions whose texts were erased, of those that the facts are about.
+        erased_episodes: Episodes whose newest decision was erased, likewise.
+        under_way: Erasures that reach what is appended now.
     """
 
     executions: set[str]
@@ -130,6 +133,8 @@ class Known:
     episodes: defaultdict[str, _Episode]
     amounts: Counter[Subject] = field(default_factory=Counter)
     erased: set[str] = field(default_factory=set)
+    erased_episodes: set[str] = field(default_factory=set)
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     @classmethod
     def of(
@@ -142,6 +147,8 @@ class Known:
         on_decisions: Found = (),
         on_episodes: Found = (),
         erased: Found = (),
+        under_way: Found = (),
+        secret: str = "",
     ) -> "Known":
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
@@ -149,13 +156,16 @@ class Known:
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=Kind(kind))
             item = replace(item, content=orjson.loads(content or "null") or {})
-            known.feedback[name, item.kind] = item, seq
+            known.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
             known.decisions[name] = _target(*target)
-        for name, _, exists, oldest, *open_one in episodes:
+        for name, _, exists, oldest, *open_one, gone in episodes:
             targets = [] if oldest is None else [_target(*open_one)]
+            if gone is not None:
+                known.erased_episodes.add(name)
             known.episodes[name] = _Episode(exists is not None, oldest, targets)
         known.erased.update(name for (name,) in erased)
+        known.under_way = UnderWay(dict(map(tuple, under_way)), secret)
         known.amounts.update({(name, None, Kind(kind)): n for name, kind, n in on_decisions})
         known.amounts.update({(None, name, Kind(kind)): n for name, kind, n in on_episodes})
         return known
@@ -175,6 +185,7 @@ class Batch:
         receipts: Of the facts so far.
         unclear: Feedback whose status is not known yet, by its place among the receipts.
         redact: What every text passes through before it is written; None for nothing.
+        erased_by: Number of the erasure that reaches a decision of the batch, by its id.
     """
 
     seq: int
@@ -186,6 +197,7 @@ class Batch:
     receipts: list[Receipt] = field(default_factory=list)
     unclear: dict[int, Unclear] = field(default_factory=dict)
     redact: Callable[[str], str] | None = None
+    erased_by: dict[str, int] = field(default_factory=dict)
 
     def add(self, fact: Fact) -> None:
         """Assign the next position to a fact, unless the log has it.
@@ -203,8 +215,23 @@ class Batch:
             raise
 
     def _written(self, fact: Fact) -> Fact:
-        """Return a fact as it is written: redacted, and without texts where its decision was erased."""
-        if not isinstance(fact, Decision | Tick) and fact.decision_id in self.known.erased:
+        """Return a fact as it is written: redacted, and without texts where what it is about was erased."""
+        known = self.known
+        match fact:
+            case Decision():
+                gone = (number := known.under_way.erasure_of(fact)) is not None
+                if number is not None:
+                    known.erased.add(fact.id)
+                    self.erased_by[fact.id] = number
+            case Feedback(decision_id=None, episode_id=str(episode)):
+                gone = episode in known.erased_episodes or known.under_way.erasure_of(fact) is not None
+            case Feedback():
+                gone = fact.decision_id in known.erased or known.under_way.erasure_of(fact) is not None
+            case Execution() | Observation():
+                gone = fact.decision_id in known.erased
+            case Tick():
+                gone = False
+        if gone:
             return without_texts(fact)
         return fact if self.redact is None else with_texts(fact, self.redact)
 
@@ -225,7 +252,9 @@ class Batch:
                 if fact.id in self.known.decisions:
                     raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
                 self._next(fact.decided_at)
-                self.rows[t.decisions].append(decision_row(fact, self.seq, self.at))
+                self.rows[t.decisions].append(
+                    decision_row(fact, self.seq, self.at, self.erased_by.get(fact.id))
+                )
                 target = _target(fact.decided_at, fact.deadline, self.at)
                 self.known.decisions[fact.id] = target
                 if fact.episode_id is not None:
@@ -258,15 +287,16 @@ class Batch:
         if item.value is not None and not math.isfinite(item.value):
             raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
         shown = item.kind is Kind.ACTIVATION
+        name = pseudonym(item.id)
         for kind in (Kind.ACTIVATION,) if shown else (Kind.VALUE, Kind.RETRACTION):
-            if found := self.known.feedback.get((item.id, kind)):
+            if found := self.known.feedback.get((name, kind)):
                 _same_or_conflict(found[0], item)
-        if found := self.known.feedback.get((item.id, item.kind)):
+        if found := self.known.feedback.get((name, item.kind)):
             return Receipt(found[1], FeedbackStatus.DUPLICATE)
         if not shown and self.most is not None:
             self._count(item, self.most)
         self._next(item.received_at)
-        self.known.feedback[item.id, item.kind] = item, self.seq
+        self.known.feedback[name, item.kind] = item, self.seq
         early = item.decision_id is not None and item.decision_id not in self.known.decisions
         row, rows = feedback_row(item, self.seq, early), self.rows[t.feedback]
         if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):

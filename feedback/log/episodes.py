@@ -42,7 +42,8 @@ class Episodes:
         """Return the statement that looks up episodes.
 
         A row is: name, position of the head of the log, 1 if there is any decision of the episode; then
-        position, `decided_at`, `deadline` and `logged_at` of the oldest open one. None where there is none.
+        position, `decided_at`, `deadline` and `logged_at` of the oldest open one; the erasure of the newest one.
+        None where there is none.
         """
         asked = [[name, self._settled.get(name, 0)] for name in sorted(names)]
         return self._sql["oldest"], {"numbered": dumps(asked), "join": self._join}
@@ -98,14 +99,16 @@ def _oldest(
     after = sa.case((settled <= head, settled), else_=_ZERO)  # an older log was restored
     known = _first(sa.select(_ONE).where(of_episode))
     oldest = _first(sa.select(d.seq).where(of_episode, d.seq > after, *_open(at)).order_by(d.seq))
+    newest = _first(sa.select(d.erased).where(of_episode).order_by(d.seq.desc()))
     found = sa.select(
         name.label("name"),
         head.label("head"),
         known.correlate(asked).scalar_subquery().label("known"),
         oldest.correlate(asked).scalar_subquery().label("oldest"),
+        newest.correlate(asked).scalar_subquery().label("erased"),
     )
     f = found.select_from(asked).subquery()
-    columns = f.c.name, f.c.head, f.c.known, d.seq, d.decided_at, d.deadline, d.logged_at
+    columns = f.c.name, f.c.head, f.c.known, d.seq, d.decided_at, d.deadline, d.logged_at, f.c.erased
     return sa.select(*columns).outerjoin_from(f, t.decisions, d.seq == f.c.oldest)
 
 

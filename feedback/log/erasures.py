@@ -1,8 +1,11 @@
 """Erase texts: what people wrote and read goes, what is learned from stays, and that it went is recorded.
 
 Questions, answers, passages shown, stages, errors, comments, corrections and tags are overwritten in place.
-Arms, probabilities, features, costs and values stay, so that a training log, its digests and the evaluations
-are the same afterwards. A fact that comes later on an erased decision is stored without its texts.
+Names of features and ids of feedback become pseudonyms, by which they are learned and found. Arms,
+probabilities, values of features, costs and values stay, so that a training log, its digests and the
+evaluations are the same afterwards. A fact that comes later on an erased decision is stored without its
+texts, and so is a decision of an erased user or episode that was under way. `feedback.log.texts` lists which
+erasure reaches which column.
 """
 
 import hashlib
@@ -10,14 +13,15 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 import sqlalchemy as sa
 
+from feedback.archived import MOVED
 from feedback.log import tables as t
 from feedback.log.rows import feedback_of
 from feedback.log.store import Store, row_time
-from feedback.texts import without_texts
+from feedback.log.under_way import UNDER_WAY_S, Scope, subject_digest
+from feedback.texts import bare_features, without_texts
 
 DAY_S = 86_400.0
 
@@ -30,17 +34,9 @@ PAUSE_S = 3600.0
 _d, _e, _f, _o = t.decisions.c, t.executions.c, t.feedback.c, t.observations.c
 
 
-class Scope(StrEnum):
-    """What was erased."""
-
-    USER = "user"
-    EPISODE = "episode"
-    AGE = "age"
-
-
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """A record of what was erased. It has no personal data: neither the user nor the episode.
+    """A record of what was erased. It has no personal data: neither the user nor an id.
 
     Attributes:
         number: Its number; `erased` of a decision.
@@ -84,28 +80,68 @@ def erase_user(store: Store, project: str, user: str, by: str, now: float) -> Er
     Raises:
         LogUnavailableError: Nothing was erased.
     """
-    return _erase(store, _d.user_digest == user_digest(store, project, user), Scope.USER, by, now)
+    digest = user_digest(store, project, user)
+    which = _d.user_digest == digest
+    episodes = sa.select(_d.episode_id).where(which, _d.episode_id.is_not(None))
+    return _erase(store, which, _on_episodes(_f.episode_id.in_(episodes)), (Scope.USER, digest), by, now)
 
 
 def erase_episode(store: Store, episode: str, by: str, now: float) -> Erasure:
-    """Erase the texts of all decisions of an episode, by its id in the log; see `erase_user`."""
-    return _erase(store, _d.episode_id == episode, Scope.EPISODE, by, now)
+    """Erase the texts of all decisions of an episode, by its id in the log; see `erase_user`.
+
+    Feedback on the episode is erased, also where the log has no decision of it.
+    """
+    named = _on_episodes(_f.episode_id == episode)
+    return _erase(store, _d.episode_id == episode, named, (Scope.EPISODE, episode), by, now)
 
 
-def _erase(store: Store, which: sa.ColumnElement[bool], scope: Scope, by: str, now: float) -> Erasure:
+def erase_decision(store: Store, decision: str, by: str, now: float) -> Erasure:
+    """Erase the texts of a decision, by its id in the log, and feedback on it; see `erase_episode`."""
+    named = _f.decision_id == decision
+    return _erase(store, _d.id == decision, named, (Scope.DECISION, decision), by, now)
+
+
+def _on_episodes(episode: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    return _f.decision_id.is_(None) & episode
+
+
+def _erase(
+    store: Store,
+    which: sa.ColumnElement[bool],
+    named: sa.ColumnElement[bool],
+    subject: tuple[Scope, str],
+    by: str,
+    now: float,
+) -> Erasure:
+    """Erase decisions, all that hangs on them, and the feedback that is `named`."""
     ids = sa.select(_d.id).where(which)
-    episodes = sa.select(_d.episode_id).where(which, _d.episode_id.is_not(None))
     new = ids.where(_d.erased.is_(None))
+    digest = subject_digest(store.draw_secret.secret, *subject)
     with store.writing() as connection:
         _lock(connection)
         at = row_time(connection, now)
-        row = {"at": at, "scope": scope.value, "by": by, **dict.fromkeys(_COUNTS, 0)}
+        row = {"at": at, "scope": subject[0].value, "by": by, "subject": digest, **dict.fromkeys(_COUNTS, 0)}
         number = _recorded(connection, row)
-        said = _f.decision_id.in_(ids) | (_f.decision_id.is_(None) & _f.episode_id.in_(episodes))
+        said = _f.decision_id.in_(ids) | named
         counts = _overwrite(connection, number, which, _e.decision_id.in_(new), said, _o.decision_id.in_(new))
         connection.execute(sa.update(t.erasures).where(t.erasures.c.seq == number).values(counts))
     store.forget()
     return next(one for one in erasures(store) if one.number == number)
+
+
+def forget_subjects(store: Store, now: float) -> None:
+    """Remove the hashes of what was erased, once no turn that began before can be under way.
+
+    Raises:
+        LogUnavailableError: They are still there.
+    """
+    c = t.erasures.c
+    over = c.subject.is_not(None) & (c.at < now - UNDER_WAY_S)
+    with store.reading() as connection:
+        if connection.execute(sa.select(c.seq).where(over).limit(1)).first() is None:
+            return
+    with store.writing() as connection:
+        connection.execute(sa.update(t.erasures).where(over).values(subject=None))
 
 
 def erase_older(store: Store, days: float, now: float) -> bool:
@@ -129,7 +165,11 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     with store.reading() as connection:
         before = connection.execute(last).first()
         due = int(connection.scalar(oldest.order_by(_d.seq.desc()).limit(1)) or 0)
-    start = before.upto if before else 0
+        start = before.upto if before else 0
+        # feedback on decisions that never came may be the newest there is
+        some = sa.select(_f.seq, _f.received_at).where(_f.seq > start, _f.seq <= start + AT_ONCE).subquery()
+        old = sa.select(sa.func.max(some.c.seq)).where(some.c.received_at < now - DAY_S * days)
+        due = max(due, int(connection.scalar(old) or 0))
     if due <= start or (before and due < start + AT_ONCE and now < before.at + PAUSE_S):
         return False
     end = min(due, start + AT_ONCE)
@@ -188,6 +228,7 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
     empty = sa.literal([], sa.JSON)
     gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
     n_feedback = _overwrite_feedback(connection, said)
+    _overwrite_features(connection, decided)
     done = [
         connection.execute(sa.update(t.executions).where(executed).values(**gone, stages=sa.null())),
         connection.execute(sa.update(t.observations).where(observed).values(**gone)),
@@ -201,14 +242,29 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
     return dict(zip(_COUNTS, (n_decisions, n_executions, n_feedback, n_observations), strict=True))
 
 
+def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Overwrite names of features with their pseudonyms; those in an archive are pseudonyms already."""
+    query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
+    update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
+    found = connection.execute(query).all()
+    changed = [{"of": seq, "bare": bare_features(seen)} for seq, seen in found if MOVED not in seen]
+    for first in range(0, len(changed), AT_ONCE):
+        connection.execute(update, changed[first : first + AT_ONCE])
+
+
 def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
     """Overwrite what feedback says, but for its labels; the databases have no JSON functions in common."""
     changed: list[dict[str, object]] = []
     for row in connection.execute(sa.select(t.feedback).where(which).order_by(_f.seq)):
         item = feedback_of(row)
         if (left := without_texts(item)) != item:
-            changed.append({"of": row.seq, "said": dict(left.content) or None, "tagged": {}})
+            changed.append({"of": row.seq, "name": left.id, "said": dict(left.content) or None})
     if changed:
         update = sa.update(t.feedback).where(_f.seq == sa.bindparam("of"))
-        connection.execute(update.values(content=sa.bindparam("said"), tags=sa.bindparam("tagged")), changed)
+        values = {
+            "id": sa.bindparam("name"),
+            "content": sa.bindparam("said"),
+            "tags": sa.literal({}, sa.JSON),
+        }
+        connection.execute(update.values(values), changed)
     return len(changed)

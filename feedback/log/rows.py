@@ -23,8 +23,8 @@ from feedback.log import tables as t
 from feedback.log.database import storable
 
 
-def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
-    """Return the row of a decision at a position and a time of the log."""
+def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = None) -> dict[str, object]:
+    """Return the row of a decision at a position and a time of the log; `erased` by an erasure or not."""
     return {
         "seq": seq,
         "id": d.id,
@@ -58,7 +58,7 @@ def decision_row(d: Decision, seq: int, logged_at: float) -> dict[str, object]:
         "cost_weight": d.cost_weight,
         "candidate_scores": d.candidate_scores,
         "user_digest": d.user_digest,
-        "erased": None,
+        "erased": erased,
     }
 
 

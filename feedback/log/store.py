@@ -123,7 +123,9 @@ class Store:
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
-        self._appender = Appender(self._database, join, most_feedback, redact)
+        self._appender = Appender(
+            self._database, join, most_feedback, redact, lambda: self.draw_secret.secret
+        )
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translated(self._database):

@@ -136,6 +136,7 @@ erasures = Table(
     Column("scope", String(16), nullable=False),
     Column("by", String(128), nullable=False),
     Column("upto", _SEQ),
+    Column("subject", String(64)),
     *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("decisions", "executions")),
     *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("feedback", "observations")),
     sqlite_autoincrement=True,

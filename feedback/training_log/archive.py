@@ -1,9 +1,10 @@
 """Move features of old decisions, most of the bytes of a row, to Parquet files, from which they are read on.
 
 The rows stay, with everything that the log promises of them: one order without gaps, ids that are used once,
-feedback that finds its decision. Texts stay, too, so that they can be erased. A file is written, made
-durable, read back and compared before the first row refers to it. Whatever is interrupted is done again by
-the next call: rows that still have their features are written to a file of their own.
+feedback that finds its decision. Texts stay, too, so that they can be erased, and names of features become
+pseudonyms, by which they are learned: an archive has no texts. A file is written, made durable, read back and
+compared before the first row refers to it. Whatever is interrupted is done again by the next call: rows that
+still have their features are written to a file of their own.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from feedback import archived
 from feedback.errors import StoreError
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.texts import bare_features
 
 SEGMENT = 50_000
 """Decisions of one file."""
@@ -126,15 +128,11 @@ def _moved_upto(store: Store) -> int:
         query = sa.select(*following).where(_d.seq > middle).order_by(_d.seq).limit(1)
         with store.reading() as connection:
             row = connection.execute(query).first()
-        if row is not None and row.seq <= high and _is_moved(row.features):
+        if row is not None and row.seq <= high and archived.is_moved(row.features):
             low = row.seq
         else:
             high = middle
     return low
-
-
-def _is_moved(features: str) -> bool:
-    return features.startswith(f'{{"{archived.MOVED}":')
 
 
 def _text() -> sa.ColumnElement[str]:
@@ -146,12 +144,13 @@ def _whole(store: Store, after: int, upto: int, limit: int) -> Sequence[sa.Row[A
     query = query.where(sa.func.length(_text()) >= LEAST)
     with store.reading() as connection:
         found = connection.execute(query.order_by(_d.seq).limit(limit)).all()
-    return [row for row in found if not _is_moved(row.features)]
+    return [row for row in found if not archived.is_moved(row.features)]
 
 
 def _written(base: str, rows: Sequence[sa.Row[Any]]) -> Segment:
     """Write a file and a line of the manifest, and read the file back. Raises StoreError."""
-    columns = {"seq": [row.seq for row in rows], "features": [row.features for row in rows]}
+    bare = [orjson.dumps(bare_features(orjson.loads(row.features))).decode() for row in rows]
+    columns = {"seq": [row.seq for row in rows], "features": bare}
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.table(columns), sink, compression="zstd", row_group_size=archived.GROUP)
     data = sink.getvalue().to_pybytes()

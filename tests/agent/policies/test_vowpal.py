@@ -15,6 +15,7 @@ from agent.policies.base import PolicyError
 from agent.policies.serialization import seal
 from agent.policies.vowpal import ALWAYS, VowpalPolicy
 from feedback.events import Context, Decision
+from feedback.texts import by_pseudonym
 from tests.contracts import ARMS, history, teach
 
 ADF = "--cb_explore_adf -q sa -q ea -q sf"
@@ -43,9 +44,9 @@ def lines(context: Context, arms: Sequence[str], drawn: str = "", label: str = "
     """Write a decision as VW's text, arms sorted by name."""
 
     def features(named: dict[str, float]) -> str:
-        return " ".join(f"{name}:{value}" for name, value in named.items())
+        return " ".join(f"{name}:{value}" for name, value in by_pseudonym(named).items())
 
-    dense = features({str(i): value for i, value in enumerate(context.embedding)})
+    dense = " ".join(f"{i}:{value}" for i, value in enumerate(context.embedding))
     text = [f"shared |s {features(dict(context.features))} |e {dense}"]
     text += [
         f"{label if name == drawn else ''} |a {name} |f {features(dict(context.arms[name]))}"

@@ -13,7 +13,7 @@ from feedback.events import Decision, Execution, Feedback, Observation, Source
 from feedback.log import FeedbackStatus, Store, erasures
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
-from feedback.texts import with_texts
+from feedback.texts import with_texts, without_texts
 from feedback.training_log import Joiner, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
@@ -52,10 +52,7 @@ def dump(store: Store) -> str:
 def learned(store: Store) -> list[tuple[object, ...]]:
     """What a policy learns: everything of each example but the texts."""
     rows = read_examples(store, RULE.join)
-    bare = (
-        replace(one.decision, context=replace(one.decision.context, question=""), erased=False)
-        for one in rows
-    )
+    bare = (replace(without_texts(one.decision), erased=False) for one in rows)
     found = [(one.context, one.arms, one.probabilities, one.drawn) for one in bare]
     return [*found, *((one.cost, one.metrics) for one in read_examples(store, RULE.join))]
 

@@ -1,0 +1,13 @@
+"""Schema 16: a keyed hash of what an erasure is about, while turns from before may be under way."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "16"
+
+down_revision = "15"
+
+
+def upgrade() -> None:
+    """Add the column; erasures from before this are over."""
+    op.add_column("erasures", sa.Column("subject", sa.String(64)))
