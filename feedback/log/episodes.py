@@ -42,7 +42,7 @@ class Episodes:
         """Return the statement that looks up episodes.
 
         A row is: name, position of the head of the log, 1 if there is any decision of the episode; then
-        position, `decided_at`, `deadline` and `logged_at` of the oldest open one; the erasure of the newest one.
+        position, `decided_at`, `deadline` and `logged_at` of the oldest open one; the erasure of the newest.
         None where there is none.
         """
         asked = [[name, self._settled.get(name, 0)] for name in sorted(names)]

@@ -166,9 +166,9 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         before = connection.execute(last).first()
         due = int(connection.scalar(oldest.order_by(_d.seq.desc()).limit(1)) or 0)
         start = before.upto if before else 0
-        # feedback on decisions that never came may be the newest there is
-        some = sa.select(_f.seq, _f.received_at).where(_f.seq > start, _f.seq <= start + AT_ONCE).subquery()
-        old = sa.select(sa.func.max(some.c.seq)).where(some.c.received_at < now - DAY_S * days)
+        # feedback whose decision never came may be the newest there is
+        alone = (_f.early | _f.decision_id.is_(None)) & (_f.received_at < now - DAY_S * days)
+        old = sa.select(sa.func.max(_f.seq)).where(_f.seq > start, _f.seq <= start + AT_ONCE, alone)
         due = max(due, int(connection.scalar(old) or 0))
     if due <= start or (before and due < start + AT_ONCE and now < before.at + PAUSE_S):
         return False

@@ -136,10 +136,17 @@ erasures = Table(
     Column("scope", String(16), nullable=False),
     Column("by", String(128), nullable=False),
     Column("upto", _SEQ),
-    Column("subject", String(64)),
     *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("decisions", "executions")),
     *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("feedback", "observations")),
+    Column("subject", String(64)),
     sqlite_autoincrement=True,
+)
+
+Index(
+    "erasures_under_way",
+    erasures.c.at,
+    sqlite_where=text("subject IS NOT NULL"),
+    postgresql_where=text("subject IS NOT NULL"),
 )
 
 executions = Table(

@@ -15,6 +15,7 @@ from agent.learning.verify import verify
 from agent.policies import Policy, Uniform
 from feedback.events import Context, Decision, Mode
 from feedback.log import Store
+from feedback.texts import by_pseudonym
 from tests.agent.asking import QUESTION, ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, Service
 
@@ -46,7 +47,8 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     assert (after["question"], after["answer"], after["erased"]) == ("", "", True)
     assert after["passage_ids"] == []
     assert (after["feedback"][0]["content"], after["feedback"][0]["tags"]) == ({}, {})
-    for kept in ("features", "embedding", "propensity", "reward", "metrics", "arm_drawn", "example_seq"):
+    assert after["features"] == by_pseudonym(before["features"]) != before["features"]
+    for kept in ("embedding", "propensity", "reward", "metrics", "arm_drawn", "example_seq"):
         assert after[kept] == before[kept]
     verified = (await service.client.get(f"/v1/decisions/{mine}/verify")).json()
     assert (verified["verified"], verified["erased"]) == (True, True)

@@ -9,5 +9,7 @@ down_revision = "15"
 
 
 def upgrade() -> None:
-    """Add the column; erasures from before this are over."""
+    """Add the column and its index; erasures from before this are over."""
     op.add_column("erasures", sa.Column("subject", sa.String(64)))
+    given = sa.text("subject IS NOT NULL")
+    op.create_index("erasures_under_way", "erasures", ["at"], sqlite_where=given, postgresql_where=given)
