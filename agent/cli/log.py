@@ -243,27 +243,36 @@ def erase(
     episode: Annotated[
         str | None, typer.Option("--episode", help="An episode, by its id in the log of --point.")
     ] = None,
+    decision: Annotated[
+        str | None, typer.Option("--decision", help="A decision, by its id in the log of --point.")
+    ] = None,
     config: ConfigPath = CONFIG,
     point: Point = POINT,
 ) -> None:
-    """Overwrite questions, answers, passages and comments; features, probabilities and values stay."""
+    """Overwrite questions, answers, passages, comments and names of features; numbers stay.
+
+    Exports, backups and reports that were made before are copies that it does not reach.
+    """
     with explained():
-        if (user is None) == (episode is None):
-            raise ValueError("either --user or --episode was expected")
+        if [user, episode, decision].count(None) != 2:
+            raise ValueError("one of --user, --episode and --decision was expected")
         settings, now = opened(config, without=["router"]), time.time()
         logs = settings.by_point if user is not None else {point: settings.of(point)}
         for name, own in logs.items():
             with closing(Store(own.database_url)) as store:
                 if user is not None:
                     done = erasures.erase_user(store, project, user, "cli", now)
+                elif episode is not None:
+                    done = erasures.erase_episode(store, episode, "cli", now)
                 else:
-                    done = erasures.erase_episode(store, episode or "", "cli", now)
+                    done = erasures.erase_decision(store, decision or "", "cli", now)
             at = "" if name == points.DEFAULT else f" at point {name}"
             console.print(
                 f"erasure {done.number}{at}: the texts of {done.decisions:,} decisions and of "
                 f"{done.feedback:,} items of feedback are gone",
                 markup=False,
             )
+        console.print("exports, backups and files of warm starts from before still have them: erase those by age")
 
 
 key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from typing_extensions import override
 
 from feedback.errors import StoreError
+from feedback.log import tables as t
 from feedback.log.database import ANSWER_S, CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,10 @@ class _Connection(psycopg.Connection):
     """A connection to a server that may hang: then nothing is refused, and no time-out of the network passes.
 
     Attributes:
-        answer_s: Longest wait for the next part of an answer, in seconds.
+        answer_s: Longest wait for the next part of an answer, in seconds; None for no limit.
     """
 
-    answer_s = ANSWER_S + GRACE_S
+    answer_s: float | None = ANSWER_S + GRACE_S
 
     @override
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -154,7 +155,24 @@ class PostgreSQL:
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
     def forget(self) -> None:
-        """Do nothing: VACUUM, which the server runs by itself, removes overwritten rows."""
+        """Vacuum the tables of facts: no query and no dump has overwritten rows then.
+
+        Their bytes stay in free space of pages until it is used again, and in the write-ahead log.
+        """
+        tables = ", ".join(table.name for table in (t.decisions, t.executions, t.feedback, t.observations))
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            self._allow(connection, None)  # a large table takes minutes
+            try:
+                connection.exec_driver_sql(f"VACUUM {tables}")
+            finally:
+                self._allow(connection, self._answer_s)
+
+    @staticmethod
+    def _allow(connection: sa.Connection, answer_s: float | None) -> None:
+        """Let statements of a connection take so many seconds; None for as many as they need."""
+        connection.exec_driver_sql(f"SET statement_timeout = '{answer_s or 0:g}s'")
+        driver: _Connection = connection.connection.driver_connection  # type: ignore[assignment]  # by _connect
+        driver.answer_s = None if answer_s is None else answer_s + GRACE_S
 
     def backup(self, to: Path) -> None:
         """Refuse: the server has programs for it."""

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from agent.api.documented import documented
 from agent.api.middleware import AppReplica, RequestCaller, ServiceCaller, ServiceReplica, caller_at, owner_of
 from agent.api.replies import operations as replies
-from agent.api.schemas import LoggedId
+from agent.api.schemas import DecisionId, LoggedId
 from agent.config import sections
 from feedback.log import erasures
 
@@ -30,8 +30,9 @@ async def erase_user(
 ) -> JSONResponse:
     """Erase the texts of all decisions of an end user, at every decision point, and of their episodes.
 
-    Questions, answers, passages shown, comments, corrections and tags are overwritten, and the user is
-    forgotten. Arms, probabilities, features, costs and values stay. It is recorded without the user.
+    Questions, answers, passages shown, comments, corrections and tags are overwritten, names of features and
+    ids of feedback become pseudonyms, and the user is forgotten. Arms, probabilities, values of features, costs
+    and values stay. It is recorded without the user. A turn that is under way loses its texts, too.
     """
     done = [
         (
@@ -49,11 +50,27 @@ async def erase_user(
     "/v1/episodes/{episode_id}", **documented("eraseEpisode", replies.ErasureState, scopes=("admin",))
 )
 async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> JSONResponse:
-    """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does."""
+    """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
+
+    Feedback that names the episode is erased also where there is no decision of it.
+    """
     replica = owner_of(replica, episode_id)
     name = caller_at(replica, caller).stored(episode_id, "episode")
     found = await asyncio.to_thread(
         erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
+    )
+    return JSONResponse(_document(found, replica.point))
+
+
+@router.delete(
+    "/v1/decisions/{decision_id}", **documented("eraseDecision", replies.ErasureState, scopes=("admin",))
+)
+async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+    """Erase the texts of a decision and of the feedback that names it, also where there is no such decision."""
+    replica = owner_of(replica, decision_id)
+    name = caller_at(replica, caller).stored(decision_id)
+    found = await asyncio.to_thread(
+        erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()
     )
     return JSONResponse(_document(found, replica.point))
 

@@ -304,12 +304,12 @@ class ConfiguredKey(KeyBase):
 
 
 class ErasureState(Reply):
-    """A record of texts that were erased; it names neither the user nor the episode."""
+    """A record of texts that were erased; it names neither the user nor an id."""
 
     point: str
     number: int
     at: Time
-    scope: Literal["user", "episode", "age"]
+    scope: Literal["user", "episode", "decision", "age"]
     by: str = Field(
         description="Public id of the key, `cli`, `retention`, or `anybody` where there are no keys."
     )

@@ -45,6 +45,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
     ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
     ("POST", "/v1/embeddings"): ("decide",),
+    ("DELETE", "/v1/decisions/{decision_id}"): ("admin",),
     ("DELETE", "/v1/episodes/{episode_id}"): ("admin",),
     ("GET", "/v1/erasures"): ("admin",),
     ("GET", "/v1/evaluations"): ("read",),
