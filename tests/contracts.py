@@ -16,6 +16,7 @@ from agent.policies.epsilon_greedy import EpsilonGreedy
 from agent.policies.linear import LinUCB
 from agent.policies.neural import NeuralGreedy
 from feedback.events import Context, Decision
+from feedback.texts import without_texts
 
 ARMS = ("bm25", "dense", "none")
 FEATURES = {name: {"steps": float(name != "none")} for name in (*ARMS, "graph")}
@@ -110,6 +111,20 @@ def the_same_history_gives_the_same_bytes(build: Build) -> None:
     assert silent.save() == asked.save()
 
 
+def an_erasure_changes_nothing_that_is_learned(build: Build) -> None:
+    rows = history(build(), 30, seed=24)
+    if getattr(build(), "reads_question", False):
+        rows = [(replace(one, context=replace(one.context, question="")), reward) for one, reward in rows]
+    erased = [(without_texts(one) if i % 3 else one, reward) for i, (one, reward) in enumerate(rows)]
+    before, after = teach(build(), rows), teach(build(), erased)
+    assert before.save() == after.save()
+    for name in (b"w=river", b"\"long\""):
+        assert name not in before.save().partition(b"\n")[2], "names of features would outlive an erasure"
+    for one, _ in rows[:5]:
+        bare = without_texts(one).context
+        assert before.probabilities(one.context, ARMS).tolist() == before.probabilities(bare, ARMS).tolist()
+
+
 def a_loaded_policy_is_the_saved_one(build: Build) -> None:
     saved = teach(build(), history(build(), 25, seed=10))
     loaded = build().load(saved.save())
@@ -159,6 +174,7 @@ CHECKS = (
     an_arm_never_seen_gets_a_probability,
     asking_changes_nothing,
     the_same_history_gives_the_same_bytes,
+    an_erasure_changes_nothing_that_is_learned,
     a_loaded_policy_is_the_saved_one,
     a_loaded_policy_learns_on_and_leaves_the_saved_one_alone,
     loading_leaves_the_loader_alone,

@@ -206,8 +206,8 @@ FILES: Mapping[str, Place] = {
     "SQLite: log.db, log.db-wal": Place(
         "the log",
         _WRITTEN,
-        "freed bytes are overwritten (`secure_delete`), and the write-ahead log is emptied; while a reader is at "
-        "work, by the next erasure",
+        "freed bytes are overwritten (`secure_delete`), and the write-ahead log is emptied; while "
+        "a reader is at work, by the next erasure",
     ),
     "PostgreSQL: pages of tables": Place(
         "overwritten rows",
@@ -257,8 +257,8 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "Written by `python -m feedback.log.text_columns`. What becomes of a text when a user, an episode or a",
-        "decision is erased, or by `privacy.keep_texts_days`; [the guide](../guide/data.md) says how to erase.",
+        "Written by `python -m feedback.log.text_columns`. What becomes of a text when a user, an episode",
+        "or a decision is erased, or by its age; [the guide](../guide/data.md) says how to erase.",
         "",
         "| fate | means |",
         "| --- | --- |",

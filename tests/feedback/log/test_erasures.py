@@ -1,6 +1,7 @@
 """Erasure: texts go and do not come back, numbers stay, and that it happened is on record."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import Decision, Execution, Feedback, Observation, Source
+from feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
 from feedback.log import FeedbackStatus, Store, erasures
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
-from feedback.texts import with_texts, without_texts
-from feedback.training_log import Joiner, read_examples, take_epoch
+from feedback.texts import pseudonym, with_texts, without_texts
+from feedback.training_log import Joiner, Refold, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
+from tests.postgres import Server
 
 RULE = RewardRule(metrics={"right": Metric()})
 NOW = 200.0
@@ -112,6 +114,169 @@ def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store:
     found = store.record("d1")
     assert found is not None
     assert (found.feedback[0].value, found.observations[0].value) == (1.0, 0.5)
+
+
+def said(name: str, *, at: float = 110.0, **about: str) -> Feedback:
+    """A comment with a tag, on a decision or an episode."""
+    about = about or {"decision_id": "never"}
+    content = {"comment": "left by Ada"}
+    return Feedback(
+        name, about.get("decision_id"), "comment", None, at,
+        tags={"page": "Ada's page"}, episode_id=about.get("episode_id"), content=content,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("about", [{"decision_id": "never"}, {"episode_id": "never"}])
+def test_feedback_on_what_never_came_to_exist_is_erased_by_its_id(
+    store: Store, about: dict[str, str]
+) -> None:
+    store.append([said("Ada said", **about), said("other", decision_id="another", at=111.0)])
+    erase = erasures.erase_decision if "decision_id" in about else erasures.erase_episode
+    done = erase(store, "never", "k1", NOW)
+    assert (done.decisions, done.feedback) == (0, 1)
+    (found, other) = store.feedback(10)
+    assert (found.id, found.content, found.tags) == (pseudonym("Ada said"), {}, {})
+    assert other.content == {"comment": "left by Ada"}
+
+
+def test_a_decision_is_erased_by_its_id_and_no_other(store: Store) -> None:
+    write(store, "d1", "ada", episode="e1")
+    write(store, "d2", "ada", episode="e1")
+    done = erasures.erase_decision(store, "d1", "k1", NOW)
+    assert (done.scope, done.decisions, done.feedback) == (erasures.Scope.DECISION, 1, 1)
+    texts = [one.decision.context.question for name in ("d1", "d2") if (one := store.record(name))]
+    assert texts == ["", "what is d2?"]
+
+
+def test_names_of_features_become_pseudonyms_but_for_our_own(store: Store) -> None:
+    seen = Context(
+        "?", {"tier=Ada": 1.0, "length": 0.5}, (0.25,), {"a": {"id=Ada": 1.0, "router": 0.5}, "b": {}}
+    )
+    store.append([replace(of_user(store, "d1", "ada"), context=seen)])
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    found = store.record("d1")
+    assert found is not None
+    hidden = {pseudonym("id=Ada"): 1.0, "router": 0.5}
+    expected = Context("", {pseudonym("tier=Ada"): 1.0, "length": 0.5}, (0.25,), {"a": hidden, "b": {}})
+    assert found.decision.context == expected
+    assert "Ada" not in dump(store)
+
+
+def test_a_retry_and_a_retraction_find_feedback_whose_id_was_erased(store: Store) -> None:
+    item = replace(value("d1", at=110.0), id="Ada's value", tags={"page": "Ada's page"})
+    store.append([of_user(store, "d1", "ada"), item])
+    joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
+    joiner.advance(120.0)
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    (retried,) = store.append([item])
+    assert retried.status is FeedbackStatus.DUPLICATE
+    taken_back = replace(item, kind=Kind.RETRACTION, value=None, tags={}, received_at=112.0)
+    store.append([taken_back, replace(execution("d1"), finished_at=113.0)])
+    assert "Ada" not in dump(store)
+    joiner.advance(120.0)
+    refold = Refold(store, RULE)
+    assert list(read_examples(store, RULE.join)) == list(refold.examples(lambda *_: None)) == []
+
+
+def test_feedback_on_an_erased_episode_loses_its_texts_until_the_episode_goes_on(store: Store) -> None:
+    write(store, "d1", "ada", episode="e1")
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    store.append([said("late", episode_id="e1")])
+    assert [text for text in SECRETS if text in dump(store)] == []
+    write(store, "d2", "bob", episode="e1")
+    store.append([said("later", episode_id="e1", at=120.0)])
+    *_, last = store.feedback(10)
+    assert last.content == {"comment": "left by Ada"}
+
+
+@pytest.fixture
+def at_noon(url: str) -> Iterator[Store]:
+    """A log whose clock stands still."""
+    store = Store(url, clock=lambda: NOW)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("scope", ["user", "episode", "decision"])
+@pytest.mark.parametrize("age", [0.0, erasures.UNDER_WAY_S - 1.0, erasures.UNDER_WAY_S])
+def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(
+    at_noon: Store, scope: str, age: float
+) -> None:
+    store, at = at_noon, NOW - age
+    turn = [
+        of_user(store, "d1", "ada", at=at, episode="e1"),
+        replace(execution("d1"), finished_at=at),
+        said("f", decision_id="d1", at=at),
+    ]
+    other = [of_user(store, "d2", "bob", at=at, episode="e2"), said("g", decision_id="d2", at=at)]
+    match scope:
+        case "user":
+            done = erasures.erase_user(store, "default", "ada", "k1", at)
+        case "episode":
+            done = erasures.erase_episode(store, "e1", "k1", at)
+        case _:
+            done = erasures.erase_decision(store, "d1", "k1", at)
+    assert done.decisions == 0, "nothing was there yet"
+    store.append([*turn, *other])
+    under_way = age < erasures.UNDER_WAY_S
+    found, spared = store.record("d1"), store.record("d2")
+    assert found is not None
+    assert spared is not None
+    assert found.decision.erased == under_way
+    assert (found.decision.context.question == "") == under_way
+    assert (found.execution is not None and found.execution.answer == "") == under_way
+    assert (found.feedback[0].content == {}) == under_way
+    assert (spared.decision.erased, spared.feedback[0].content) == (False, {"comment": "left by Ada"})
+    with store.reading() as connection:
+        numbers = connection.scalars(sa.select(t.decisions.c.erased).order_by(t.decisions.c.seq)).all()
+    assert numbers == [done.number if under_way else None, None]
+
+
+def test_the_record_of_an_erasure_forgets_whom_it_was_about(at_noon: Store) -> None:
+    def subjects() -> list[str | None]:
+        with at_noon.reading() as connection:
+            return [*connection.scalars(sa.select(t.erasures.c.subject).order_by(t.erasures.c.seq))]
+
+    erasures.erase_user(at_noon, "default", "ada", "k1", NOW)
+    erasures.erase_user(at_noon, "default", "bob", "k1", NOW + 10.0)
+    ada, bob = subjects()
+    assert None not in (ada, bob)
+    assert ada != bob
+    digest = erasures.user_digest(at_noon, "default", "ada")
+    assert digest not in str(subjects())
+    erasures.forget_subjects(at_noon, NOW + erasures.UNDER_WAY_S)
+    assert subjects() == [ada, bob]
+    erasures.forget_subjects(at_noon, NOW + erasures.UNDER_WAY_S + 5.0)
+    assert subjects() == [None, bob]
+
+
+def test_feedback_whose_decision_never_came_goes_by_age_too(store: Store) -> None:
+    day = erasures.DAY_S
+    store.append([said("old", at=day), said("young", at=3 * day)])
+    assert not erasures.erase_older(store, 1.0, 3.5 * day)
+    assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
+
+
+def test_feedback_that_came_with_a_label_does_not_age_what_is_before_it(store: Store) -> None:
+    day = erasures.DAY_S
+    label = replace(decision("label", at=5 * day), policy="labels")
+    store.append([of_user(store, "d1", "ada", at=5 * day), label, value("label", at=1.0)])
+    erasures.erase_older(store, 1.0, 5.5 * day)
+    found = store.record("d1")
+    assert found is not None
+    assert not found.decision.erased
+
+
+def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
+    store = Store(postgres.fresh())
+    for i in range(20):
+        write(store, f"d{i}", "ada")
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    query = "SELECT relname FROM pg_stat_user_tables WHERE vacuum_count > 0"
+    with store.reading() as connection:
+        vacuumed = {*connection.exec_driver_sql(query).scalars()}
+    assert vacuumed == {"decisions", "executions", "feedback", "observations"}
+    store.close()
 
 
 def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
