@@ -272,7 +272,10 @@ def erase(
                 f"{done.feedback:,} items of feedback are gone",
                 markup=False,
             )
-        console.print("exports, backups and files of warm starts from before still have them: erase those by age")
+        console.print(
+            "exports, backups and files of warm starts from before are copies out of reach: remove old ones",
+            soft_wrap=True,
+        )
 
 
 key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)

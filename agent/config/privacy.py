@@ -7,6 +7,8 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agent.config.redaction_patterns import slow_text
+
 
 class Redaction(BaseModel):
     """One pattern, and what stands in the place of each match."""
@@ -15,7 +17,8 @@ class Redaction(BaseModel):
 
     name: str = Field(min_length=1, max_length=64, description="Says what it is about; for people.")
     pattern: re.Pattern[str] = Field(
-        description="A regular expression of Python's `re`. It is run on every text: let it be linear.",
+        description="A regular expression of Python's `re`. It is run on every text; one that a text of a "
+        "thousand characters makes slow is refused.",
     )
     replacement: str = Field(
         default="[redacted]", max_length=100, description="A text, without references to groups."
@@ -26,6 +29,12 @@ class Redaction(BaseModel):
     def _takes_something(cls, pattern: re.Pattern[str]) -> re.Pattern[str]:
         if pattern.search("") is not None:
             raise ValueError(f"{pattern.pattern!r} matches the empty text: everything would be redacted")
+        if found := slow_text(pattern):
+            piece, times = found
+            raise ValueError(
+                f"{pattern.pattern!r} takes too long for {piece!r} repeated {times} times: let no repetition "
+                r"contain or follow another one of the same characters, and bound them, as in \w{1,64}"
+            )
         return pattern
 
 

@@ -30,9 +30,9 @@ async def erase_user(
 ) -> JSONResponse:
     """Erase the texts of all decisions of an end user, at every decision point, and of their episodes.
 
-    Questions, answers, passages shown, comments, corrections and tags are overwritten, names of features and
-    ids of feedback become pseudonyms, and the user is forgotten. Arms, probabilities, values of features, costs
-    and values stay. It is recorded without the user. A turn that is under way loses its texts, too.
+    Questions, answers, passages shown, comments, corrections and tags are overwritten, names of features
+    and ids of feedback become pseudonyms, and the user is forgotten. Arms, probabilities, values of features,
+    costs and values stay. It is recorded without the user. A turn that is under way loses its texts, too.
     """
     done = [
         (
@@ -66,7 +66,7 @@ async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: 
     "/v1/decisions/{decision_id}", **documented("eraseDecision", replies.ErasureState, scopes=("admin",))
 )
 async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
-    """Erase the texts of a decision and of the feedback that names it, also where there is no such decision."""
+    """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
     replica = owner_of(replica, decision_id)
     name = caller_at(replica, caller).stored(decision_id)
     found = await asyncio.to_thread(

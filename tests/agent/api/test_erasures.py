@@ -1,5 +1,6 @@
 """Erasure and redaction from the caller's side: what is gone, what still verifies, and who may."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from agent.config.privacy import Privacy
 from agent.learning.rebuild import rebuild
 from agent.learning.verify import verify
 from agent.policies import Policy, Uniform
+from arms.base import Query, Retrieval
 from feedback.events import Context, Decision, Mode
 from feedback.log import Store
 from feedback.texts import by_pseudonym
 from tests.agent.asking import QUESTION, ask, look_up, refused, tell
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, FakeArms, Service
 
 MAIL = {"name": "mail", "pattern": r"[\w.]+@[\w.]+", "replacement": "[mail]"}
 
@@ -171,4 +173,90 @@ async def test_the_command_erases_without_a_service(tmp_path: Path) -> None:
     assert one.decision.erased
     found.close()
     wrong = CliRunner().invoke(app, ["erase", "--config", str(config)])
-    assert (wrong.exit_code, "either --user or --episode" in wrong.output) == (2, True)
+    assert (wrong.exit_code, "one of --user, --episode and --decision" in wrong.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+$",
+        r"id:(a|a)*\Z",
+        "(x+x+)+y",
+        r"(\w+\s?)*:",
+        "a*a*a*a*b",
+        r"(\d{1,3}\.?)+x",
+        "x(.*)*y",
+        "(?:.*,){11}P",
+    ],
+)
+def test_a_pattern_that_a_text_makes_slow_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"takes too long for .* repeated \d+ times"):
+        parse(CONFIG | {"privacy": {"redact": [MAIL | {"pattern": pattern}]}})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+",
+        r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}\b",
+        r"\+?\d[\d -]{7,20}\d",
+        r"[\w.]+@[\w.]+",
+        "(?i)(?:mr|mrs|dr)[.] [a-z]+",
+    ],
+)
+def test_a_pattern_of_linear_or_quadratic_time_is_accepted(pattern: str) -> None:
+    assert parse(CONFIG | {"privacy": {"redact": [MAIL | {"pattern": pattern}]}}).privacy.redact
+
+
+async def test_feedback_on_what_never_came_is_erased_by_its_id(service: Service) -> None:
+    for about in ({"decision_id": "typo"}, {"episode_id": "gone"}):
+        item = about | {"metric_name": "comment", "value": "Ada was here", "tags": {"at": "Ada"}}
+        response = await service.client.post("/v1/feedback", json=item | {"feedback_id": f"Ada {about}"})
+        assert response.json()["status"] == "pending_decision"
+    for path in ("/v1/decisions/typo", "/v1/episodes/gone"):
+        done = (await service.client.delete(path)).json()
+        assert (done["decisions"], done["feedback"]) == (0, 1)
+    exported = (await service.client.get("/v1/export?format=feedback")).text
+    assert exported.count("\n") == 2
+    assert "Ada" not in exported
+
+
+async def test_a_turn_under_way_loses_its_texts_when_its_user_is_erased(tmp_path: Path) -> None:
+    entered, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(query: Query, k: int) -> Retrieval:
+        del query, k
+        entered.set()
+        await may_go_on.wait()
+        return Retrieval()
+
+    arms = FakeArms(dict.fromkeys(CONFIG["arms"], slow))
+    async with Service(tmp_path, searched=arms).running() as service:
+        turn = asyncio.create_task(ask(service, user="ada"))
+        await entered.wait()
+        assert (await service.client.delete("/v1/users/ada")).status_code == 200
+        may_go_on.set()
+        response = await turn
+        assert response.status_code == 200
+        assert response.json()["choices"][0]["message"]["content"], "the caller has the answer"
+        found = await record(service, response.headers["x-decision-id"])
+        assert (found["erased"], found["question"], found["answer"]) == (True, "", "")
+        files = b"".join(one.read_bytes() for one in tmp_path.glob("log.db*"))
+        assert QUESTION.encode() not in files
+        later = await record(service, await asked(service, user="bob"))
+        assert (later["erased"], later["question"]) == (False, QUESTION)
+
+
+def test_the_command_line_erases_a_decision_and_names_what_is_out_of_reach(tmp_path: Path) -> None:
+    document = {**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}
+    config = tmp_path / "serve.yaml"
+    config.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    Store(f"sqlite:///{tmp_path / 'log.db'}").close()
+    runner = CliRunner()
+    done = runner.invoke(app, ["erase", "--decision", "d-1", "--config", str(config)])
+    assert done.exit_code == 0, done.output
+    assert "exports, backups and files of warm starts" in " ".join(done.output.split())
+    for wrong in ([], ["--decision", "d", "--episode", "e"], ["--user", "u", "--decision", "d"]):
+        refused_run = runner.invoke(app, ["erase", *wrong, "--config", str(config)])
+        assert refused_run.exit_code != 0
+        assert "one of --user, --episode and --decision was expected" in " ".join(refused_run.output.split())
