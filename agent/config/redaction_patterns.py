@@ -27,6 +27,8 @@ MOST = 40
 
 END = "\0!"
 
+_CATEGORIES = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " "}
+
 
 @lru_cache(maxsize=256)
 def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
@@ -89,7 +91,7 @@ def _sample_of(kind: str, value: Any) -> str:
         case "RANGE":
             return chr(value[0])
         case "CATEGORY":
-            return {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " "}.get(str(value), "a")
+            return _CATEGORIES.get(str(value), "a")
         case "ANY" | "NOT_LITERAL" | "NEGATE":
             return "a"
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
