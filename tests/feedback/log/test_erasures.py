@@ -178,6 +178,26 @@ def test_a_retry_and_a_retraction_find_feedback_whose_id_was_erased(store: Store
     assert list(read_examples(store, RULE.join)) == list(refold.examples(lambda *_: None)) == []
 
 
+def test_a_retraction_before_an_erasure_holds_for_the_value_after_it(store: Store) -> None:
+    item = replace(value("d1", at=112.0), id="Ada's value")
+    store.append(
+        [of_user(store, "d1", "ada"), replace(item, kind=Kind.RETRACTION, value=None, received_at=111.0)]
+    )
+    joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
+    joiner.advance(120.0)
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    store.append([item, replace(execution("d1"), finished_at=113.0)])
+    joiner.advance(120.0)
+    assert list(read_examples(store, RULE.join)) == []
+
+
+def test_the_names_of_features_of_many_decisions_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasures, "AT_ONCE", 2)
+    store.append([of_user(store, f"d{i}", "ada") for i in range(5)])
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    assert "w=what" not in dump(store)
+
+
 def test_feedback_on_an_erased_episode_loses_its_texts_until_the_episode_goes_on(store: Store) -> None:
     write(store, "d1", "ada", episode="e1")
     erasures.erase_user(store, "default", "ada", "k1", NOW)
