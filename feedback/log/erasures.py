@@ -20,7 +20,9 @@ from feedback.archived import MOVED
 from feedback.log import tables as t
 from feedback.log.rows import feedback_of
 from feedback.log.store import Store, row_time
-from feedback.log.under_way import UNDER_WAY_S, Scope, subject_digest
+from feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
+from feedback.log.under_way import Scope as Scope
+from feedback.log.under_way import subject_digest
 from feedback.texts import bare_features, without_texts
 
 DAY_S = 86_400.0

@@ -268,8 +268,8 @@ def in_log(service: Service, marks: Marks) -> dict[str, set[str]]:
 async def everywhere(service: Service, folder: Path, marks: Marks) -> dict[str, set[str]]:
     """Return the marks in all that the service has and gives, by where they are."""
     found = in_log(service, marks)
-    async for where, text in given(service):
-        found.setdefault(where, set()).update(marks.found_in(text))
+    async for where, shown in given(service):
+        found.setdefault(where, set()).update(marks.found_in(shown))
     for point, config in service.config.by_point.items():
         with closing(Store(config.database_url)) as store:
             for where, text in copies(store, folder / point, config.log_path is not None):

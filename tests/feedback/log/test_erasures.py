@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
-from feedback.log import FeedbackStatus, Store, erasures
+from feedback.log import Fact, FeedbackStatus, Store, erasures
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
 from feedback.texts import pseudonym, with_texts, without_texts
@@ -130,7 +130,7 @@ def said(name: str, *, at: float = 110.0, **about: str) -> Feedback:
 def test_feedback_on_what_never_came_to_exist_is_erased_by_its_id(
     store: Store, about: dict[str, str]
 ) -> None:
-    store.append([said("Ada said", **about), said("other", decision_id="another", at=111.0)])
+    store.append([said("Ada said", at=110.0, **about), said("other", decision_id="another", at=111.0)])
     erase = erasures.erase_decision if "decision_id" in about else erasures.erase_episode
     done = erase(store, "never", "k1", NOW)
     assert (done.decisions, done.feedback) == (0, 1)
@@ -223,12 +223,12 @@ def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(
     at_noon: Store, scope: str, age: float
 ) -> None:
     store, at = at_noon, NOW - age
-    turn = [
+    turn: list[Fact] = [
         of_user(store, "d1", "ada", at=at, episode="e1"),
         replace(execution("d1"), finished_at=at),
         said("f", decision_id="d1", at=at),
     ]
-    other = [of_user(store, "d2", "bob", at=at, episode="e2"), said("g", decision_id="d2", at=at)]
+    other: list[Fact] = [of_user(store, "d2", "bob", at=at, episode="e2"), said("g", decision_id="d2", at=at)]
     match scope:
         case "user":
             done = erasures.erase_user(store, "default", "ada", "k1", at)
