@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -73,7 +74,7 @@ def build(target: Path, identity: Identity, write: Callable[[Path], None]) -> bo
 
     Contents are compared by `discard_damaged`, as that reads all of them.
     """
-    _discard(target, lambda: _problems(target, identity))
+    _discard(target, partial(_problems, target, identity))
     return publish(target, identity, write)
 
 
@@ -83,7 +84,7 @@ def discard_damaged(indexes: Path) -> None:
     Reads all files of all indexes. What is removed is logged as a warning, one line an index.
     """
     for target in finished(indexes):
-        _discard(target, lambda target=target: manifest.problems(target, contents=True))
+        _discard(target, partial(manifest.problems, target, contents=True))
 
 
 def finished(indexes: Path) -> list[Path]:

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from arms.base import Progress
 from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import Identity, build, check, folder
+from arms.indexes.build_once import build, check, folder
 from arms.indexes.entities import Extractor
 from arms.indexes.entity_names import title_names
+from arms.manifest import Identity
 
 FORMAT = 1
 """Format of the files below; raised when their contents or the extraction change."""

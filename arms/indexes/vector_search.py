@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Progress
 from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import Identity, build, check, folder
+from arms.indexes.build_once import build, check, folder
 from arms.indexes.vectors import Vectors
+from arms.manifest import Identity
 from arms.models import Backbone
 
 INDEX = "index.faiss"

@@ -6,13 +6,15 @@ All dense indexes over the corpus share them, so another kind of index needs no 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arms.base import Passage, Progress
 from arms.corpus import Corpus
-from arms.indexes.build_once import Identity, build, check, folder
+from arms.indexes.build_once import build, check, folder
+from arms.manifest import Identity
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 16
@@ -112,12 +114,17 @@ def embed(
             progress("embedding passages", done, total)
 
 
-def _resumed(path: Path, cursor: Path, shape: tuple[int, int]) -> tuple[int, NDArray[np.float32] | None]:
+_File = np.memmap[Any, np.dtype[np.float32]]
+
+
+def _resumed(
+    path: Path, cursor: Path, shape: tuple[int, int]
+) -> tuple[int, np.memmap[Any, np.dtype[np.float32]] | None]:
     """Return how many vectors a killed run has finished, and their file; 0 and None if it is damaged."""
     try:
         done = int(cursor.read_text())
         np.lib.format.open_memmap(path, mode="r")  # r+ fills a file that was cut off with zeros
-        vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r+")
+        vectors = np.lib.format.open_memmap(path, mode="r+")
     except (OSError, ValueError):  # missing, cut off, or no array
         return 0, None
     return (done, vectors) if 0 < done <= shape[0] and vectors.shape == shape else (0, None)

@@ -19,6 +19,7 @@ from rank_bm25 import BM25Okapi
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import build_once
+from arms.manifest import Identity
 from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from arms.tokenizer import StopWords, words
 from arms.top_k import best
@@ -255,7 +256,7 @@ def _documents(corpus: Corpus, params: BM25Params, progress: Progress | None) ->
             progress("indexing words", done, len(corpus))
 
 
-def _identity(corpus: Corpus, params: BM25Params) -> build_once.Identity:
+def _identity(corpus: Corpus, params: BM25Params) -> Identity:
     return {"format": FORMAT, "corpus": corpus.digest, **params.model_dump()}
 
 
