@@ -118,7 +118,7 @@ def an_erasure_changes_nothing_that_is_learned(build: Build) -> None:
     erased = [(without_texts(one) if i % 3 else one, reward) for i, (one, reward) in enumerate(rows)]
     before, after = teach(build(), rows), teach(build(), erased)
     assert before.save() == after.save()
-    for name in (b"w=river", b"\"long\""):
+    for name in (b"w=river", b'"long"'):
         assert name not in before.save().partition(b"\n")[2], "names of features would outlive an erasure"
     for one, _ in rows[:5]:
         bare = without_texts(one).context

@@ -95,7 +95,8 @@ def _sample_of(kind: str, value: Any) -> str:
         case "ANY" | "NOT_LITERAL" | "NEGATE":
             return "a"
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-            return _sample(list(value[2])) * max(1, min(value[0], 3))
+            least: int = value[0]
+            return _sample(list(value[2])) * max(1, min(least, 3))
         case "SUBPATTERN":
             return _sample(list(value[3]))
         case "BRANCH":
