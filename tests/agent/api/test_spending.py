@@ -166,8 +166,9 @@ async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(
     for service in fleet.services:
         service.replica.passages = in_part(service.replica, 0)
     answers = [await fleet.look_up(key, i) for i in range(22)]
-    refused(answers[-1], 429, "insufficient_quota", final=True)
-    assert (fleet.paid.begun, await fleet.spent()) == (3, pytest.approx(3 * COST))
+    assert [answer.status_code for answer in answers[4:]] == [429] * 18
+    assert fleet.paid.begun in (3, 4), "the budget, and one turn while another replica has not reported"
+    assert await fleet.spent() == pytest.approx(fleet.paid.begun * COST)
 
 
 async def test_a_repeat_that_reads_scores_searches_again_and_is_charged(fleet: Fleet) -> None:
