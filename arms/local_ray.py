@@ -66,7 +66,7 @@ def private_folder() -> Iterator[Path]:
 
 def _base(named: str | None, temporary: str) -> Path:
     if named is None:
-        return Path(temporary if len(os.fsencode(temporary)) <= LONGEST_BASE else "/tmp")
+        return Path(temporary if len(os.fsencode(temporary)) <= LONGEST_BASE else "/tmp")  # nosec B108 - for a folder of mode 0700 in it
     if len(os.fsencode(named)) > LONGEST_BASE:
         raise ValueError(
             f"RAY_TMPDIR={named} is too long for the sockets of Ray below it: "

@@ -118,7 +118,7 @@ class Watch(threading.Thread):
             pause.wait(LOOK_S)
             try:
                 there = list(problems(serve.status().applications))
-            except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes
+            except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes # nosec B112
                 continue
             for one in there:
                 if one not in reported:

@@ -139,6 +139,8 @@ class Known:
     @classmethod
     def of(
         cls,
+        *,
+        secret: str,
         executions: Found = (),
         observations: Found = (),
         feedback: Found = (),
@@ -148,7 +150,6 @@ class Known:
         on_episodes: Found = (),
         erased: Found = (),
         under_way: Found = (),
-        secret: str = "",
     ) -> "Known":
         """Build it from the rows of the lookups; `feedback.log.append` and `episodes` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
