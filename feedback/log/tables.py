@@ -46,7 +46,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 15
+SCHEMA = 16
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.

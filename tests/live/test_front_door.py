@@ -74,6 +74,28 @@ def test_another_user_can_open_no_file_and_no_socket_of_the_service(live: Live) 
     assert [place for place in files if place.exists() and not refused("read", place)] == []
 
 
+def test_no_log_of_ray_has_what_a_request_said(live: Live) -> None:
+    """An erasure does not reach these files, which go with the run: so no text of a caller gets there."""
+    mark = "zyzzogeton"
+    body = {"query": f"who has seen a {mark}?", "agent": {"context": {mark: mark}}}
+    asked = live.client.post("/v1/retrieve", json=body)
+    assert asked.status_code == 200, asked.text
+    item = {"decision_id": asked.json()["agent"]["decision_id"], "metric_name": "thumb", "value": 1.0}
+    assert live.client.post("/v1/feedback", json=item | {"comment": mark}).status_code == 202
+    failed = live.client.post("/v1/retrieve", json=body | {"agent": {"allowed_arms": [mark]}})
+    assert failed.status_code == 400
+    sockets = {
+        Path(place.laddr)
+        for process in psutil.Process(live.pid).children(recursive=True)
+        for place in process.net_connections(kind="unix")
+        if str(place.laddr).endswith("/ingress-0.sock")
+    }
+    (run,) = {place.parent for place in sockets}
+    files = [place for place in run.rglob("*") if place.is_file()]
+    assert len(files) > 20
+    assert [place for place in files if mark.encode() in place.read_bytes()] == []
+
+
 def test_a_replica_unpickles_nothing_of_a_stranger_without_the_token(live: Live, tmp_path: Path) -> None:
     planted = tmp_path / "planted"
     ports = [port for title, _, port in listening(live) if title.startswith("ray::ServeReplica")]
