@@ -211,6 +211,20 @@ def test_a_folder_too_deep_for_the_sockets_of_ray_is_refused_where_it_is_named(
         assert folder.parent == Path("/tmp")
 
 
+def test_private_folders_lie_in_the_temporary_folder_of_the_system(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    short = Path("/tmp/" + "a" * (local_ray.LONGEST_BASE - 5))
+    short.symlink_to(outside)
+    try:
+        monkeypatch.setattr("tempfile.tempdir", str(short))
+        with local_ray.private_folder() as folder:
+            assert folder.parent == short
+    finally:
+        short.unlink()
+
+
 JOB = """
 import sys
 from pathlib import Path

@@ -153,6 +153,15 @@ def test_a_server_that_hangs_is_given_up_and_used_again_once_it_answers(
         assert [store.record(name) is not None for name in ("d1", "d2", "d3")] == [True] * 3
 
 
+def test_a_connection_that_was_given_up_is_closed(server: Server) -> None:
+    """Else the answer that comes in the end would be taken for that of the next statement."""
+    with postgres_of_logs._Connection.connect(host=str(server.folder), user="postgres") as connection:  # noqa: SLF001
+        connection.answer_s = 0.1
+        with pytest.raises(psycopg.OperationalError, match="not answered"):
+            connection.execute("SELECT pg_sleep(60)")
+        assert connection.closed
+
+
 def test_a_request_waits_less_for_a_statement_than_the_learner_does() -> None:
     assert (SERVING_S, ANSWER_S, postgres_of_logs.GRACE_S) == (10.0, 60.0, 5.0)
 
