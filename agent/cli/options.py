@@ -50,12 +50,19 @@ def opened(config: Path, without: Collection[str] = ()) -> "AppConfig":
     Raises:
         ConfigError: It cannot be read, or is invalid.
     """
-    from agent.config import load, make_home
+    from agent.config import load
 
     settings = load(config, without)
+    open_home(settings)
+    return settings
+
+
+def open_home(settings: "AppConfig") -> None:
+    """Make the home of a configuration, and print what of it other users of the machine could read."""
+    from agent.config import make_home
+
     for line in make_home(settings):
         errors.print(line, style="yellow", **PLAIN)
-    return settings
 
 
 SCALARS = (int, float, bool, str, Path)

@@ -13,7 +13,7 @@ import typer
 from agent.cli import launch
 from agent.cli.ask import print_answer
 from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, opened
+from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
 
 if TYPE_CHECKING:
     from agent.checks import Finding
@@ -47,15 +47,17 @@ def serve(
 def _prepare(config: Path, *, cold: bool) -> None:
     from agent.access import is_loopback, require_closed
     from agent.cli.prepare import prepare
+    from agent.config import load
     from agent.proxy import RUN_FOLDER, Listening, write_configuration
 
-    settings, address = opened(config), launch.address_of(config)
+    settings, address = load(config), launch.address_of(config)
     open_to_all = is_open(settings, address[0])
     require_closed(address[0], is_open=open_to_all, allowed=settings.open)
     for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     launch.require_free_port(*address)
+    open_home(settings)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     with progress() as on_progress:

@@ -86,6 +86,7 @@ class Probes:
 def unexplained(retrieval: Retrieval) -> int:
     """Return the tokens that a search has spent on models which its host does not count.
 
+    >>> from arms.base import Usage
     >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
     6
     """

@@ -176,6 +176,7 @@ COLUMNS: Mapping[str, Place] = {
     "alarms.detector": _WORD,
     "evaluations.configured": _DIGEST,
     "evaluations.request": _OPERATOR,
+    "evaluations.project": _OPERATOR,
     "evaluations.status": _WORD,
     "evaluations.worker": _PROCESS,
     "evaluations.result": _REPORT,

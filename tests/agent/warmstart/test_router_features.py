@@ -17,6 +17,7 @@ from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
 from agent.warmstart.insert_labels import InsertSettings, contexts_of
 from agent.warmstart.insert_labels import run as enter_labels
 from agent.warmstart.router_features import RouterScores, charged, score_labelled
+from arms import manifest
 from arms.portfolio import Outcomes
 from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
@@ -224,8 +225,12 @@ def test_what_is_missing_damaged_or_of_another_router_is_refused(config: AppConf
         ("[]", "is damaged"),
     ):
         file.write_text(content)
+        manifest.add(file.parent, [file.name])  # as the file was meant to be: what it says is looked at
         with pytest.raises(RouterError, match=told):
             asked(config, path)
+    file.write_text("changed")
+    with pytest.raises(RouterError, match=r"is damaged: 7 bytes instead of 2; train it again"):
+        asked(config, path)
     file.unlink()
     with pytest.raises(RouterError, match=r"it is unknown what .* was trained on: .* train it again"):
         asked(config, path)
