@@ -19,6 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.other_users import USUAL, exposed
+
 ROOT = Path(__file__).parents[1]
 URL = "http://127.0.0.1:8000"
 START_S = 600.0
@@ -93,9 +95,13 @@ class Copy:
             capture_output=True,
             text=True,
             timeout=PAGE_S,
+            umask=USUAL,
             check=False,
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert exposed(self.folder / "home") == [], (
+            "other users of the machine can read what the commands made"
+        )
 
 
 def blocks_of(page: str) -> list[str]:
@@ -142,6 +148,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
             env=made.environment,
             stdout=log,
             stderr=log,
+            umask=USUAL,
             start_new_session=True,
         )
     try:
