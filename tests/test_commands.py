@@ -100,7 +100,7 @@ class Copy:
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert exposed(self.folder / "home") == [], (
-            "other users of the machine can read what the commands made"
+            "others can read what the commands made"
         )
 
 
