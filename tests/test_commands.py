@@ -99,9 +99,7 @@ class Copy:
             check=False,
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert exposed(self.folder / "home") == [], (
-            "others can read what the commands made"
-        )
+        assert exposed(self.folder / "home") == [], "others can read what the commands made"
 
 
 def blocks_of(page: str) -> list[str]:

@@ -17,7 +17,9 @@ from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
 from agent.proxy import haproxy_binary
 from tests.live.conftest import Live, until
-from tests.other_users import AS_ROOT, refused
+from tests.other_users import IS_ROOT, refused
+
+AS_ROOT = pytest.mark.skipif(not IS_ROOT, reason="root alone can become another user")
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
