@@ -4,9 +4,9 @@
 
 Looks five times a second at the command and all processes below it: TCP sockets that listen on more than the
 loopback address, and Unix sockets and files of the temporary folder, of the home of the user and of folders
-given, that user `nobody` could connect to, replace or read. Files are looked for in the folders of `--keep`
-after the end, too. `--until` interrupts the command once it has printed a text. Takes root, who can become
-`nobody`.
+given, but for installed packages, that user `nobody` could connect to, replace or read. Files are looked for in
+the folders of `--keep` after the end, too. `--until` interrupts the command once it has printed a text. Takes
+root, who can become `nobody`.
 """
 
 import os
@@ -69,7 +69,8 @@ class Reached:
                     self._try("connect", Path(place.laddr), self.sockets)
                     self._try("replace", Path(place.laddr), self.sockets)
             for file in files:
-                if any(file.is_relative_to(folder) for folder in self._folders):
+                installed = "site-packages" in file.parts
+                if not installed and any(file.is_relative_to(folder) for folder in self._folders):
                     self._try("read", file, self.files)
 
     def walk(self, folder: Path) -> None:
@@ -97,7 +98,12 @@ def main(
         raise typer.BadParameter("run it as root, who can become another user")
     reached = Reached(keep or [])
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, umask=USUAL
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        umask=USUAL,
+        start_new_session=True,
     )
     printed: list[str] = []
     complete = threading.Event()
@@ -114,7 +120,7 @@ def main(
         reached.look(process.pid)
         if complete.is_set():
             complete.clear()
-            process.send_signal(signal.SIGINT)
+            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C at a terminal does
         pause.wait(LOOK_S)
     for folder in keep or []:
         reached.walk(folder)

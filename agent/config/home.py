@@ -7,7 +7,7 @@ from pathlib import Path
 from agent.config.app_config import AppConfig
 from arms.local_ray import UMASK
 
-OWN = ("corpora", "indexes", "warm_starts")
+OWN = ("corpora", "indexes", "routers", "warm_starts")
 """Folders of the home that the service makes; others in it are reached through the home alone."""
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm")

@@ -90,13 +90,14 @@ def test_a_home_that_others_can_read_is_closed_and_said_in_one_line(tmp_path: Pa
     (home / "corpora" / "small").mkdir(parents=True)
     (home / "warm_starts").mkdir()
     (home / "indexes").mkdir()
+    (home / "routers").mkdir()
     for name in ("log.db", "log.db-wal", "log.db-shm", "corpora/small/passages.db", "notes.txt"):
         (home / name).touch()
     for place in (home, *home.rglob("*")):
         place.chmod(0o755 if place.is_dir() else 0o644)
     config = configured({**CONFIG, "home": str(home)})
     (line,) = make_home(config)
-    assert line == f"closed to other users of this machine: {home} (mode 755), and 8 more files and folders"
+    assert line == f"closed to other users of this machine: {home} (mode 755), and 9 more files and folders"
     assert exposed(home) == [f"{home}/notes.txt -rw-r--r--"], "a file of the user's own stays as it is"
     assert make_home(config) == []
 
