@@ -2,11 +2,11 @@
 
     python benchmarks/exposure.py [--keep FOLDER]... [--until TEXT] -- COMMAND [ARGUMENT]...
 
-Looks five times a second at the command and all processes below it: TCP sockets that listen on more than the
-loopback address, and Unix sockets and files of the temporary folder, of the home of the user and of folders
-given, but for installed packages, that user `nobody` could connect to, replace or read. Files are looked for
-in the folders of `--keep` after the end, too. `--until` interrupts the command once it has printed a text. Takes
-root, who can become `nobody`.
+Looks five times a second at the command and all processes below it: TCP sockets that listen on more than
+the loopback address, and Unix sockets and files of the temporary folder, of the home of the user and of
+folders given, but for installed packages, that user `nobody` could connect to, replace or read. Files are
+looked for in the folders of `--keep` after the end, too. `--until` interrupts the command once it has printed
+a text. Takes root, who can become `nobody`.
 """
 
 import os
