@@ -10,6 +10,7 @@ from agent.cli.console import console, explained, progress
 from agent.cli.launch import address_of
 from agent.cli.options import settings_options
 from agent.config import CorpusSpec
+from arms.local_ray import UMASK
 from examples.demo import demonstrate
 
 app = typer.Typer(add_completion=False)
@@ -24,6 +25,7 @@ app = typer.Typer(add_completion=False)
 )
 def main(given: dict[str, Any]) -> None:
     """Start a service, take it through its whole loop with real questions, and report on one page."""
+    os.umask(UMASK)  # questions and answers lie in its folder
     with explained():
         if "corpus" in given:
             name, equals, source = given["corpus"].partition("=")

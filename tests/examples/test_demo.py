@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 import signal
 import socket
 import sys
@@ -388,6 +389,15 @@ def test_the_page_of_a_story_that_broke_off_is_made_of_what_there_is(
     assert html.count("<svg") == 2
     assert "A cold service" in html
     assert "Recovery" not in html
+
+
+def test_what_the_demo_writes_is_of_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        refused = CliRunner().invoke(command_line, ["--config", str(tmp_path / "none.yaml")])
+        assert (refused.exit_code, os.umask(before)) == (1, 0o077)
+    finally:
+        os.umask(before)
 
 
 def test_labels_and_traffic_share_no_question_and_follow_from_the_seed(tmp_path: Path) -> None:
