@@ -177,6 +177,7 @@ def test_every_query_of_the_board_finds_something_in_a_prometheus_that_scrapes_t
     config = yaml.safe_load(path.read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [watched.url.removeprefix("http://")]}]
+    config["scrape_configs"][0]["authorization"] = {"credentials": KEY}  # else what keys cost is not shown
     path.write_text(yaml.safe_dump(config))
     command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     command += [f"--web.listen-address=127.0.0.1:{port}"]
