@@ -102,22 +102,6 @@ def folder_of_this_process() -> Path:
     return folder
 
 
-def prepare_environment(folder: Path | None = None) -> Path:
-    """Have the Ray that this process starts be private.
-
-    Args:
-        folder: Folder that only this user can enter; None for that of this process.
-
-    Returns:
-        The temporary folder for Ray, to be given to `ray.init`.
-    """
-    os.umask(UMASK)  # the processes of Ray inherit it
-    folder = folder or folder_of_this_process()
-    for name, value in _variables(folder).items():
-        os.environ.setdefault(name, value)
-    return folder / "ray"
-
-
 def _variables(folder: Path) -> dict[str, str]:
     """Return the environment of a Ray that only this user can use; its token is in a file of the folder."""
     token = {}
@@ -143,9 +127,12 @@ def start(folder: Path | None = None, **options: Any) -> None:
 
     Args:
         folder: Folder that only this user can enter; None for that of this process.
-        options: Of `ray.init`.
+        options: Arguments of `ray.init`.
     """
-    temporary = prepare_environment(folder)
+    os.umask(UMASK)  # the processes of Ray inherit it
+    folder = folder or folder_of_this_process()
+    for name, value in _variables(folder).items():
+        os.environ.setdefault(name, value)
     import ray
     from ray._private import ray_constants
     from ray._raylet import Config  # type: ignore[attr-defined]  # of Cython, without a stub
@@ -153,4 +140,4 @@ def start(folder: Path | None = None, **options: Any) -> None:
     # Where something has imported it before, it has read the environment already: read it again.
     Config.initialize("")
     ray_constants.ENABLE_RAY_CLUSTER = False
-    ray.init(address="local", include_dashboard=False, _temp_dir=str(temporary), **options)
+    ray.init(address="local", include_dashboard=False, _temp_dir=str(folder / "ray"), **options)

@@ -111,7 +111,7 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 """Types of an argument of a regressor, by itself or in a list."""
 
 FORMAT = 3
-"""Of a state; the first one was a pickle, the second had names of features: both are learned from the log."""
+"""Format of a state. 1 was a pickle, 2 had names of features: both are learned again from the log."""
 
 RIVER_VERSION = version("river")
 """Part of every state: another version may read the same state differently, or not at all."""

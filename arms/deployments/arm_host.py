@@ -316,7 +316,7 @@ class _Meter:
 
 
 _METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
-"""Of the search of the running thread."""
+"""Meter of the search that the running thread does."""
 
 
 def metered(write: Write, prices: Prices) -> Write:

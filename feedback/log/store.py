@@ -85,7 +85,7 @@ def row_time(connection: sa.Connection, now: float) -> float:
     nothing is refused, and rows are in the order of their times.
 
     Args:
-        connection: Of a write transaction.
+        connection: A write transaction.
         now: Seconds since the epoch.
     """
     return max(now, float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0))

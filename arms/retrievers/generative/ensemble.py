@@ -60,7 +60,7 @@ SELECT_TOKENS = 8
 SELECT_ATTEMPTS = 2
 
 NUMBER_TOKENS = 4
-"""Of the number before an answer in the list that is selected from."""
+"""Tokens of the number before an answer in the list that is selected from."""
 
 
 class EnsembleParams(BaseModel):
