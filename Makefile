@@ -5,6 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 FUZZ_S ?= 600
+ROOM   ?= agent/access
+DAY    ?= $(shell date +%Y%m%d)
 DOCS   := .venv-docs
 AUDIT  := .venv-audit
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -15,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants-sample mutants-nightly check docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,9 +46,11 @@ browser:  ## install Debian's chromium, in which the tests of the console run
 prometheus:  ## install Debian's Prometheus, with promtool, which the tests of deploy/ run
 	command -v promtool || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 
-mutants: $(VENV)/ready-dev  ## change the code here and there, and list the changes that no test notices; MUTANTS="feedback.ope.gate*"
-	PYTHONPATH= $(BIN)/mutmut run $(MUTANTS)
-	$(BIN)/mutmut results
+mutants-sample: $(VENV)/ready-dev  ## plant sixty small faults in ROOM=agent/access, one at a time, and list those that no test notices; the first run asks which test reaches which line (half an hour)
+	$(BIN)/python benchmarks/mutants.py $(ROOM)
+
+mutants-nightly: $(VENV)/ready-dev  ## plant thirty in all of the code, others every day; fail where more than a tenth survive
+	$(BIN)/python benchmarks/mutants.py --together --n 30 --seed $(DAY) --most 0.1
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
 	$(BIN)/ruff check .
@@ -159,4 +163,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-vllm build site mutants .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-vllm build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
