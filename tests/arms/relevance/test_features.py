@@ -81,6 +81,13 @@ def test_years_and_forms_of_a_question_are_found() -> None:
     assert found["film"]["asks_who"] == found["film"]["asks_when"] == 0.0
 
 
+def test_a_name_that_the_question_repeats_counts_once() -> None:
+    novel = Passage("novel", "Emma", "A novel by Jane Austen.")
+    found = features("Is Emma by Jane Austen older than Emma by Fay Weldon?", {"a": [novel, OTHER]})
+    assert found["novel"]["question_names"] == 3.0  # Emma, Jane Austen, Fay Weldon
+    assert found["novel"]["names"] == pytest.approx(2 / 3)
+
+
 def test_passages_with_the_same_words_are_alike() -> None:
     twin = Passage("twin", OTHER.title, OTHER.text)
     found = features("planets?", {"a": [OTHER, twin, DIRECTOR]})

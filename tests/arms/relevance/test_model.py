@@ -30,6 +30,20 @@ def cases(n: int, seed: int = 0) -> list[Case]:
 MODEL = fit(cases(40), QUICK)
 
 
+def test_a_fit_without_settings_uses_the_documented_ones() -> None:
+    assert Fitting().model_dump() == {
+        "draws": 2,
+        "by_name": True,
+        "rounds": 300,
+        "depth": 6,
+        "learning_rate": 0.03,
+        "min_child_weight": 2.0,
+        "subsample": 0.7,
+        "colsample": 0.5,
+        "seed": 0,
+    }
+
+
 def best(model: RelevanceModel, case: Case) -> str:
     relevance = model.relevance(case.question, case.found)
     return max(relevance, key=relevance.__getitem__)

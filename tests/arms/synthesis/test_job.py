@@ -13,7 +13,16 @@ from arms.base import Passage
 from arms.corpus import Corpus
 from arms.jobs.checkpoint import JobError
 from arms.llm import Chunk, GeneratorError, Prompt
-from arms.synthesis import Extraction, Made, Maker, Prompting, SynthesisError, estimated_tokens, synthesize
+from arms.synthesis import (
+    Extraction,
+    Made,
+    Maker,
+    Prompting,
+    SynthesisError,
+    estimated_tokens,
+    prompting,
+    synthesize,
+)
 from arms.synthesis.prompting import agrees, usable
 from arms.synthesis.selection import Selection
 from tests.arms.conftest import keep
@@ -41,8 +50,8 @@ def extraction(corpus: Corpus, step: int = 5) -> Extraction:
     return maker
 
 
-def run(corpus: Corpus, maker: Maker, output: Path, n: int = 15) -> list[Made]:
-    return synthesize(corpus, maker, output, n, dict.fromkeys(maker.styles, 1.0), 0, lambda *_: None).kept
+def run(corpus: Corpus, maker: Maker, output: Path, n: int = 15, seed: int = 0) -> list[Made]:
+    return synthesize(corpus, maker, output, n, dict.fromkeys(maker.styles, 1.0), seed, lambda *_: None).kept
 
 
 class Failing:
@@ -73,12 +82,41 @@ def test_an_interrupted_job_resumes_and_writes_the_same_file(people: Corpus, tmp
     assert not list(tmp_path.glob("*.blocks"))
 
 
-def test_blocks_of_other_styles_are_refused(people: Corpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fact", ["corpus", "seed", "styles", "made by"])
+def test_blocks_of_a_job_that_differs_in_one_fact_are_refused(
+    people: Corpus, tmp_path: Path, fact: str
+) -> None:
     output = tmp_path / "made.jsonl"
     with pytest.raises(GeneratorError):
         run(people, Failing(extraction(people), 1), output)
-    with pytest.raises(JobError, match="styles"):
-        run(people, Extraction(people, ("cloze",), 0, lambda *_: None), output)
+    corpus, seed, maker = people, 0, extraction(people)
+    match fact:
+        case "corpus":
+            corpus = keep(tmp_path, [*people.passages(range(len(people) - 1)), Passage("last", "", "Else.")])
+        case "seed":
+            seed = 1
+        case "styles":
+            maker.styles = (*STYLES[1:], STYLES[0])
+        case "made by":
+            maker.identity = {"made by": "other rules"}
+    with pytest.raises(JobError, match=f"{fact} "):
+        run(corpus, maker, output, seed=seed)
+    assert not output.exists()
+
+
+def test_questions_of_another_model_or_of_other_prompts_have_another_identity(
+    people: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = Extraction(people, (), 0, lambda *_: None)
+
+    def identity(model: str) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(Prompting(people, Model(), ("natural",), bare, model).identity.items()))
+
+    distinct = {identity("one"), identity("other")}
+    monkeypatch.setattr(prompting, "FORM", "Answer with one JSON object.")
+    distinct.add(identity("one"))
+    monkeypatch.setattr(prompting, "TASKS", {**prompting.TASKS, "link": "Write a question of both."})
+    assert len(distinct | {identity("one")}) == 4
 
 
 def test_lines_are_questions_of_each_style_with_distinct_ids(people: Corpus, tmp_path: Path) -> None:

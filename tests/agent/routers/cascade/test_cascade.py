@@ -173,17 +173,32 @@ def test_a_cascade_decides_in_service_as_in_training(made: cascade.Cascade, tmp_
     assert decider.k == 1
     other = World(seed=2, n=60)
     walk = made.walk(other.features)
-    assert len(set(walk.stage.tolist())) == 2
+    assert set(walk.stage.tolist()) == {0, 1}
     for row, text in enumerate(other.texts):
-        verdict = decider.decide(text, other.answers[row][:2], other.found[row][:2])
-        assert verdict.goes_on == (walk.stage[row] == 1)
-        assert verdict.gain is not None
-        assert (verdict.gain > 0.0) == verdict.goes_on
-        if verdict.goes_on:
-            verdict = decider.decide(text, other.answers[row], other.found[row])
-            assert verdict.gain is None
-        assert not verdict.goes_on or walk.stage[row] == 1
-        assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
+        first = decider.decide(text, other.answers[row][:2], other.found[row][:2])
+        last = decider.decide(text, other.answers[row], other.found[row])
+        assert first.goes_on == (walk.stage[row] == 1)
+        assert first.gain is not None
+        assert (first.gain > 0.0) == first.goes_on
+        assert (last.gain, last.goes_on) == (None, False)
+        shown = last if first.goes_on else first
+        assert (shown.pick, shown.probability) == (walk.pick[row], walk.probability[row])
+
+
+def test_a_gain_of_exactly_the_threshold_stops_in_training_and_in_service(
+    made: cascade.Cascade, tmp_path: Path
+) -> None:
+    other = World(seed=2, n=1)
+    first = other.features[0]
+    gain = float(made.gains(0, first, made.models[0].answers.scores(first))[0])
+    for limit, stage in ((gain, 0), (float(np.nextafter(gain, -np.inf)), 1)):
+        limited = replace(made, thresholds=np.array([limit]))
+        assert limited.walk(other.features).stage.tolist() == [stage]
+        write(tmp_path, limited)
+        verdict = open_selector(wanted(tmp_path)).decide(
+            other.texts[0], other.answers[0][:2], other.found[0][:2]
+        )
+        assert (verdict.gain, verdict.goes_on) == (gain, stage == 1)
 
 
 def test_a_failed_arm_is_never_picked(made: cascade.Cascade, world: World, tmp_path: Path) -> None:
