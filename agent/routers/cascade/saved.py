@@ -7,13 +7,14 @@ relevance.model        the model of the relevance of passages, where it reads on
 manifest.json          size and digest of each of these (`arms.manifest`)
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from agent.routers.catalog import load_router
@@ -23,6 +24,11 @@ from arms.llm import prompts
 from arms.relevance import RelevanceError, RelevanceModel
 
 ABOUT, RELEVANCE = "cascade.json", "relevance.model"
+
+Threshold = Annotated[
+    float, PlainSerializer(lambda limit: limit if math.isfinite(limit) else str(limit), when_used="json")
+]
+"""A threshold, as text where JSON has no number for it: `inf` never goes on, `-inf` always does."""
 
 
 class Calibration(BaseModel):
@@ -41,7 +47,7 @@ class About(BaseModel):
         format: Version of the folder.
         spec: What it asks, and how it was fitted.
         calibrations: Of each stage.
-        thresholds: Of each stage but the last; None for -inf, which always goes on.
+        thresholds: Of each stage but the last.
         digests: Of the files of its routers, by name.
         k: The most passages that an arm found.
         corpus: Digest of the corpus of these passages; None where the arms found none.
@@ -57,7 +63,7 @@ class About(BaseModel):
     format: Literal[1] = 1
     spec: CascadeSpec
     calibrations: tuple[Calibration, ...]
-    thresholds: tuple[float | None, ...]
+    thresholds: tuple[Threshold, ...]
     digests: dict[str, str]
     k: int = Field(ge=0)
     corpus: str | None
@@ -105,7 +111,7 @@ def write_cascade(folder: Path, cascade: Cascade, **facts: Any) -> TrainedCascad
             )
             for model in cascade.models
         ),
-        thresholds=tuple(limit if np.isfinite(limit) else None for limit in cascade.thresholds.tolist()),
+        thresholds=tuple(cascade.thresholds.tolist()),
         digests={name: digest_of(saved) for name, saved in files.items()},
         **facts,
     )
@@ -131,8 +137,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
         ) from None
     except (ValidationError, IndexError, RelevanceError) as error:
         raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}; {AGAIN}") from None
-    limits = np.array([-np.inf if limit is None else limit for limit in about.thresholds])
-    return TrainedCascade(Cascade(about.spec, tuple(models), limits, relevance), about)
+    return TrainedCascade(Cascade(about.spec, tuple(models), np.array(about.thresholds), relevance), about)
 
 
 def _stage(folder: Path, about: About, number: int) -> StageModel:

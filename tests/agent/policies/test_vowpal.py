@@ -193,6 +193,9 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
         ("--cb_explore_adf -p out", "vw argument '-p' is not allowed"),
         ("--cb_explore_adf -c", "vw argument '-c' is not allowed"),
         ("--cb_explore_adf -bf 9", "vw argument -b 9 is no|vw argument -b f is no|vw refuses"),
+        ("--cb_explore_adf -b18 -b29", "vw argument -b 29 is no whole number up to 28"),
+        ("--cb_explore_adf -b 18 -b 29", "vw argument -b 29 is no whole number up to 28"),
+        ("--cb_explore_adf --bit_precision=18 --bit_precision=29", "vw argument --bit_precision 29 is no"),
         ("--cb_explore_adf -b +40", r"vw argument -b \+40 is no whole number"),
         ("--cb_explore_adf --predictions=out", "vw argument '--predictions' is not allowed"),
         ("--cb_explore_adf --epsilon -pout", "vw argument '-p' is not allowed"),
@@ -203,6 +206,23 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
 def test_arguments_that_cannot_work_are_refused_by_name(args: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         VowpalPolicy(args)
+
+
+def test_a_table_of_the_largest_size_is_allowed() -> None:
+    assert vowpal.check_args("--cb_explore_adf -b 28") == {"--cb_explore_adf": "", "-b": "28"}
+
+
+def test_an_embedding_of_another_length_is_read_whole() -> None:
+    policy, fresh = (
+        VowpalPolicy("--cb_explore_adf --softmax -q ea"),
+        VowpalPolicy("--cb_explore_adf --softmax -q ea"),
+    )
+    policy.probabilities(Context("?", {}, (1.0, 2.0)), ARMS)
+    seen = Context("?", {}, (1.0, 2.0, 4.0))
+    for one in (policy, fresh):
+        one.learn(Decision("d", seen, ARMS, (0.4, 0.3, 0.3), "none", "vowpal", 1), 0.0)
+    np.testing.assert_array_equal(policy.probabilities(seen, ARMS), fresh.probabilities(seen, ARMS))
+    assert policy.save() == fresh.save()
 
 
 def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
@@ -282,12 +302,15 @@ def test_a_model_that_ends_in_its_header_is_refused(cut: int) -> None:
         policy.load(seal(settings, model))
 
 
-def test_state_of_another_vw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("constant", "fact"), [("VW_VERSION", "vw"), ("NAMES", "names")])
+def test_state_of_another_vw_or_of_other_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch, constant: str, fact: str
+) -> None:
     policy = VowpalPolicy()
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.vowpal.VW_VERSION", "8.0.0")
+        before.setattr(f"agent.policies.vowpal.{constant}", "old")
         old = policy.save()
-    with pytest.raises(PolicyError, match=r'"vw": "8\.0\.0".* is damaged, or not of \{"args"'):
+    with pytest.raises(PolicyError, match=rf'"{fact}": "old".* is damaged, or not of \{{"args"'):
         policy.load(old)
 
 

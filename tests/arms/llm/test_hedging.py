@@ -6,7 +6,10 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, complete
-from arms.llm.hedging import LEAST, HedgedGenerator
+from arms.llm.hedging import HedgedGenerator
+
+LEAST = 20
+"""Answers before the first second request."""
 
 PROMPT = Prompt(({"role": "user", "content": "?"},))
 
@@ -58,6 +61,19 @@ async def sent(slow: Slow, n: int) -> None:
     async with asyncio.timeout(30):
         while len(slow.waiting) < n:
             await asyncio.sleep(0)
+
+
+async def test_the_wait_is_a_quantile_of_the_times_of_the_newest_answers() -> None:
+    _, generator = await hedged()
+    learned = generator._patience()  # noqa: SLF001
+    assert learned is not None
+    assert learned > 0.0
+    generator._took.extend([60.0] * 300 + [3.0] * 100 + [5.0] * 100)  # noqa: SLF001
+    assert generator._patience() == pytest.approx(5.0)  # noqa: SLF001
+    generator._took.extend([3.0] * 100)  # noqa: SLF001
+    assert generator._patience() == pytest.approx(5.0)  # noqa: SLF001
+    generator._took.extend([3.0] * 91)  # noqa: SLF001
+    assert generator._patience() == pytest.approx(3.0)  # noqa: SLF001
 
 
 async def test_the_first_of_two_requests_to_write_is_read_and_both_are_paid_for() -> None:

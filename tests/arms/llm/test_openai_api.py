@@ -103,10 +103,10 @@ async def _paid() -> StreamingResponse:
 seen: Counter[str] = Counter()
 
 
-@endpoint.post("/recovering/chat/completions")
-async def _recovering() -> Any:
+@endpoint.post("/recovering/{status}/chat/completions")
+async def _recovering(status: int) -> Any:
     seen["recovering"] += 1
-    return _refusal(503, "starting") if seen["recovering"] < 3 else _stream(_delta("One", "stop"))
+    return _refusal(status, "starting") if seen["recovering"] < 3 else _stream(_delta("One", "stop"))
 
 
 @endpoint.post("/patient/chat/completions")
@@ -168,12 +168,23 @@ async def test_a_failure_names_the_model_the_endpoint_and_the_reason(
     assert type(caught.value) is error
 
 
-async def test_what_fails_for_a_moment_is_tried_again(url: str) -> None:
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 599])
+async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/recovering", "m", max_retries=2)
+    generator = OpenAIGenerator(f"{url}/recovering/{status}", "m")
     assert (await complete(generator, PROMPT))[0] == "One"
     await generator.close()
     assert seen["recovering"] == 3
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 499])
+async def test_what_would_fail_again_is_not_tried_again(url: str, status: int) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/recovering/{status}", "m")
+    with pytest.raises(GeneratorError, match="starting"):
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert seen["recovering"] == 1
 
 
 async def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(url: str) -> None:

@@ -88,6 +88,17 @@ def test_a_name_that_the_question_repeats_counts_once() -> None:
     assert found["novel"]["names"] == pytest.approx(2 / 3)
 
 
+def test_a_word_that_the_question_repeats_counts_once() -> None:
+    found = features("Which planets wage war, war, war?", {"a": EVERY})
+    assert found["other"]["coverage"] == pytest.approx(2 / 3)
+
+
+def test_only_the_first_word_of_a_question_owes_its_capital_to_its_place() -> None:
+    city, name = Passage("city", "The Hague", "A city."), Passage("name", "Hague", "A name.")
+    found = features("The Oslo tram or that of The Hague?", {"a": [city, name]})
+    assert (found["city"]["titled_by_name"], found["name"]["titled_by_name"]) == (1.0, 0.0)
+
+
 def test_passages_with_the_same_words_are_alike() -> None:
     twin = Passage("twin", OTHER.title, OTHER.text)
     found = features("planets?", {"a": [OTHER, twin, DIRECTOR]})

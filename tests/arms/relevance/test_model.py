@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from arms.base import Passage
-from arms.relevance import Case, Fitting, RelevanceError, RelevanceModel, fit, read_model, write_model
+from arms.relevance import (
+    Case,
+    Examples,
+    Fitting,
+    RelevanceError,
+    RelevanceModel,
+    fit,
+    read_model,
+    write_model,
+)
 from arms.relevance.model import FILE
 
 QUICK = Fitting(rounds=20, learning_rate=0.3, depth=3)
@@ -80,6 +89,28 @@ def test_the_arm_that_is_more_often_right_counts_more() -> None:
 
 def test_a_fit_is_deterministic() -> None:
     assert fit(cases(40), QUICK).save() == MODEL.save()
+
+
+def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_and_with_them() -> None:
+    (case,) = cases(1)
+    examples = Examples.of([case], Fitting(draws=2))
+    (rows,) = examples.rows
+    assert rows.shape == (15, 52 + 2)  # five passages, three times
+    named = np.isfinite(rows[:, 52:]).all(axis=1)
+    assert named.tolist() == [True] * 5 + [False] * 5 + [True] * 5
+    assert examples.seen[0].reciprocal["bad"].max() == 1.0
+    assert examples.labels[0].tolist() == [*examples.labels[0][:5].tolist()] * 3
+
+
+def test_an_out_of_fold_prediction_is_by_a_model_of_the_other_questions_in_their_order() -> None:
+    examples = Examples.of(cases(12), QUICK)
+    known, held_out = np.arange(6), np.array([9, 7, 11])
+    found = examples.out_of_fold([(known, held_out)])
+    model = fit(cases(12)[:6], QUICK)
+    assert model.header.questions == 6
+    for question, case in enumerate(cases(12)):
+        expected = model.relevance(case.question, case.found) if question in held_out else None
+        assert found[question] == expected
 
 
 def test_a_model_survives_its_folder(tmp_path: Path) -> None:

@@ -135,6 +135,51 @@ def test_a_bound_holds_on_other_questions_and_needs_no_more_than_it_must(world: 
         cascade.fit_cascade(spec(stop={**rule, "held_out": 0.01}), few, lambda *_: None)
 
 
+def test_each_stage_has_a_threshold_of_its_own(tmp_path: Path) -> None:
+    stages = (("none",), ("bm25",), ("dense",))
+    several = World(n=60, stages=stages)
+    made = cascade.fit_cascade(spec(stages=stages), several.labels(), lambda *_: None)
+    assert made.walk(several.features, np.array([-np.inf, np.inf])).stage.tolist() == [1] * 60
+    write(tmp_path, replace(made, thresholds=np.array([-np.inf, np.inf])))
+    decider = open_selector(wanted(tmp_path, stages=stages))
+    goes_on = [
+        decider.decide(several.texts[0], several.answers[0][:n], several.found[0][:n]).goes_on
+        for n in (1, 2, 3)
+    ]
+    assert goes_on == [True, False, False]
+
+
+def test_the_lead_of_the_best_answer_is_over_the_second() -> None:
+    features = World(n=2).features[0]
+    going_on = fitted._flat(features, np.array([[0.25, 0.75], [0.5, 0.5]]))  # noqa: SLF001
+    assert going_on.retrieved is not None
+    assert going_on.retrieved.names[-2:] == ("best score", "lead")
+    assert going_on.retrieved.values[:, 0, -2:].tolist() == [[0.75, 0.5], [0.5, 0.0]]
+    alone = fitted._flat(features.of(("none",)), np.array([[0.25], [0.5]]))  # noqa: SLF001
+    assert alone.retrieved is not None
+    assert alone.retrieved.values[:, 0, -2:].tolist() == [[0.25, 0.25], [0.5, 0.5]]
+
+
+def test_equal_questions_are_held_out_together() -> None:
+    texts = ["who?", "when?"] * 20 + ["where?", "why?"]
+    held_out = fitted.part_of(texts, 0.5, seed=0)
+    assert len({text for text, held in zip(texts, held_out, strict=True) if held}) == 2
+    assert not set(np.array(texts)[held_out]) & set(np.array(texts)[~held_out])
+    assert any((fitted.part_of(texts, 0.5, seed=seed) != held_out).any() for seed in range(1, 9))
+
+
+def test_a_cascade_without_settings_is_fitted_as_documented() -> None:
+    plain = cascade.CascadeSpec(stages=STAGES)
+    assert (plain.right, plain.relevance, plain.folds, plain.seed) == ("em", False, 5, 0)
+    assert plain.stop.model_dump() == {
+        "by": "reward",
+        "shares": (),
+        "alpha": None,
+        "delta": 0.1,
+        "held_out": 0.3,
+    }
+
+
 def test_an_unknown_outcome_is_refused_by_name(world: World) -> None:
     labels = world.labels()
     labels.right[4, 1], before = np.nan, labels.right[4, 1]
@@ -215,9 +260,10 @@ def test_a_failed_arm_is_never_picked(made: cascade.Cascade, world: World, tmp_p
 def test_what_was_saved_is_read_again_and_goes_to_other_processes(
     made: cascade.Cascade, world: World, tmp_path: Path
 ) -> None:
-    write(tmp_path, replace(made, thresholds=np.array([-np.inf])))
-    read = cascade.read_cascade(tmp_path).cascade
-    assert read.thresholds.tolist() == [-np.inf]
+    for limit in (-np.inf, 0.1, np.inf):  # always, sometimes and never goes on
+        write(tmp_path, replace(made, thresholds=np.array([limit])))
+        read = cascade.read_cascade(tmp_path).cascade
+        assert read.thresholds.tolist() == [limit]
     walk = made.walk(world.features)
     again = cloudpickle.loads(cloudpickle.dumps(replace(read, thresholds=made.thresholds))).walk(
         world.features
@@ -242,6 +288,10 @@ def test_what_does_not_fit_is_refused_with_what_would(made: cascade.Cascade, tmp
     assert "it learned from answers of max tokens 32, and these have 64" in refused(writing=longer)
     (tmp_path / "stage-1.gain").write_bytes(b"{}")
     assert "stage-1.gain is damaged: 2 bytes instead of " in refused()
+    write(tmp_path, made)
+    (tmp_path / "stage-1.gain").write_bytes((tmp_path / "stage-2.answers").read_bytes())
+    manifest.write(tmp_path)
+    assert "stage-1.gain is damaged: its digest is " in refused()
     (tmp_path / ABOUT).write_text("{}")
     manifest.write(tmp_path)
     assert "is damaged, or of another version" in refused()
@@ -260,17 +310,24 @@ def test_answers_that_were_written_in_an_unknown_way_are_accepted(
 def test_a_validation_charges_what_was_asked_and_nothing_else(made: cascade.Cascade) -> None:
     other = World(seed=3)
     steps = np.tile([0.0, 1.0, 1.0], (N, 1))
+    costs = {
+        "steps": steps,
+        "usd": np.full((N, 3), 0.5),
+        "prompt_tokens": np.full((N, 3), 100.0),
+        "completion_tokens": np.full((N, 3), 10.0),
+        "seconds": np.ones((N, 3)),
+    }
     questions = tuple(Question(str(at), text) for at, text in enumerate(other.texts))
     nothing = ((None,) * 3,) * N
     arms = ("none", "bm25", "dense")
-    outcomes = Outcomes(questions, arms, {"em": other.right}, {"steps": steps}, nothing, nothing)
+    outcomes = Outcomes(questions, arms, {"em": other.right}, costs, nothing, nothing)
     found = cascade.validate_cascade(made, other.labels(0.1), outcomes)
     rows = found.rows
     on = found.stops[1]
     assert sum(found.stops) == pytest.approx(1.0)
-    assert rows["none"].costs == {"steps": 0.0}
+    assert rows["none"].costs == {"steps": 0.0, "usd": 0.5, "tokens": 110.0}
     assert rows["none"].reward == pytest.approx(other.right[:, 0].mean() - 0.1)
-    assert rows["stage 1, always"].costs == {"steps": 1.0}
+    assert rows["stage 1, always"].costs == {"steps": 1.0, "usd": 1.0, "tokens": 220.0}
     assert rows["stage 2, always"].reward == pytest.approx(rows["stage 2, always"].right - 0.3)
     assert rows["cascade"].costs["steps"] == pytest.approx(1.0 + on)
     assert rows["cascade"].reward == pytest.approx(rows["cascade"].right - 0.2 - 0.1 * on)

@@ -30,6 +30,11 @@ def test_a_share_of_none_and_of_all_are_exact() -> None:
     assert share_thresholds(same, [1.0]).tolist() == [-np.inf]
 
 
+def test_questions_at_the_threshold_do_not_reach_the_next_stage() -> None:
+    first, second = np.array([1.0, 1.0, 2.0, 2.0]), np.array([5.0, 6.0, 7.0, 8.0])
+    assert share_thresholds([first, second], [0.25, 0.5]).tolist() == [2.0, np.inf]
+
+
 def losses(rng: np.random.Generator, mean: float, n: int, size: int) -> np.ndarray:
     """Losses of -1, 0 and 1 with this mean; one in five is not 0."""
     return rng.choice([-1.0, 0.0, 1.0], p=[0.1 - mean / 2, 0.8, 0.1 + mean / 2], size=(size, n))
