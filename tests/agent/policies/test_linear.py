@@ -443,6 +443,12 @@ def test_features_of_arms_that_change_and_new_arms_are_not_taken_from_the_last_d
         reward = float(rng.integers(2))
         for policy in (lasting, loaded):
             policy.learn(decision(drawn, seen, (*arms,)), reward)
+        lasting.posterior(seen, (*arms,))
+        arms["bm25"]["steps"] = 3.0  # in place
+        found, expected = (
+            policy.posterior(seen, (*arms,)) for policy in (lasting, lasting.load(lasting.save()))
+        )
+        assert [one.tolist() for one in found] == [one.tolist() for one in expected]
     assert lasting.save() == loaded.save()
 
 

@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
+import httpx
+import openai
 import orjson
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from tenacity import AsyncRetrying, RetryCallState
 
 from arms.llm.base import (
     GeneratorBusyError,
@@ -25,7 +28,7 @@ from arms.llm.base import (
     complete,
 )
 from arms.llm.catalog import OpenAISpec, build_generator, options_of
-from arms.llm.openai_api import OpenAIGenerator
+from arms.llm.openai_api import OpenAIGenerator, _pause, used_up_s
 from arms.llm.pricing import PricedGenerator, Prices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
@@ -175,6 +178,27 @@ async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> 
     assert (await complete(generator, PROMPT))[0] == "One"
     await generator.close()
     assert seen["recovering"] == 3
+
+
+@pytest.mark.parametrize(("asked_s", "waited_s"), [("30", 30.0), ("60", 60.0), ("3600", 60.0)])
+def test_a_pause_that_an_endpoint_asks_for_is_kept_up_to_a_minute(asked_s: str, waited_s: float) -> None:
+    response = httpx.Response(
+        429, headers={"retry-after": asked_s}, request=httpx.Request("POST", "http://h")
+    )
+    state = RetryCallState(AsyncRetrying(), None, (), {})
+    state.set_exception(
+        (openai.RateLimitError, openai.RateLimitError("", response=response, body=None), None)
+    )
+    assert _pause(state) == waited_s
+
+
+def test_a_rate_is_used_up_until_all_that_it_counts_is_there_again() -> None:
+    tokens = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1h2m3.5s"}
+    assert used_up_s(tokens) == 3723.5
+    requests = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "250ms"}
+    assert used_up_s(requests) == 0.25
+    assert used_up_s(tokens | requests) == 3723.5
+    assert used_up_s(requests | tokens | {"x-ratelimit-remaining-tokens": "1"}) == 0.25
 
 
 @pytest.mark.parametrize("status", [400, 404, 410, 499])

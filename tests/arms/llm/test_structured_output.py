@@ -1,5 +1,6 @@
 """Asking for a form: which JSON is found in what a model wrote, and how often it is asked."""
 
+import itertools
 import json
 import pickle
 from collections.abc import Sequence
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.llm.base import Prompt
-from arms.llm.structured_output import StructuredCaller, UnreadableError, json_values, quoted, read_object
+from arms.llm.structured_output import (
+    StructuredCaller,
+    UnreadableError,
+    asking_bound,
+    json_values,
+    quoted,
+    read_object,
+)
 from tests.arms.scripted import writing
 
 
@@ -51,6 +59,15 @@ def test_an_object_is_found_whatever_stands_around_it(
 @given(st.lists(JSONS))
 def test_a_list_is_found_in_a_fence(value: list[object]) -> None:
     assert next(json_values(f"Here it is:\n```json\n{json.dumps(value, indent=2)}\n```", "[")) == value
+
+
+def test_each_attempt_reads_the_texts_of_all_before_it() -> None:
+    bounds = [asking_bound("a b", "c", 10, words=7, read=3, retries=n) for n in range(4)]
+    assert [bound.questions for bound in bounds] == [1, 2, 3, 4]
+    assert [bound.written for bound in bounds] == [10, 20, 30, 40]
+    more = [after.read - before.read - bounds[0].read for before, after in itertools.pairwise(bounds)]
+    wrong = 2 * 10 + 64 + 1 + 2 * 8  # the text and its quotation, the error, the form, two messages
+    assert more == [wrong, 2 * wrong, 3 * wrong]
 
 
 @given(st.text('[]{},:" 1a', max_size=40))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from arms.llm.base import Chunk, Message, Prompt
+from arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
 from arms.llm.tool_calls import described, plain, read, whole_calls
 
 METRES = {"$ref": "#/$defs/Metres"}
@@ -69,6 +69,38 @@ def test_definitions_of_the_same_name_do_not_meet() -> None:
         (answer["answer"], "boolean"),
     ):
         assert definitions[part["$ref"].removeprefix("#/$defs/")] == {"type": kind}
+
+
+def refused(schema: dict[str, Any]) -> bool:
+    """Return whether a schema of an answer is too large."""
+    wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
+    try:
+        assert described(Prompt((QUESTION,), options={"response_format": wanted}))[1] == schema
+    except PromptRefusedError:
+        return True
+    return False
+
+
+def test_a_schema_of_20000_characters_is_the_largest() -> None:
+    shell = len(json.dumps({"type": "object", "title": ""}))
+    sizes = (20_000 - shell, 20_001 - shell)
+    assert [refused({"type": "object", "title": "x" * n}) for n in sizes] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("fits", "larger"), [("x" * 256, "x" * 257), ("x{100}", "x{101}"), ("(x{5}){20}", "(x{5}){21}")]
+)
+def test_a_pattern_of_256_characters_and_100_repetitions_is_the_largest(fits: str, larger: str) -> None:
+    def schemas(pattern: str) -> list[dict[str, Any]]:
+        text = {"type": "string", "pattern": pattern}
+        return [
+            text,
+            {"type": "array", "items": [{"type": "string"}, text]},
+            {"type": "object", "patternProperties": {"a": {"type": "string"}, pattern: {"type": "string"}}},
+        ]
+
+    assert [refused(schema) for schema in schemas(fits)] == [False] * 3
+    assert [refused(schema) for schema in schemas(larger)] == [True] * 3
 
 
 def test_the_roles_of_a_conversation_with_calls_take_turns() -> None:

@@ -88,6 +88,23 @@ def test_a_name_that_the_question_repeats_counts_once() -> None:
     assert found["novel"]["names"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(
+    ("question", "asked"),
+    [
+        *((f"How {word} is it?", "asks_number") for word in ("many", "much", "long", "old", "far")),
+        *((f"{word} is it?", "asks_who") for word in ("Who", "Whose")),
+        *((f"Which {word} was it?", "asks_when") for word in ("year", "date")),
+        ("Where is it?", "asks_where"),
+        ("Will it be?", "asks_verdict"),
+        *((f"Which is {word}?", "compares") for word in ("older", "earlier", "first", "the same")),
+    ],
+)
+def test_what_a_question_asks_for_is_read_from_its_words(question: str, asked: str) -> None:
+    found = features(question, {"a": [OTHER]})["other"]
+    names = ("asks_who", "asks_when", "asks_where", "asks_number", "asks_verdict", "compares")
+    assert {name for name in names if found[name]} == {asked}
+
+
 def test_a_word_that_the_question_repeats_counts_once() -> None:
     found = features("Which planets wage war, war, war?", {"a": EVERY})
     assert found["other"]["coverage"] == pytest.approx(2 / 3)

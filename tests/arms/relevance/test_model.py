@@ -95,8 +95,8 @@ def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_
     (case,) = cases(1)
     examples = Examples.of([case], Fitting(draws=2))
     (rows,) = examples.rows
-    assert rows.shape == (15, 52 + 2)  # five passages, three times
-    named = np.isfinite(rows[:, 52:]).all(axis=1)
+    assert rows.shape == (15, 51 + 2)  # five passages, three times
+    named = np.isfinite(rows[:, 51:]).all(axis=1)
     assert named.tolist() == [True] * 5 + [False] * 5 + [True] * 5
     assert examples.seen[0].reciprocal["bad"].max() == 1.0
     assert examples.labels[0].tolist() == [*examples.labels[0][:5].tolist()] * 3

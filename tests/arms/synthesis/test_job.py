@@ -133,6 +133,27 @@ def test_a_small_corpus_gives_what_it_has(people: Corpus, tmp_path: Path) -> Non
     assert len(PEOPLE) * 6 < len(kept) < 10_000
 
 
+def test_a_style_that_no_passage_gives_is_made_up_for_after_four_passages_a_question(
+    people: Corpus, tmp_path: Path
+) -> None:
+    class Plain(Failing):
+        def make(self, positions: Sequence[int]) -> list[list[Made]]:
+            return [[one for one in made if one.style == "title"] for made in super().make(positions)]
+
+    maker = Plain(extraction(people), 100)
+    kept = run(people, maker, tmp_path / "made.jsonl", n=5)
+    assert [one.style for one in kept] == ["title"] * 5
+    assert maker.calls == 4  # blocks of five passages
+
+
+def test_questions_that_share_four_of_five_words_are_alike() -> None:
+    selection = Selection(9, {"title": 1.0})
+    for text in ("river opera comet castle", "opera comet castle", "river opera comet castle glacier"):
+        selection.add([Made(text, ("p",), "title")])
+    assert [one.question for one in selection.kept] == ["river opera comet castle", "opera comet castle"]
+    assert selection.duplicates == 1
+
+
 def test_a_corpus_without_questions_is_refused(people: Corpus, tmp_path: Path) -> None:
     class Mute(Failing):
         def make(self, positions: Sequence[int]) -> list[list[Made]]:
@@ -213,6 +234,9 @@ def test_questions_about_the_passage_or_with_their_answer_are_of_no_use() -> Non
     assert not usable("What is Faust according to the passage?", "a play", passage, "natural")
     assert not usable("Is the play Faust a play?", "play", passage, "natural")
     assert not usable("What is a sonata?", "music", passage, "natural")
+    both = [*passage, Passage("q", "Goethe", "He wrote it in Weimar.")]
+    assert usable("Where was the author of Faust, Goethe?", "Rome", both, "link")
+    assert not usable("Who wrote the play Faust?", "Rome", [both[0], Passage("q", "Opera", "Sung.")], "link")
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
