@@ -1,5 +1,6 @@
 """Every policy of the catalogue keeps every promise of `tests/contracts.py`."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -93,3 +94,52 @@ def test_only_some_of_vowpal_is_not_exact() -> None:
 
 def test_every_kind_of_the_catalogue_is_checked() -> None:
     assert {spec.kind for spec in (STILL | LEARNING).values()} == set(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "defaults"),
+    [
+        (
+            "epsilon_greedy",
+            {
+                "model": "linear",
+                "params": None,
+                "epsilon": 0.1,
+                "decay": None,
+                "min_epsilon": 0.0,
+                "prior": 1.0,
+            },
+        ),
+        (
+            "neural",
+            {
+                "encoder": None,
+                "hidden": 64,
+                "dims": 32,
+                "max_length": 256,
+                "learning_rate": None,
+                "weight_decay": 0.01,
+                "epsilon": 0.1,
+                "decay": None,
+                "min_epsilon": 0.0,
+                "prior": 1.0,
+                "seed": 0,
+            },
+        ),
+        (
+            "routed",
+            {"explore": "epsilon", "epsilon": 0.05, "temperature": 0.1, "gamma": 100.0, "feature": "router"},
+        ),
+        (
+            "vowpal",
+            {
+                "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 "
+                "-q sa -q ea",
+                "baseline": 1.0,
+            },
+        ),
+    ],
+)
+def test_a_policy_without_parameters_has_the_documented_ones(kind: str, defaults: dict[str, object]) -> None:
+    parameters = inspect.signature(POLICIES[kind]).parameters.values()
+    assert {one.name: one.default for one in parameters if not one.name.startswith("_")} == defaults

@@ -1,5 +1,7 @@
 """What goes into a policy and what its state is made of: hashed columns, sealed bytes."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +33,17 @@ def test_without_columns_named_features_are_left_out() -> None:
 
 
 def test_numbers_whose_sum_alone_is_not_finite_are_taken() -> None:
-    check_context(Context("?", {"a": 1e308, "b": 1e308}))
+    huge = {"a": 1e308, "b": 1e308}
+    check_context(Context("?", huge))
+    check_context(Context("?", huge, (1e308,), {"bm25": huge, "dense": {"a": -1e308}}))
+    for context, name in (
+        (Context("?", huge | {"c": math.nan}), "feature 'c' is nan"),
+        (Context("?", huge, (0.0, -math.inf)), "number 1 of the embedding is -inf"),
+        (Context("?", huge, (), {"bm25": {"d": math.nan}, "dense": {"d": 1.0}}), "feature 'd' of arm 'bm25'"),
+        (Context("?", huge, (), {"bm25": huge, "dense": {"d": math.nan}}), "feature 'd' of arm 'dense'"),
+    ):
+        with pytest.raises(PolicyError, match=name):
+            check_context(context)
 
 
 def test_a_body_is_told_apart_by_every_fact_about_who_made_it() -> None:

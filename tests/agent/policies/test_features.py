@@ -141,3 +141,38 @@ def test_nested_features_become_flat_within_their_bounds(nested: dict[str, Any],
             flattened(nested, most)
     assert all(isinstance(value, bool | float | str) for value in found.values())
     assert flattened(found, 10_000) == found
+
+
+def test_features_without_settings_are_the_documented_ones() -> None:
+    assert FeatureSpec().model_dump() == {
+        "words": 16,
+        "word_buckets": None,
+        "stop_words": False,
+        "shape": True,
+        "embedding": None,
+        "cost_weights": None,
+    }
+    assert EmbeddingSpec(backbone="b").model_dump() == {
+        "backbone": "b",
+        "dims": 32,
+        "reduce": "random",
+        "seed": 0,
+    }
+
+
+def test_features_are_nested_up_to_eight_levels_and_up_to_their_number() -> None:
+    def nested(levels: int) -> dict[str, Any]:
+        return {"a": nested(levels - 1)} if levels > 1 else {"a": 1}
+
+    assert flattened(nested(8), 1) == {".".join("a" * 8): 1}
+    with pytest.raises(FeatureError, match="is nested more than 8 levels deep"):
+        flattened(nested(9), 1)
+    assert flattened({"a": 1, "b": 2}, 2) == {"a": 1, "b": 2}
+    with pytest.raises(FeatureError, match="there are more than 1 features"):
+        flattened({"a": 1, "b": 2}, 1)
+
+
+def test_an_embedding_that_is_just_long_enough_is_reduced() -> None:
+    spec = FeatureSpec(words=0, shape=False, embedding=EmbeddingSpec(backbone="b", dims=2, reduce="leading"))
+    seen = describe("?", spec, embedding=np.array([0.6, 0.8], dtype=np.float32))
+    assert seen.embedding == pytest.approx((0.6 * 2**0.5, 0.8 * 2**0.5))

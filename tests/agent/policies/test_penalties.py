@@ -22,6 +22,12 @@ def test_every_kind_of_the_catalogue_is_here() -> None:
     assert {spec.kind for spec in SPECS.values()} == {spec.kind for spec in (STILL | LEARNING).values()}
 
 
+def test_a_tenth_of_a_reward_shifts_the_odds_by_e_where_a_policy_predicts_no_rewards() -> None:
+    policy = build_policy(SPECS["uniform"], ARMS)
+    p = served_distribution(policy, Context("q"), ARMS, 0.0, (0.0, 0.1, 0.2))
+    assert np.log(p[0] / p[1:]) == pytest.approx([1.0, 2.0])
+
+
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_a_penalty_moves_probability_away_from_its_arm_and_the_same_on_all_arms_moves_none(
     spec: PolicySpec,

@@ -41,8 +41,14 @@ def apprentice(**params: Any) -> PolicySpec:
         apprentice(policy={"kind": "vowpal", "params": {"args": f"{ADF} --epsilon 0.05"}}),
     ],
 )
-def test_a_policy_of_plain_parameters_passes(spec: PolicySpec) -> None:
-    check_untrusted(spec, PLAIN)
+def test_a_policy_of_plain_parameters_passes_alone_and_in_an_apprentice(spec: PolicySpec) -> None:
+    for outer in (spec, apprentice(policy=spec.model_dump())):
+        check_untrusted(outer, PLAIN)
+    with pytest.raises(PolicyError, match="encoder '/etc' may name a file"):  # beside it, another is read
+        check_untrusted(
+            apprentice(baseline=spec.model_dump(), policy={"kind": "neural", "params": {"encoder": "/etc"}}),
+            PLAIN,
+        )
 
 
 NEURAL = PolicySpec(kind="neural", params={"encoder": "/etc"})

@@ -74,6 +74,34 @@ def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, 
         SPEC.validate_python(bad)
 
 
+def test_engines_without_settings_have_the_documented_ones() -> None:
+    free = {"usd_per_kilotoken_in": 0.0, "usd_per_kilotoken_out": 0.0, "usd_per_kilotoken_cached": None}
+    embedded = EmbeddedSpec().model_dump(exclude={"model"})
+    assert embedded == {**free, "engine": "embedded", "context_tokens": 4096, "slots": 4, "threads": None}
+    named = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
+    endpoint = OpenAISpec.model_validate(named).model_dump(mode="json", exclude=named.keys())
+    assert endpoint == {
+        **free,
+        "api_key_env": None,
+        "timeout_s": 60.0,
+        "max_retries": 2,
+        "concurrency": None,
+        "hedge_after": None,
+        "request": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("base_url", "http://other/v1"), ("model", "other"), ("request", {"top_k": 1})],
+)
+def test_endpoints_that_may_answer_otherwise_have_another_identity(name: str, value: object) -> None:
+    spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
+    assert identity_of(SPEC.validate_python(spec | {name: value})) != identity_of(SPEC.validate_python(spec))
+    longer = EmbeddedSpec(context_tokens=8192)
+    assert identity_of(longer) != identity_of(EmbeddedSpec())
+
+
 async def test_tokens_of_every_engine_have_their_price() -> None:
     prices = {"usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 2.0}
     spec = ScriptedSpec(engine="scripted", default="three short words", **prices)

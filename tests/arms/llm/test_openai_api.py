@@ -35,6 +35,9 @@ PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},)
 
 endpoint = FastAPI()
 
+seen: Counter[str] = Counter()
+"""Requests of each endpoint."""
+
 
 def _delta(text: str, finish_reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish_reason}]}
@@ -64,6 +67,7 @@ async def _busy() -> JSONResponse:
 
 @endpoint.post("/broken/chat/completions")
 async def _broken() -> JSONResponse:
+    seen["broken"] += 1
     return _refusal(500, "out of memory")
 
 
@@ -100,10 +104,7 @@ async def _cut() -> StreamingResponse:
 @endpoint.post("/paid/chat/completions")
 async def _paid() -> StreamingResponse:
     usage = {"prompt_tokens": 1000, "completion_tokens": 2000, "total_tokens": 3000}
-    return _stream(_delta("One"), _delta("", "stop"), {"choices": [], "usage": usage})
-
-
-seen: Counter[str] = Counter()
+    return _stream(_delta("One"), _delta("", "stop"), {"choices": [], "usage": usage}, {"choices": []})
 
 
 @endpoint.post("/recovering/{status}/chat/completions")
@@ -178,6 +179,15 @@ async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> 
     assert (await complete(generator, PROMPT))[0] == "One"
     await generator.close()
     assert seen["recovering"] == 3
+
+
+async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/broken", "m")
+    with pytest.raises(GeneratorError, match="out of memory"):
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert seen["broken"] == 3
 
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [("30", 30.0), ("60", 60.0), ("3600", 60.0)])

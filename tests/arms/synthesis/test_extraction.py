@@ -1,6 +1,7 @@
 """Questions made by rules: what they ask, and what answers them."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -78,6 +79,17 @@ def test_passages_without_a_title_are_asked_about(library: Corpus) -> None:
 
 def test_a_passage_without_words_gives_no_question(library: Corpus) -> None:
     assert not [one for one in made(library) if "empty" in one.gold_ids]
+
+
+def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> None:
+    passages = (
+        Passage("first", "Wetzlar", "Wetzlar is a city in Hesse."),
+        Passage("second", "Wetzlar", "Wetzlar is a station of a railway."),
+        Passage("buff", "Charlotte Buff", "Charlotte Buff lived in Wetzlar."),
+    )
+    corpus = keep(tmp_path, passages)
+    extraction = Extraction(corpus, ("link",), 0, lambda *_: None)
+    assert list(extraction.linked(passages[2])) == [("wetzlar", passages[0])]
 
 
 def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library: Corpus) -> None:
