@@ -111,6 +111,19 @@ def the_same_history_gives_the_same_bytes(build: Build) -> None:
     assert silent.save() == asked.save()
 
 
+def a_loaded_state_is_read_as_by_a_policy_that_has_seen_nothing(build: Build) -> None:
+    used = teach(build(), history(build(), 9, seed=25))
+    seen = contexts(3, seed=26)
+    for asked in seen:
+        used.probabilities(asked, ARMS)
+    state = teach(build(), history(build(), 12, seed=28)).save()
+    loaded, fresh = used.load(state), build().load(state)
+    for asked in seen:
+        np.testing.assert_array_equal(loaded.probabilities(asked, ARMS), fresh.probabilities(asked, ARMS))
+    rows = history(build(), 3, seed=29)
+    assert teach(loaded, rows).save() == teach(fresh, rows).save()
+
+
 def an_erasure_changes_nothing_that_is_learned(build: Build) -> None:
     rows = history(build(), 30, seed=24)
     if getattr(build(), "reads_question", False):
@@ -171,6 +184,7 @@ CHECKS = (
     stays_a_distribution_after_any_history,
     the_floor_is_kept_after_any_history,
     permuting_arms_permutes_probabilities,
+    a_loaded_state_is_read_as_by_a_policy_that_has_seen_nothing,
     an_arm_never_seen_gets_a_probability,
     asking_changes_nothing,
     the_same_history_gives_the_same_bytes,

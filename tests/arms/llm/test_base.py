@@ -1,6 +1,7 @@
 """The seam of the language models, on the generator that answers from a script."""
 
 from contextlib import aclosing
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,19 @@ from arms.llm.base import Chunk, GeneratorTimeoutError, Prompt, ScriptedGenerato
 
 def asking(question: str, **settings: object) -> Prompt:
     return Prompt(({"role": "user", "content": question},), **settings)  # type: ignore[arg-type]
+
+
+def test_a_prompt_without_parameters_takes_the_likeliest_of_256_tokens() -> None:
+    assert asdict(Prompt(())) == {
+        "messages": (),
+        "max_tokens": 256,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "stop": (),
+        "seed": None,
+        "options": {},
+        "patience_s": None,
+    }
 
 
 async def test_a_known_message_gets_its_reply_and_any_other_the_default() -> None:

@@ -71,6 +71,12 @@ async def _broken() -> JSONResponse:
     return _refusal(500, "out of memory")
 
 
+@endpoint.post("/limited/chat/completions")
+async def _limited() -> JSONResponse:
+    seen["limited"] += 1
+    return JSONResponse({"error": {"message": "slow down"}}, 429)
+
+
 @endpoint.post("/refusing/chat/completions")
 async def _refusing() -> JSONResponse:
     return _refusal(400, "no such model")
@@ -179,6 +185,27 @@ async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> 
     assert (await complete(generator, PROMPT))[0] == "One"
     await generator.close()
     assert seen["recovering"] == 3
+
+
+async def test_an_endpoint_that_names_no_pause_is_left_alone_for_a_second(url: str) -> None:
+    seen.clear()
+    generator = OpenAIGenerator(f"{url}/limited", "m", max_retries=0)
+    for message in ("slow down", "rate is used up"):
+        with pytest.raises(GeneratorBusyError, match=message) as caught:
+            await complete(generator, PROMPT)
+        assert 0.0 < caught.value.retry_after_s <= 1.0
+    await generator.close()
+    assert seen["limited"] == 1
+
+
+async def test_a_shorter_rest_does_not_end_a_longer_one(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/limited", "m")
+    generator._rest(90.0)  # noqa: SLF001
+    generator._rest(1.0)  # noqa: SLF001
+    with pytest.raises(GeneratorBusyError) as caught:
+        await complete(generator, PROMPT)
+    await generator.close()
+    assert caught.value.retry_after_s > 60.0
 
 
 async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) -> None:
@@ -335,6 +362,7 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
     body = orjson.loads((await complete(generator, prompt))[0])
     await generator.close()
     assert (body["tool_choice"], body["n"]) == ("auto", 2)
+    assert body.keys().isdisjoint({"stop", "seed"}), "what is empty is left out"
     assert [message["content"] for message in body["messages"]] == [
         PROMPT.messages[0]["content"],
         None,

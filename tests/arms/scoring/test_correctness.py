@@ -113,6 +113,15 @@ def test_the_claims_of_a_reference_are_asked_for_once() -> None:
     assert first.tokens > second.tokens
 
 
+def test_claims_are_those_of_a_reference_and_its_question() -> None:
+    prompts: list[Prompt] = []
+    texts = (OURS, THEIRS, CLASSES) * 3
+    compare = AnswerCorrectness(writing(*texts, prompts=prompts), alike(0.6))
+    for question, reference in ((QUESTION, REFERENCE), ("Another?", REFERENCE), (QUESTION, "Another.")):
+        compare(question, ANSWER, [reference])
+    assert len(prompts) == 9
+
+
 def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arms.scoring.correctness.CACHED_REFERENCES", 2)
     asked: list[str] = []

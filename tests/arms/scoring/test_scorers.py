@@ -69,6 +69,9 @@ def test_what_shapes_the_scores_beside_the_measure_is_told() -> None:
     assert RetrievalScorer("R@7", 3).identity == {"k": 7}
     answers = AnswerScorer("em", exact, Model(""), word_budget=99, max_tokens=8)
     assert answers.identity == {"k": 4, "word budget": 99, "max tokens": 8}
+    assert AnswerScorer("em", exact, Model("")).identity == {"k": 4, "word budget": 600, "max tokens": 64}
+    assert ContainsScorer(exact, k=3).identity == {"k": 3}
+    assert JudgeScorer(Model("")).identity == {"k": 4, "word budget": 600}
     assert JudgeScorer(Model(""), k=2, word_budget=99).identity == {"k": 2, "word budget": 99}
 
 
