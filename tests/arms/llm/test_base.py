@@ -1,5 +1,6 @@
 """The seam of the language models, on the generator that answers from a script."""
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import asdict
 
@@ -70,6 +71,16 @@ async def test_it_fails_on_demand_after_so_many_tokens_and_recovers() -> None:
             await anext(chunks)
     generator.error = None
     assert (await complete(generator, asking("?")))[0] == "one two three"
+
+
+async def test_a_stream_whose_reader_is_cancelled_counts_as_interrupted() -> None:
+    generator = ScriptedGenerator({"?": "one two three"})
+    answer = asyncio.create_task(complete(generator, asking("?")))
+    await asyncio.sleep(0)  # the first word is written
+    answer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    assert generator.interrupted == 1
 
 
 async def test_a_stream_that_is_left_early_counts_as_interrupted() -> None:

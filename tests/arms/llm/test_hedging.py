@@ -50,6 +50,7 @@ async def hedged() -> tuple[Slow, HedgedGenerator]:
     slow = Slow()
     generator = HedgedGenerator(slow, 0.95)
     for _ in range(LEAST):
+        assert generator._patience() is None, "too few answers say nothing of a quantile"  # noqa: SLF001
         await complete(generator, PROMPT)
     assert generator.hedged == 0
     slow.released = False

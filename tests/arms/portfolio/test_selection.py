@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from arms.portfolio import coverage
+from arms.portfolio import coverage, selection
 from arms.portfolio.coverage import best_of, values
 from arms.portfolio.selection import (
     GREEDY,
@@ -85,7 +85,9 @@ def test_arms_that_complement_each_other_win_over_those_with_the_best_means() ->
 def test_the_picks_are_those_of_a_full_scan_ties_included(scores: Scores, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(scores)))
     start = tuple(data.draw(st.lists(st.integers(0, len(scores) - 1), max_size=k, unique=True)))
-    chosen = greedy(scores, k, start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "BATCH", data.draw(st.sampled_from([1, 2, 32])))
+        chosen = greedy(scores, k, start)
     assert chosen.arms == scan(scores, k, start)
     assert chosen.values == pytest.approx(
         [worth(scores, chosen.arms[: n + 1]) for n in range(len(chosen.arms))]

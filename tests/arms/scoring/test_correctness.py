@@ -131,10 +131,10 @@ def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.
         return ('["a fact"]' if CLAIMS_FORM in asked[-1] else '{"TP": ["A1"], "FP": [], "FN": []}'), Chunk()
 
     compare = AnswerCorrectness(write, alike(0.0))
-    for reference in ("r1", "r2", "r3", "r2", "r1"):
+    for reference in ("r1", "r2", "r1", "r3", "r1", "r3", "r2"):
         compare("q", "a", [reference])
     times = [sum(f"<answer>\n{name}\n" in f"{text}\n" for text in asked) for name in ("r1", "r2", "r3")]
-    assert times == [2, 1, 1], "r1 was forgotten for r3"
+    assert times == [1, 2, 1], "r2, which was used least recently, was forgotten for r3"
 
 
 def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_once() -> None:
