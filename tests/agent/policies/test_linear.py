@@ -473,3 +473,21 @@ def test_contributions_of_features_add_up_to_the_mean_reward(shared: bool) -> No
             policy.learn(
                 Decision(f"d{i}", context(), arms[:2], (0.5, 0.5), drawn, "linucb", 1), float(rng.normal())
             )
+
+
+def test_the_columns_of_an_arm_are_those_of_the_loaded_state_and_of_its_present_features() -> None:
+    features = {"bm25": {"steps": 1.0, "size": 2.0}, "dense": {"size": 1.0}, "none": {}}
+    seen = replace(contexts(1, seed=0)[0], arms=features)
+    used, other = LinUCB(), LinUCB()
+    used.learn(decision("bm25", seen), 1.0)  # its first column is that of the steps
+    for drawn in ("dense", "bm25"):  # and here that of the size
+        other.learn(decision(drawn, seen), 0.5)
+    loaded, fresh = used.load(other.save()), LinUCB().load(other.save())
+    for policy in (loaded, fresh):
+        policy.learn(decision("bm25", seen), 1.0)
+    assert loaded.save() == fresh.save()
+    features["bm25"]["steps"] = 3.0  # in place
+    reloaded = fresh.load(fresh.save())
+    for policy in (fresh, reloaded):
+        policy.learn(decision("bm25", seen), 0.0)
+    assert fresh.save() == reloaded.save()

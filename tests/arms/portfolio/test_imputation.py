@@ -129,3 +129,9 @@ def test_the_extremes_hold_what_is_expected(scores: NDArray[np.float32]) -> None
     low, high = extremes(scores, tuple(range(len(scores))))
     expected = float(complete(scores).max(axis=0).mean(dtype=np.float64))
     assert low - 1e-6 <= expected <= high + 1e-6
+
+
+def test_without_a_ridge_an_effect_is_shrunk_by_one_score() -> None:
+    scores = np.array([[0.5, 0.75, np.nan], [0.25, np.nan, 1.0]], np.float32)
+    np.testing.assert_array_equal(complete(scores), complete(scores, ridge=1.0))
+    assert (complete(scores) != complete(scores, ridge=2.0)).any()

@@ -173,3 +173,11 @@ def test_what_is_not_as_in_the_paper_is_told_by_the_name() -> None:
         "vendi-a-s0.5-d500-hnsw",
         "graph-a-h1-df100-c1000-ner-hnsw",
     ]
+
+
+def test_each_further_parameter_of_a_graph_is_in_its_name_in_the_order_of_their_names() -> None:
+    grid = GraphGrid(max_hops=(1,), max_entity_df=(2,), max_candidates=(3,), params={"b": 5, "a": "x/y"})
+    pool = PoolSpec(backbones=("m",), dense=False, discounted=None, vendi=None, graph=grid)
+    ((name, spec),) = expand(pool).items()
+    assert name == "graph-m-h1-df2-c3-x_y-5"
+    assert spec.params.items() >= {"a": "x/y", "b": 5, "max_hops": 1, "backbone": "m"}.items()
