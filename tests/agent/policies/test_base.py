@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from agent.policies import sampling
 from agent.policies.base import Fixed, PolicyError, Uniform
 from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.epsilon_greedy import EpsilonGreedy
@@ -44,6 +45,14 @@ def test_the_same_id_draws_the_same_number_and_another_salt_another() -> None:
     assert uniform_from("d-1", "a") == uniform_from("d-1", "a")
     assert uniform_from("d-1", "a") != uniform_from("d-1", "b")
     assert uniform_from("d-1", "a") != uniform_from("d-2", "a")
+
+
+def test_the_seed_of_a_search_is_not_the_number_of_the_draw() -> None:
+    ids = [f"d-{i}" for i in range(99)]
+    seeds = [sampling.seed_of_arm(name, "salt") for name in ids]
+    assert len(set(seeds)) == 99
+    assert all(0 <= seed < 2**53 for seed in seeds)
+    assert not set(seeds) & {round(uniform_from(name, "salt") * 2**53) for name in ids}
 
 
 def test_a_draw_again_without_the_arm_that_was_drawn_is_independent_of_that_draw() -> None:

@@ -402,8 +402,9 @@ def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> No
     for row, text in enumerate(other.texts):
         verdict = decider.decide(text, other.answers[row][:2], other.found[row][:2])
         assert verdict.goes_on == (walk.stage[row] == 1)
-        if not verdict.goes_on:
-            assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
+        if verdict.goes_on:
+            verdict = decider.decide(text, other.answers[row], other.found[row])
+        assert (verdict.pick, verdict.probability) == (walk.pick[row], walk.probability[row])
 
 
 def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_not_seen_them() -> None:
