@@ -38,6 +38,7 @@ def test_numbers_whose_sum_alone_is_not_finite_are_taken() -> None:
     check_context(Context("?", huge, (1e308,), {"bm25": huge, "dense": {"a": -1e308}}))
     for context, name in (
         (Context("?", huge | {"c": math.nan}), "feature 'c' is nan"),
+        (Context("?", {"a": 1.0}, (0.0, math.nan)), "number 1 of the embedding is nan"),
         (Context("?", huge, (0.0, -math.inf)), "number 1 of the embedding is -inf"),
         (Context("?", huge, (), {"bm25": {"d": math.nan}, "dense": {"d": 1.0}}), "feature 'd' of arm 'bm25'"),
         (Context("?", huge, (), {"bm25": huge, "dense": {"d": math.nan}}), "feature 'd' of arm 'dense'"),

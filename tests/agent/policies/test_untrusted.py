@@ -74,6 +74,7 @@ def test_a_parameter_that_may_name_a_file_is_refused_at_any_depth(outer: PolicyS
 def test_the_configured_policy_and_its_parts_may_name_files() -> None:
     check_untrusted(NEURAL, NEURAL)
     check_untrusted(NEURAL, apprentice(policy=NEURAL.model_dump()))
+    check_untrusted(apprentice(policy=NEURAL.model_dump()), NEURAL)
     with pytest.raises(PolicyError, match="encoder '/etc'"):
         check_untrusted(NEURAL, PolicySpec(kind="neural"))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,108 @@ def test_the_routers_that_compare_arms_are_checked_otherwise() -> None:
 def test_every_kind_of_the_catalogue_is_checked() -> None:
     elsewhere = {"transformer"}  # in `test_transformer_router`: it needs a model
     assert {build().kind for build in ALL.values()} | elsewhere == set(ROUTERS)
+
+
+OF_ARMS = {"stage": "retrieved", "dims": 32}
+DESCENT = {"epochs": 10, "weight_decay": 0.01, "held_out": 0.1, "clip": 1.0, "seed": 0}
+TREES = {**OF_ARMS, "identity": True, "impute": False, "seed": 0}
+POINTS = {
+    **TREES,
+    "rounds": 300,
+    "depth": 4,
+    "learning_rate": 0.03,
+    "min_child_weight": 20.0,
+    "gamma": 0.0,
+    "subsample": 0.7,
+    "colsample": 0.5,
+}
+RANKS = {
+    **TREES,
+    "rounds": 100,
+    "depth": 5,
+    "learning_rate": 0.05,
+    "min_child_weight": 2.0,
+    "gamma": 0.1,
+    "subsample": 0.8,
+    "colsample": 0.8,
+}
+NETWORK = {
+    **OF_ARMS,
+    **DESCENT,
+    "identity": True,
+    "hidden": [256, 128, 64],
+    "dropout": 0.2,
+    "batch_size": 64,
+    "learning_rate": 0.001,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "defaults"),
+    [
+        (
+            "ridge",
+            {
+                "sees": "words",
+                "strengths": [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
+                "folds": 5,
+                "least": 3,
+                "dims": 32,
+                "seed": 0,
+            },
+        ),
+        (
+            "pointwise_svm",
+            {
+                **OF_ARMS,
+                "landmarks": 256,
+                "gamma": 0.01,
+                "identity": 3.0,
+                "cost": 1.0,
+                "tube": 0.1,
+                "seed": 0,
+            },
+        ),
+        ("pairwise_svm", {**OF_ARMS, "strengths": [3.0, 30.0, 300.0, 3000.0], "folds": 5, "seed": 0}),
+        ("pointwise_xgboost", {**POINTS, "centre": True}),
+        ("logistic_xgboost", {**POINTS, "centre": False}),
+        ("pairwise_xgboost", RANKS),
+        ("lambdamart", RANKS),
+        ("pointwise_ffn", {**NETWORK, "centre": True}),
+        ("pairwise_ffn", {**NETWORK, "pairs": 16}),
+        ("listnet", {**NETWORK, "temperature": 1.0}),
+        (
+            "contrastive",
+            {
+                **DESCENT,
+                "weight_decay": 0.0,
+                "encoder": None,
+                "width": 256,
+                "dropout": 0.1,
+                "temperature": 1.0,
+                "most_winners": None,
+                "batch_size": 64,
+                "learning_rate": 0.0003,
+            },
+        ),
+        (
+            "capability",
+            {
+                **DESCENT,
+                "held_out": 0.05,
+                "encoder": None,
+                "width": 128,
+                "heads": 8,
+                "best": 2,
+                "temperature": 0.2,
+                "regularization": 0.1,
+                "batch_size": None,
+                "learning_rate": None,
+                "fusion_rate": 0.001,
+                "at_once": 64,
+            },
+        ),
+    ],
+)
+def test_a_router_without_parameters_has_the_documented_ones(kind: str, defaults: dict[str, Any]) -> None:
+    assert build_router(RouterSpec(kind=kind)).params == defaults
