@@ -98,6 +98,15 @@ def test_engines_without_settings_have_the_documented_ones() -> None:
 def test_endpoints_that_may_answer_otherwise_have_another_identity(name: str, value: object) -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
     assert identity_of(SPEC.validate_python(spec | {name: value})) != identity_of(SPEC.validate_python(spec))
+    assert identity_of(SPEC.validate_python(spec)) == {  # another document would forget results that are kept
+        **spec,
+        "usd_per_kilotoken_in": 0.0,
+        "usd_per_kilotoken_out": 0.0,
+        "api_key_env": None,
+        "timeout_s": 60.0,
+        "max_retries": 2,
+        "request": {},
+    }
     longer = EmbeddedSpec(context_tokens=8192)
     assert identity_of(longer) != identity_of(EmbeddedSpec())
 
