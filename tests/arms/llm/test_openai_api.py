@@ -219,7 +219,7 @@ async def test_an_endpoint_that_stays_broken_is_sent_three_requests(url: str) ->
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [("30", 30.0), ("60", 60.0), ("3600", 60.0)])
 def test_a_pause_that_an_endpoint_asks_for_is_kept_up_to_a_minute(asked_s: str, waited_s: float) -> None:
-    response = httpx.Response(
+    response: Any = httpx.Response(  # the client has a copy of httpx under another name
         429, headers={"retry-after": asked_s}, request=httpx.Request("POST", "http://h")
     )
     state = RetryCallState(AsyncRetrying(), None, (), {})
