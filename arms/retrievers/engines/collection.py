@@ -348,9 +348,10 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
 
 
 def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
-    """Return the collection that arms with the same parameters but mode and depth share."""
+    """Return the collection that arms of a kind with the same parameters but mode and depth share."""
     own = params.model_copy(update={"mode": "lexical", "depth": 1})
-    return have.shared(("collection", own), lambda: make(own))
+    # `make` is in the key, as two kinds may have one class of parameters
+    return have.shared(("collection", make, own), lambda: make(own))
 
 
 def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> Kind[P]:

@@ -1,4 +1,4 @@
-"""A corpus in memory whose passages have metadata, and the engines that the tests can start."""
+"""A corpus and a collection in memory, whose passages have metadata."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,9 +8,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Passage
+from arms.base import Passage, Query
 from arms.indexes.vectors import embedded_text
 from arms.models.embedding import HashingEmbedder
+from arms.retrievers.engines.collection import Row, State
 from arms.retrievers.engines.ingest import Embedded
 from tests.arms.contract import DIM
 
@@ -57,3 +58,67 @@ def embedded(corpus: InMemory) -> Embedded:
         [embedded_text(p) for p in corpus.found]
     )
     return Embedded("hashed", vectors)
+
+
+class CollectionInMemory:
+    """A collection that records what is done with it, and returns the same rankings to every search.
+
+    Attributes:
+        rows: What it holds, by id.
+        calls: Each call that changes it or searches it, with its size: passages, k, or positions done.
+        failing: The call that raises KeyboardInterrupt, once; None for none.
+    """
+
+    def __init__(self, words: Sequence[Passage] = (), near: Sequence[Passage] = ()) -> None:
+        self.words, self.near = list(words), list(near)
+        self.rows: dict[str, Row] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.failing: tuple[str, int] | None = None
+        self.kept: State | None = None
+
+    def _called(self, what: str, size: int) -> None:
+        if self.failing == (what, size):
+            self.failing = None
+            raise KeyboardInterrupt
+        self.calls.append((what, size))
+
+    def lexical(self, query: Query, k: int) -> list[Passage]:
+        del query
+        self._called("lexical", k)
+        return self.words[:k]
+
+    def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
+        del vector, query
+        self._called("dense", k)
+        return self.near[:k]
+
+    def create(self, dim: int | None) -> None:
+        self._called("create", dim or 0)
+
+    def state(self) -> State | None:
+        return self.kept
+
+    def keep(self, state: State) -> None:
+        self._called("keep", state.done)
+        self.kept = state
+
+    def count(self) -> int:
+        return len(self.rows)
+
+    def digests(self, ids: Sequence[str]) -> dict[str, str]:
+        return {one: self.rows[one].digest for one in ids if one in self.rows}
+
+    def ids(self) -> Iterator[str]:
+        return iter(list(self.rows))
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._called("write", len(rows))
+        self.rows |= {row.passage.id: row for row in rows}
+
+    def delete(self, ids: Sequence[str]) -> None:
+        self._called("delete", len(ids))
+        for one in ids:
+            self.rows.pop(one, None)
+
+    def finish(self) -> None:
+        self._called("finish", len(self.rows))

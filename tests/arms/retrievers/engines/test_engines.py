@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage, Query
 from arms.filters import Comparison, Compound, permits
+from arms.retrievers.engines import ingest as ingesting
+from arms.retrievers.engines import milvus, opensearch, postgres_table, qdrant, vespa, weaviate
 from arms.retrievers.engines.collection import Collection, Row, State
 from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
 from arms.retrievers.engines.ingest import Embedded, ingest, version_of
@@ -178,6 +180,24 @@ def test_a_changed_corpus_changes_what_has_changed(engine: Engine) -> None:
     found = {p.id: p.scored(0.0) for p in collection.lexical(Query("word"), 100)}
     assert found == {p.id: p for p in after}
     assert sorted(collection.ids()) == sorted(found)
+
+
+@pytest.mark.parametrize("n", [12, 13], ids=["full pages", "a last page that is not full"])
+def test_passages_of_every_page_are_seen(engine: Engine, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ingesting, postgres_table, qdrant, opensearch, vespa, weaviate, milvus):
+        monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(weaviate, "AT_ONCE", 3)
+    collection = engine.fresh()
+    before = [Passage(f"p{place:02}", "", f"word {place}") for place in range(n)]
+    assert engine.fill(collection, InMemory(before)) == n
+    assert sorted(collection.ids()) == [p.id for p in before]
+    changed = [*before[:-1], replace(before[-1], title="changed")]
+    assert engine.fill(collection, InMemory(changed)) == 1, "the digests of all others are found"
+    last = InMemory(changed[-1:])
+    report = ingest(last, collection, embedded(last) if engine.backbone else None)
+    assert (report.written, report.deleted) == (0, n - 1)
+    assert list(collection.ids()) == [changed[-1].id]
+    assert collection.count() == 1
 
 
 BATCH = 20

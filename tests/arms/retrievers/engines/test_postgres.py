@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from arms.base import Passage, Query
 from arms.retrievers import ArmSpec
 from arms.retrievers.catalog import described
+from arms.retrievers.engines import postgres_table
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.postgres_table import PostgresTable
 from arms.retrievers.engines.postgres_words import LOOKED_AT, WordStatistics
@@ -46,6 +48,34 @@ def test_a_question_of_common_words_finds_passages_with_them(table: PostgresTabl
 def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
     assert table.lexical(Query("cathedral"), 5) == []
     assert table.lexical(Query("the of and"), 5) == [], "words that the language leaves out"
+
+
+def of_which_one_is_rare(common: str, rare: str) -> InMemory:
+    """Passages of one word each: fifty of the first, and one of the second."""
+    return InMemory([*(Passage(f"{common}{n}", "", common) for n in range(50)), Passage(rare, "", rare)])
+
+
+def best(table: PostgresTable) -> str:
+    return table.lexical(Query("river bridge"), 1)[0].id
+
+
+def test_words_are_counted_anew_once_a_table_is_filled_again_here_and_ten_minutes_later_elsewhere(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(postgres_table, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    url = postgres.fresh()
+    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+    here, elsewhere = PostgresTable(params), PostgresTable(params)
+    ingest(of_which_one_is_rare("river", "bridge"), here, None)
+    assert (best(here), best(elsewhere)) == ("bridge", "bridge")
+    ingest(of_which_one_is_rare("bridge", "river"), here, None)
+    assert best(here) == "river"
+    now[0] += 599.9
+    assert best(elsewhere) != "river", "by what it has counted before, a bridge is rarer"
+    now[0] += 0.1
+    assert best(elsewhere) == "river"
+    postgres.drop(url)
 
 
 @given(SHARES, st.integers(1, 10_000_000), WORDS)
