@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from arms.llm import Chunk, Prompt, base
 from arms.llm.pricing import Prices
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import ArmSpec, catalog, closure
+from arms.retrievers.index_version import IndexVersion
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"
@@ -198,3 +200,56 @@ async def test_vectors_of_passages_are_those_of_the_corpus_and_others_are_left_o
     (expected,) = HashingEmbedder(64).encode_passages(["moon. The moon stands beside the queen."])
     assert found.keys() == {"p7"}
     assert np.array_equal(found["p7"], expected)
+    with pytest.raises(ArmError, match="vectors of 'missing': KeyError"):
+        await host.vectors("missing", ["p7"])
+
+
+async def test_passages_are_returned_by_their_ids_and_others_are_left_out(tmp_path: Path) -> None:
+    host = open_host(tmp_path)
+    assert [passage.title for passage in await host.passages(["p7", "elsewhere", "p1"])] == ["moon", "sea"]
+    assert await host.restricted() is False
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "b"},
+        {"specs": {"a": ArmSpec(kind="bm25"), "c": ArmSpec(kind="bm25")}},
+        {"specs": {"a": ArmSpec(kind="dense")}},
+        {"specs": {"a": ArmSpec(kind="bm25", params={"k1": 1.0})}},
+        {"specs": {"a": ArmSpec(kind="bm25", params={"b": 2.0})}},
+    ],
+    ids=["name", "member", "kind", "value", "parameter"],
+)
+def test_arms_that_differ_in_anything_have_other_keys(other: dict[str, Any]) -> None:
+    same = {"name": "a", "specs": {"a": ArmSpec(kind="bm25", params={"k1": 2.0})}}
+    assert key_of(**same) == key_of(**same)  # type: ignore[arg-type]
+    assert key_of(**same) != key_of(**same | other)  # type: ignore[arg-type]
+
+
+def test_the_order_of_members_and_of_parameters_is_not_part_of_a_key() -> None:
+    one, other = ArmSpec(kind="bm25"), ArmSpec(kind="dense")
+    assert key_of("a", {"a": one, "b": other}) == key_of("a", {"b": other, "a": one})
+    orders = [{"k1": 1.0, "b": 0.5}, {"b": 0.5, "k1": 1.0}]
+    assert len({key_of("a", {"a": ArmSpec(kind="bm25", params=params)}) for params in orders}) == 1
+
+
+@pytest.mark.parametrize("then", ["b", None])
+async def test_a_search_during_which_its_index_has_changed_names_both_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str | None
+) -> None:
+    host, key = open_host(tmp_path, "bm25"), key_of("bm25", closure("bm25", SPECS))
+    version = (await host.search("bm25", key, asked(), 1)).index_version
+    assert version
+    assert await host.version("bm25", key) == version
+    assert (await host.search_version("bm25", key, asked(), 1)).index_version == version
+    monkeypatch.setattr(IndexVersion, "now", lambda _: then)
+    assert (await host.search_version("bm25", key, asked(), 1)).index_version == f"{version}..{then or ''}"
+
+
+async def test_the_version_of_an_arm_that_is_not_known_yet_is_that_of_its_description(tmp_path: Path) -> None:
+    host, specs = open_host(tmp_path), closure("bm25", SPECS)
+    with pytest.raises(UnknownArmError, match="bm25"):
+        await host.version("bm25", key_of("bm25", specs))
+    version = await host.version("bm25", key_of("bm25", specs), specs)
+    assert version == (await host.search("bm25", key_of("bm25", specs), asked(), 1)).index_version

@@ -1,5 +1,6 @@
 """Encoders: those of this process and those of a deployment, behind one client."""
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,21 @@ async def test_what_a_model_raises_is_an_error_of_the_arm(monkeypatch: pytest.Mo
     monkeypatch.setattr(HashingEmbedder, "encode_queries", fail)
     with pytest.raises(ArmError, match="RuntimeError: out of memory"):
         await EmbedderHost(HERE).embed("x")
+
+
+async def test_at_most_32_questions_are_embedded_together_and_each_has_its_own_vector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes, encode = list[int](), HashingEmbedder.encode_queries
+
+    def counted(model: HashingEmbedder, questions: list[str]) -> NDArray[np.float32]:
+        sizes.append(len(questions))
+        return encode(model, questions)
+
+    monkeypatch.setattr(HashingEmbedder, "encode_queries", counted)
+    host, questions = EmbedderHost(HERE), [f"question {n}" for n in range(70)]
+    found = await asyncio.gather(*(host.embed(question) for question in questions))
+    assert max(sizes) == 32
+    assert sum(sizes) == 70
+    for question, vector in zip(questions, found, strict=True):
+        assert np.array_equal(vector, encode(HashingEmbedder(8), [question])[0])

@@ -1,6 +1,8 @@
 """Clients of Ray Serve handles: errors of a replica and of Ray are those of an arm or of the model."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +11,13 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from arms import tracing
 from arms.base import ArmError, Query, Retrieval
-from arms.deployments import RemoteArmHost, RemoteEmbedder
+from arms.deployments import RemoteArmHost, RemoteEmbedder, handles
 from arms.deployments.arm_host import UnknownArmError
+from arms.deployments.handles import RemoteGenerator
+from arms.llm import Chunk, GeneratorError, Prompt
+from arms.retrievers import ArmSpec
 
 QUERY = Query("Where is the sea?")
 
@@ -59,6 +65,145 @@ async def test_an_error_is_one_of_the_arm(error: Exception, kind: type[ArmError]
         with pytest.raises(ArmError, match=message) as caught:
             await call
         assert type(caught.value) is kind
+
+
+class Calls:
+    """A handle that records the arguments of each call of each method."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[object, ...]] = []
+
+    def __copy__(self) -> "Calls":
+        return self
+
+    def __getattr__(self, method: str) -> Any:
+        async def answer(*arguments: object) -> None:
+            self.made.append((method, *arguments))
+
+        return SimpleNamespace(remote=answer)
+
+
+async def test_a_host_gets_every_argument_and_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "carried", lambda: "the turn")
+    calls, specs = Calls(), {"a": ArmSpec(kind="bm25")}
+    host = RemoteArmHost(calls)  # type: ignore[arg-type]
+    await host.search("a", "key", QUERY, 3, specs)
+    await host.search_version("a", "key", QUERY, 4, specs)
+    await host.version("a", "key", specs)
+    await host.load({"a": specs})
+    await RemoteEmbedder(calls).embed("x")  # type: ignore[arg-type]
+    assert calls.made == [
+        ("search", "a", "key", QUERY, 3, specs, "the turn"),
+        ("search_version", "a", "key", QUERY, 4, specs, "the turn"),
+        ("version", "a", "key", specs),
+        ("load", {"a": specs}),
+        ("embed", "x", "the turn"),
+    ]
+
+
+async def test_every_host_is_waited_for() -> None:
+    calls = [Calls(), Calls()]
+    await handles.reach(calls)  # type: ignore[arg-type]
+    assert [one.made for one in calls] == [[("ready",)], [("ready",)]]
+
+
+# -- the stream of an answer -------------------------------------------------------------------------------
+
+
+class Stream:
+    """A response that streams: three chunks, then an error or the end; never ends where it waits.
+
+    Attributes:
+        cancelled: How often it was cancelled.
+        asked: The arguments of the call.
+    """
+
+    def __init__(self, error: Exception | None = None, *, waits: bool = False) -> None:
+        self.error, self.waits = error, waits
+        self.cancelled = 0
+        self.waiting = asyncio.Event()
+        self.asked: tuple[object, ...] = ()
+
+    def __copy__(self) -> "Stream":
+        return self
+
+    def options(self, *, stream: bool) -> Any:
+        assert stream, "else Ray would wait for the whole answer"
+        return SimpleNamespace(stream=SimpleNamespace(remote=self._remote))
+
+    def _remote(self, *arguments: object) -> "Stream":
+        self.asked = arguments
+        return self
+
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        for text in "abc":
+            yield Chunk(text)
+        if self.waits:
+            self.waiting.set()
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+PROMPT = Prompt(({"role": "user", "content": "Why?"},))
+
+
+def streamed(stream: Stream) -> AsyncGenerator[Chunk, None]:
+    return RemoteGenerator("a model", stream).stream(PROMPT)  # type: ignore[arg-type]
+
+
+async def test_an_answer_is_streamed_to_its_end_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "carried", lambda: "the turn")
+    stream = Stream()
+    assert [chunk.text async for chunk in streamed(stream)] == ["a", "b", "c"]
+    assert stream.asked == (PROMPT, "the turn")
+
+
+async def test_an_answer_that_is_closed_after_its_first_piece_is_cancelled_at_its_host() -> None:
+    stream = Stream()
+    async with aclosing(streamed(stream)) as chunks:
+        assert (await anext(chunks)).text == "a"
+        assert stream.cancelled == 0
+    assert stream.cancelled == 1
+
+
+async def test_an_answer_whose_caller_is_cancelled_is_cancelled_at_its_host() -> None:
+    stream = Stream(waits=True)
+
+    async def read() -> None:
+        async for _ in streamed(stream):
+            pass
+
+    reading = asyncio.create_task(read())
+    await stream.waiting.wait()
+    assert stream.cancelled == 0
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert stream.cancelled == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (raised(GeneratorError("out of memory")), "^out of memory$"),
+        (raised(ValueError("a mistake")), "^ValueError: a mistake$"),
+        (ActorDiedError(), "^ActorDiedError: "),
+        (DeploymentUnavailableError(SimpleNamespace(name="Llm")), "^DeploymentUnavailableError: "),
+    ],
+    ids=["of the model", "a mistake", "a dead replica", "no replica"],
+)
+async def test_an_error_of_a_stream_is_one_of_the_model_after_what_was_written(
+    error: Exception, message: str
+) -> None:
+    stream, texts = Stream(error), list[str]()
+    with pytest.raises(GeneratorError, match=message):  # noqa: PT012 - the pieces before it count
+        async for chunk in streamed(stream):
+            texts.append(chunk.text)
+    assert (texts, stream.cancelled) == (["a", "b", "c"], 1)
 
 
 class LoopBound:

@@ -1,7 +1,8 @@
 """The client of hosts: which of them runs an arm, and what it receives."""
 
+import asyncio
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from arms.base import ArmBuildError, Passage, Query, Retrieval
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, placement
+from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, hosted_arms, placement
 from arms.deployments.arm_host import Specs, UnknownArmError
 from arms.deployments.retrieval_cache import RetrievalCache
 from arms.filters import Comparison
@@ -29,7 +30,8 @@ class Deployed:
 
     def __init__(self, name: str, version: str = "a1") -> None:
         self.name = name
-        self.searches = 0
+        self.searches = self.versions = 0
+        self.is_away: Callable[[], Awaitable[str]] | None = None
         self.found_in, self.now = version, version
         self.loaded: list[str] = []
         self.known: set[str] = set()
@@ -49,6 +51,9 @@ class Deployed:
     search_version = search
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
+        self.versions += 1
+        if self.is_away is not None:
+            return await self.is_away()
         if specs is None and key not in self.known:
             raise UnknownArmError(arm)
         return self.now
@@ -278,6 +283,68 @@ async def test_what_an_index_that_changes_or_is_unknown_has_answered_is_not_reca
     await arms.search("steps", QUERY, 1)
     await cache.settled()
     assert await arms.recall("steps", QUERY, 1) is None
+
+
+class Turned:
+    """The time of the running event loop, which a test turns forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.by, time = 0.0, loop.time
+        began = time()
+        monkeypatch.setattr(loop, "time", lambda: began + self.by if self.by else time())
+
+
+async def test_the_version_of_an_index_holds_for_ten_seconds_of_each_arm_for_itself(
+    tmp_path: Path, cache: RetrievalCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far, clock = Deployed("Arms"), Turned(monkeypatch)
+    clock.by = 100.0
+    specs = FAR | {"more": kept("multistep", arm="dense", max_steps=2)}
+    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), specs, cache)
+    for name in ("steps", "more"):
+        await arms.search(name, QUERY, 1)
+    await cache.settled()
+    assert await arms.recall("steps", QUERY, 1) is not None
+    far.now = "a2"
+    assert await arms.recall("more", QUERY, 1) is None
+    clock.by += 9.99
+    assert await arms.recall("steps", QUERY, 1) is not None
+    assert far.versions == 2
+    clock.by += 0.02
+    assert await arms.recall("steps", QUERY, 1) is None, "its index has changed"
+    assert far.versions == 3
+
+
+async def never() -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+async def failing() -> str:
+    raise ArmError("the host is away")
+
+
+@pytest.mark.parametrize("is_away", [never, failing], ids=["silent", "failing"])
+async def test_a_host_that_names_no_version_holds_up_no_search_twice(
+    tmp_path: Path,
+    cache: RetrievalCache,
+    monkeypatch: pytest.MonkeyPatch,
+    is_away: Callable[[], Awaitable[str]],
+) -> None:
+    monkeypatch.setattr(hosted_arms, "ASK_S", 0.01)
+    far = Deployed("Arms")
+    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    await arms.search("steps", QUERY, 1)
+    await cache.settled()
+    far.is_away = is_away
+    for _ in range(2):
+        assert await arms.recall("steps", QUERY, 1) is None
+    assert far.versions == 1, "it is asked again after a while"
+
+
+def test_a_host_has_a_second_to_name_a_version() -> None:
+    assert hosted_arms.ASK_S == 1.0
 
 
 async def test_an_index_without_a_version_is_recalled_for_its_time_alone(tmp_path: Path) -> None:

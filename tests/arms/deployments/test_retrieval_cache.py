@@ -1,9 +1,11 @@
 """The cache of searches: what is a hit, how large it gets, who shares it, and what happens when it breaks."""
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from arms.base import Passage, Query, Retrieval, Usage
-from arms.deployments.retrieval_cache import FILE, PAGE_BYTES, QUEUE, TOUCH_S, RetrievalCache, key_of
+from arms.deployments.retrieval_cache import FILE, RetrievalCache, key_of
 from arms.filters import Comparison
 
 MIB = 1 << 20
@@ -122,6 +124,7 @@ async def test_what_json_would_change_is_not_kept(cache: RetrievalCache, bad: Pa
 async def test_an_entry_counts_for_its_time(folder: Path, clock: Clock) -> None:
     cache = RetrievalCache(folder, MIB, 60.0, clock)
     await kept(cache)
+    assert await cache.get(key()) == KEPT, "at the second when it was made"
     clock.now += 59.0
     assert await cache.get(key()) == KEPT
     clock.now += 1.0
@@ -140,7 +143,7 @@ async def test_a_flood_fills_the_file_to_its_size_and_what_was_used_last_stays(
     large = Retrieval((Passage("p", "", "x" * 20_000),))
     await kept(cache, "used")
     for n in range(200):
-        clock.now += TOUCH_S
+        clock.now += 60.0
         await kept(cache, str(n), large)
         assert await cache.get(key("used")) == KEPT
     assert (folder / FILE).stat().st_size <= MIB
@@ -150,19 +153,56 @@ async def test_a_flood_fills_the_file_to_its_size_and_what_was_used_last_stays(
 
 
 async def test_what_is_larger_than_the_file_is_not_kept(folder: Path) -> None:
-    cache = RetrievalCache(folder, 16 * PAGE_BYTES)
+    cache = RetrievalCache(folder, 16 * 4096)
     await kept(cache, "small")
-    await kept(cache, "large", Retrieval((Passage("p", "", "x" * 15 * PAGE_BYTES),)))
+    await kept(cache, "large", Retrieval((Passage("p", "", "x" * 15 * 4096),)))
     assert await cache.get(key("large")) is None
     await kept(cache, "again")
     assert await cache.get(key("again")) == KEPT
     cache.close()
 
 
-async def test_more_than_it_can_keep_at_once_is_dropped(cache: RetrievalCache) -> None:
-    for n in range(3 * QUEUE):
+async def test_more_than_64_at_once_are_dropped(cache: RetrievalCache) -> None:
+    for n in range(63):
         cache.put(key(str(n)), FOUND)
-    assert await cache.get(key()) is None  # at once: it waits for none of these
+    settled = asyncio.create_task(cache.settled())
+    await asyncio.sleep(0)  # the 64th in work
+    cache.put(key("late"), FOUND)
+    assert await cache.get(key("0")) is None  # at once: it waits for none of these
+    await settled
+    assert await cache.get(key("62")) == KEPT
+    assert await cache.get(key("late")) is None
+
+
+async def test_a_lookup_that_is_given_up_makes_room_for_others(cache: RetrievalCache) -> None:
+    await kept(cache)
+    for _ in range(65):
+        lookup = asyncio.create_task(cache.get(key()))
+        await asyncio.sleep(0)
+        lookup.cancel()
+        await asyncio.wait([lookup])
+    assert await cache.get(key()) == KEPT
+
+
+async def test_the_use_of_an_entry_is_noted_after_a_minute(
+    folder: Path, cache: RetrievalCache, clock: Clock
+) -> None:
+    await kept(cache)
+    noted = []
+    for seconds in (59.9, 0.1):
+        clock.now += seconds
+        assert await cache.get(key()) == KEPT
+        with closing(sqlite3.connect(folder / FILE)) as other:
+            noted += other.execute("SELECT used - made FROM found").fetchone()
+    assert noted == [0.0, 60.0]
+
+
+async def test_a_closed_cache_finds_and_keeps_nothing(folder: Path) -> None:
+    cache = RetrievalCache(folder, MIB)
+    await kept(cache)
+    cache.close()
+    assert await cache.get(key()) is None
+    await kept(cache, "later")
 
 
 # -- who shares it -----------------------------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""The host of the language model: a stream that is not read to its end is ended at the engine, too."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from arms.deployments import GeneratorHost, generator_host
+from arms.llm import Chunk, Prompt
+from arms.llm.base import Generator
+
+PROMPT = Prompt(({"role": "user", "content": "Why?"},))
+
+
+class Endless(Generator):
+    """A model that writes until it is stopped.
+
+    Attributes:
+        ended: How many answers have been ended.
+    """
+
+    model = "endless"
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        del prompt
+        try:
+            while True:
+                yield Chunk("on and ")
+                await asyncio.sleep(0)
+        finally:
+            self.ended += 1
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Endless:
+    model = Endless()
+    monkeypatch.setattr(generator_host, "build_generator", lambda _: model)
+    return model
+
+
+def host() -> GeneratorHost:
+    spec: Any = type("Spec", (), {"engine": "scripted"})()
+    return GeneratorHost(spec)
+
+
+async def test_an_answer_that_is_closed_ends_at_the_engine(model: Endless) -> None:
+    async with aclosing(host().stream(PROMPT)) as chunks:
+        assert (await anext(chunks)).text == "on and "
+    assert model.ended == 1
+
+
+async def test_an_answer_whose_caller_is_cancelled_ends_at_the_engine(model: Endless) -> None:
+    begun = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(host().stream(PROMPT)) as chunks:
+            async for _ in chunks:
+                begun.set()
+
+    reading = asyncio.create_task(read())
+    await begun.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert model.ended == 1
+
+
+def test_a_process_is_prepared_before_its_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(generator_host, "build_generator", lambda _: order.append("load"))
+    spec: Any = type("Spec", (), {"engine": "scripted"})()
+    GeneratorHost(spec, lambda: order.append("prepare"))
+    assert order == ["prepare", "load"]
