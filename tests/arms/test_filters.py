@@ -75,11 +75,29 @@ def test_a_filter_that_makes_no_sense_is_refused(wrong: dict[str, Any], message:
         PARSE.validate_python(wrong)
 
 
+@pytest.mark.parametrize(
+    "largest",
+    [
+        {"type": "in", "key": "x", "value": ["a"] * 1000},
+        {"type": "eq", "key": "x", "value": "a" * 1000},
+        {"type": "nin", "key": "x", "value": []},
+        {"type": "eq", "key": "x" * 64, "value": ""},
+    ],
+    ids=["values", "characters", "no value", "name"],
+)
+def test_the_largest_and_the_smallest_comparisons_are_accepted(largest: dict[str, Any]) -> None:
+    assert PARSE.validate_python(largest).type == largest["type"]
+
+
 def test_a_filter_has_a_largest_depth_and_a_largest_size() -> None:
     deep: dict[str, Any] = {"type": "eq", "key": "x", "value": 1}
     leaf = deep
-    for _ in range(9):
+    for _ in range(7):
         deep = {"type": "and", "filters": [deep]}
+    assert matches(PARSE.validate_python(deep), {"x": 1})
+    deep = {"type": "and", "filters": [deep]}
+    halves = [{"type": "and", "filters": [leaf] * 32}] * 2
+    assert matches(PARSE.validate_python({"type": "or", "filters": halves}), {"x": 1})
     with pytest.raises(ValidationError, match="8 deep"):
         PARSE.validate_python(deep)
     with pytest.raises(ValidationError, match="64 conditions"):

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from arms.base import Passage
 from arms.corpus import corpus as corpus_module
 from arms.corpus.corpus import Corpus, extend_digest, ingest
-from arms.corpus.readers import CorpusError
+from arms.corpus.readers import CorpusError, JsonLines
+from arms.corpus.records import Record
 
 
 def line(name: str, text: str = "some words", title: str = "") -> str:
@@ -142,6 +144,31 @@ def test_progress_tells_bytes_after_every_commit(tmp_path: Path, source: Path) -
     assert calls[-1][1] == size
 
 
+def test_slow_records_are_committed_after_five_seconds(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, records = [0.0], JsonLines.records
+
+    def slow(self: JsonLines, start: int = 0) -> Iterator[Record]:
+        for record in records(self, start):
+            now[0] += 2.5
+            yield record
+
+    monkeypatch.setattr(JsonLines, "records", slow)
+    monkeypatch.setattr(corpus_module, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+    calls: list[int] = []
+    ingest(source, tmp_path / "corpus", progress=lambda _what, done, _total: calls.append(done))
+    assert len(calls) == 4, "of twelve records, three at a time: five seconds after the first"
+
+
+def test_a_commit_has_ten_thousand_records_at_most(tmp_path: Path) -> None:
+    source = write(tmp_path / "docs.jsonl", 10_001)
+    calls: list[int] = []
+    corpus = ingest(source, tmp_path / "corpus", progress=lambda _what, done, _total: calls.append(done))
+    assert len(calls) == 2
+    assert len(corpus) == 10_001
+
+
 def test_a_bad_line_publishes_nothing_until_told_to_skip(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_text(line("a") + "{oops\n" + line("b") + line("a", "again") + line("c"))
@@ -233,15 +260,12 @@ def with_long_files(folder: Path) -> Path:
 def test_an_interrupted_ingest_resumes_at_the_next_record_however_many_passages_a_record_has(
     tmp_path: Path, make: Callable[[Path], Path]
 ) -> None:
-    class StoppedError(Exception):
-        pass
-
     def interrupt(_what: str, _done: int, _total: int | None) -> None:
-        raise StoppedError
+        raise KeyboardInterrupt
 
     source, target = make(tmp_path), tmp_path / "corpus"
     for _ in range(2):  # once at its beginning, once where the first run ended
-        with pytest.raises(StoppedError):
+        with pytest.raises(KeyboardInterrupt):
             ingest(source, target, skip_bad=True, progress=interrupt)
     resumed, whole = (ingest(source, folder, skip_bad=True) for folder in (target, tmp_path / "whole"))
     assert resumed.ids() == whole.ids()

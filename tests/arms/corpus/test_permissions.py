@@ -150,3 +150,44 @@ def test_bad_metadata_names_its_place_and_is_never_read_as_public(
     (skipped,) = corpus.skipped()
     assert problem in skipped
     assert corpus.ids() == ["2"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"a": "x" * 512},
+        {"a" * 64: 1},
+        {f"a{n}": 1 for n in range(64)},
+        {"a": ["x"] * 256},
+        {"a": ["x" * 512]},
+        {"a": []},
+        {"a": ""},
+    ],
+    ids=["text", "name", "names", "list", "text of a list", "empty list", "empty text"],
+)
+def test_the_largest_and_the_smallest_metadata_are_kept(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    (found,) = kept(tmp_path, record("1", **metadata))
+    assert found.metadata == metadata
+
+
+def test_the_digest_of_metadata_is_of_every_value_and_of_its_passage(tmp_path: Path) -> None:
+    digests, restricted = [], []
+    for n, pair in enumerate(
+        [
+            ({"year": 1}, {}),
+            ({}, {"year": 1}),
+            ({"year": 1}, {"year": 1}),
+            ({"year": 1}, {"year": 2}),
+            ({"year": 2}, {"year": 1}),
+            ({"page": 1}, {}),
+            ({"allowed_groups": []}, {"allowed_groups": ["a"]}),
+            ({"allowed_groups": ["a"]}, {}),
+        ]
+    ):
+        (tmp_path / str(n)).mkdir()
+        lines = [record(str(place), **metadata) for place, metadata in enumerate(pair)]
+        manifest = kept(tmp_path / str(n), *lines).manifest
+        digests.append(manifest.metadata)
+        restricted.append(manifest.restricted)
+    assert len(set(digests)) == len(digests)
+    assert restricted == [0, 0, 0, 0, 0, 0, 2, 1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arms.base import Passage
 from arms.corpus import documents, ingest, parsing
-from arms.corpus.chunking import CHUNK_WORDS, OVERLAP_WORDS, SLACK_WORDS, chunks
+from arms.corpus.chunking import chunks
 from arms.corpus.readers import CorpusError, Record, open_source
 
 
@@ -115,12 +115,48 @@ def test_reading_goes_on_after_any_record(tmp_path: Path) -> None:
     assert [read(path, start) for start in range(11)] == [read(path)[start:] for start in range(11)]
 
 
-def test_a_fingerprint_changes_with_the_source_and_only_then(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("one")
-    before = open_source(tmp_path).fingerprint()
-    assert open_source(tmp_path).fingerprint() == before
-    (tmp_path / "b.md").write_text("two")
-    assert open_source(tmp_path).fingerprint() != before
+def test_a_fingerprint_changes_with_each_fact_of_a_source_and_only_then(tmp_path: Path) -> None:
+    folder, path = tmp_path / "docs", tmp_path / "docs" / "a.md"
+    folder.mkdir()
+    seen: list[str] = []
+
+    def is_new() -> bool:
+        seen.append(open_source(folder).fingerprint())
+        return seen[-1] not in seen[:-1]
+
+    def write(path: Path, text: str, second: int) -> None:
+        path.write_text(text)
+        os.utime(path, ns=(0, second * 10**9 + 1))
+
+    write(path, "one", 1)
+    assert is_new()
+    assert not is_new()
+    write(path, "one!", 1)
+    assert is_new(), "size"
+    write(path, "two!", 2)
+    assert is_new(), "time"
+    os.utime(path, ns=(0, 2 * 10**9 + 2))
+    assert is_new(), "nanosecond"
+    write(folder / "b.md", "three", 3)
+    assert is_new(), "a second file"
+    write(folder / "b.md", "four", 3)
+    assert is_new(), "of the second file"
+    (folder / "b.md").rename(folder / "c.md")
+    assert is_new(), "name"
+    (folder / "d.md").symlink_to("nowhere.md")
+    assert is_new(), "what is left out"
+    folder = folder.rename(tmp_path / "moved")
+    assert is_new(), "place"
+
+
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.md"])
+def test_a_fingerprint_of_one_file_changes_with_it(tmp_path: Path, name: str) -> None:
+    path, seen = tmp_path / name, set[str]()
+    for second, text in ((1, "one"), (1, "longer"), (2, "longer")):
+        path.write_text(text)
+        os.utime(path, ns=(0, second * 10**9))
+        seen.add(open_source(path).fingerprint())
+    assert len(seen) == 3
 
 
 def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path) -> None:
@@ -145,9 +181,10 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
     pieces = [[int(word) for word in piece.split()] for piece in chunks(text)]
     assert all(piece == list(range(piece[0], piece[-1] + 1)) for piece in pieces)
     assert {word for piece in pieces for word in piece} == set(range(sum(sizes)))
-    assert all(len(piece) <= CHUNK_WORDS + SLACK_WORDS for piece in pieces)
+    assert all(len(piece) <= 240 for piece in pieces)
     overlaps = [left[-1] - right[0] + 1 for left, right in pairwise(pieces)]
-    assert all(OVERLAP_WORDS // 2 <= overlap <= OVERLAP_WORDS * 3 // 2 for overlap in overlaps)
+    assert all(20 <= overlap <= 60 for overlap in overlaps)
+    assert len(pieces) > 1 or sum(sizes) <= 240
 
 
 def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
@@ -162,6 +199,14 @@ def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
         metadata={"title": "A plan", "day": "2024-05-06", "allowed_groups": ["board"], "path": "plan.md"},
     )
     assert (note.text, note.metadata) == (f"{head}Grow.", {"path": "note.txt"})
+
+
+def test_groups_are_kept_where_front_matter_has_more_names_than_fit(tmp_path: Path) -> None:
+    names = "".join(f"name{n}: 1\n" for n in range(70))
+    (tmp_path / "a.md").write_text(f"---\n{names}allowed_groups: [board]\n---\nThe plan.")
+    (passage,) = passages(tmp_path)
+    assert passage.metadata["allowed_groups"] == ["board"]
+    assert len(passage.metadata) == 65, "64 names of its own, and its path"
 
 
 @pytest.mark.parametrize("text", ["---\nA rule, and no map.\n---\nMore.", "---\n---\n", "no rule\n---\n"])
