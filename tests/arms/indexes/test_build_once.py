@@ -9,19 +9,19 @@ import pytest
 from filelock import FileLock, Timeout
 
 from arms.indexes import build_once
-from arms.indexes.build_once import check, publish
+from arms.indexes.build_once import IndexMismatchError, check, discard_damaged, folder, publish
 
 
-class KilledError(Exception):
-    """What a test raises in place of a kill."""
+class KilledError(KeyboardInterrupt):
+    """What a test raises in place of a kill: no error that anything catches."""
 
 
-def nothing(folder: Path) -> None:
-    del folder
+def nothing(unfinished: Path) -> None:
+    del unfinished
 
 
-def fail(folder: Path) -> None:
-    (folder / "half").touch()
+def fail(unfinished: Path) -> None:
+    (unfinished / "half").touch()
     raise KilledError
 
 
@@ -89,3 +89,50 @@ def test_who_waited_for_a_builder_goes_on_alone(
         assert other.result() is first_fails
     assert alone == [True] * first_fails
     assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+
+
+def test_every_damaged_index_is_removed_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        publish(
+            tmp_path / name, {"name": name}, lambda folder: (folder / "rows").write_text("whole") and None
+        )
+    for name in ("b", "c"):
+        (tmp_path / name / "rows").write_text("wrong")  # of the same size
+    (tmp_path / ".d.part").mkdir()
+    (tmp_path / "file").write_text("mine")
+    discard_damaged(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "d", ".d.part", "file"}
+    removed = [record.getMessage().partition(" is removed")[0] for record in caplog.records]
+    assert removed == ["index b", "index c"]
+    discard_damaged(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"corpus": "a", "k": 1}, ""),
+        ({"corpus": "b", "k": 1}, "built with corpus 'a', but corpus 'b' is needed"),
+        ({"corpus": "a", "k": 2}, "built with k 1, but k 2 is needed"),
+        ({"corpus": "a"}, "built with k 1, but k None is needed"),
+        ({"corpus": "a", "k": 1, "z": 0}, "built with z None, but z 0 is needed"),
+    ],
+)
+def test_an_index_is_of_each_fact_of_its_identity(
+    tmp_path: Path, wanted: dict[str, str | int], message: str
+) -> None:
+    publish(tmp_path / "thing", {"corpus": "a", "k": 1}, nothing)
+    if not message:
+        check(tmp_path / "thing", wanted)
+        return
+    with pytest.raises(IndexMismatchError, match=message):
+        check(tmp_path / "thing", wanted)
+    assert folder(tmp_path, "thing", wanted) != folder(tmp_path, "thing", {"corpus": "a", "k": 1})
+
+
+def test_an_index_of_another_kind_or_in_another_order_of_facts_has_its_own_folder(tmp_path: Path) -> None:
+    identity = {"corpus": "a", "k": 1}
+    assert folder(tmp_path, "bm25", identity) == folder(tmp_path, "bm25", {"k": 1, "corpus": "a"})
+    others = [folder(tmp_path, "dense", identity), folder(tmp_path / "x", "bm25", identity)]
+    assert len({folder(tmp_path, "bm25", identity), *others}) == 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arms.base import ArmError, Passage
 from arms.corpus import Corpus
 from arms.indexes.entities import Lister, Recogniser, Titles, listed_names
-from arms.indexes.entity_names import LONGEST, Dictionary, Known, known_names, normalised, title_names
+from arms.indexes.entity_names import Dictionary, Known, known_names, normalised, title_names
 from arms.llm import GeneratorError, Prompt, Write, base
 from arms.models import ModelNotFoundError
 from arms.retrievers.graph import GraphParams
@@ -114,7 +114,7 @@ def test_without_capitals_a_name_needs_two_words_of_its_own(name: str, found: bo
 
 
 def test_a_title_that_is_too_long_is_not_looked_for() -> None:
-    longest = ["Word"] * LONGEST
+    longest = ["Word"] * 12
     for words, found in ((longest, True), ([*longest, "Word"], False)):
         name = " ".join(words)
         assert bool(Dictionary([normalised(name)]).find(name)) is found
@@ -169,6 +169,23 @@ def test_a_recogniser_that_is_not_there_or_marks_nothing_is_refused(tmp_path: Pa
     spacy.blank("en").to_disk(tmp_path)
     with pytest.raises(ModelNotFoundError, match="has no `ner` component; it has: nothing"):
         Recogniser(str(tmp_path)).of_passages([MOZART])
+
+
+def test_entities_of_other_models_and_prompts_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta").write_text(name)
+    found = [Recogniser(str(tmp_path / name)).identity for name in ("one", "two")]
+    lister = Lister(writer(lambda _: "[]"))
+    found += [Titles.identity, lister.identity]
+    assert Lister(writer(lambda _: "")).identity == lister.identity
+    for prompt in ("system", "retry"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Lister, prompt, "Other words.")
+            found.append(Lister(writer(lambda _: "")).identity)
+    assert len({tuple(sorted(one.items())) for one in found}) == 6
 
 
 def test_titles_and_marked_names_are_looked_up_in_a_question_without_a_model(

@@ -415,3 +415,6 @@ def test_a_graph_of_other_entities_is_another_graph(corpus: Corpus, tmp_path: Pa
     Graph.prepare(corpus, tmp_path, Titles(corpus))
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
         Graph.open(corpus, tmp_path, Lister(CountingWriter(list_known)))
+    other = keep(tmp_path, (*ENCYCLOPEDIA[:-1], Passage("last", "", "another corpus")))
+    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        Graph.open(other, tmp_path, Titles(other))

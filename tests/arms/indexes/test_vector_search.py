@@ -1,15 +1,20 @@
 """A vector index under a filter: the nearest of the permitted passages, and as many as there are."""
 
+from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms.corpus import Permitted
-from arms.indexes import IndexParams, VectorIndex, vector_search
+from arms.base import Passage
+from arms.corpus import Corpus, Permitted
+from arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors, vector_search
 from arms.indexes.vector_search import LEAST_COMPRESSED
+from arms.models import Backbone
+from tests.arms.conftest import keep
 from tests.arms.retrievers.test_first_stage import unit
 
 VECTORS, MANY = unit(800, 16, seed=3), unit(LEAST_COMPRESSED, 16, seed=4)
@@ -75,6 +80,55 @@ def test_a_corpus_that_is_too_small_to_be_compressed_is_compared_exactly() -> No
     vector = unit(1, 16, seed=9)[0]
     found = index_of("ivf_pq").nearest(vector, K)[1]
     assert found[:K].tolist() == plain(vector, np.ones(len(VECTORS), dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("one", "changed", "same"),
+    [
+        ({"index": "flat"}, {"index": "hnsw"}, False),
+        ({"index": "hnsw"}, {"neighbors": 33}, False),
+        ({"index": "hnsw"}, {"build_width": 201}, False),
+        ({"index": "ivf_pq"}, {"cells": 7}, False),
+        ({"index": "ivf_pq", "cells": 7}, {"cells": 8}, False),
+        ({"index": "ivf_pq"}, {"code_bytes": 32}, False),
+        ({"index": "hnsw"}, {"search_width": 129}, True),
+        ({"index": "ivf_pq"}, {"probes": 65}, True),
+        ({"index": "ivf_pq"}, {"rescored": 201}, True),
+        ({"index": "flat"}, {"neighbors": 33, "code_bytes": 32}, True),
+    ],
+    ids=str,
+)
+def test_an_index_is_shared_by_arms_that_would_build_the_same(
+    one: dict[str, Any], changed: dict[str, Any], same: bool, corpus: Corpus, tmp_path: Path
+) -> None:
+    backbone = Backbone(model="hashing:8")
+    first, second = (IndexParams(backbone="b", **params) for params in (one, {**one, **changed}))
+    VectorIndex.prepare(corpus, tmp_path, first, backbone)
+    with nullcontext() if same else pytest.raises(IndexMismatchError, match="prepare the arms first"):
+        VectorIndex.open(corpus, tmp_path, second, backbone)
+
+
+def test_vectors_are_of_one_corpus_and_one_model(corpus: Corpus, tmp_path: Path) -> None:
+    other = keep(tmp_path, (Passage("p", "", "another corpus"),))
+    one, longer = Backbone(model="hashing:8"), Backbone(model="hashing:16")
+    places = {Vectors.of(of, tmp_path, by).target for of in (corpus, other) for by in (one, longer)}
+    assert len(places) == 4
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf_pq"])
+def test_vectors_are_added_and_compared_part_by_part(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_search, "ADD_AT_ONCE", 300)
+    monkeypatch.setattr(vector_search, "LEAST_COMPRESSED", 0)
+    reported: list[tuple[int, int | None]] = []
+    params = IndexParams.model_validate(
+        {"backbone": "b", "index": kind, "cells": 2, "probes": 2, "code_bytes": 1, "rescored": 800}
+    )
+    built = vector_search._build(VECTORS, params, lambda _, done, total: reported.append((done, total)))  # noqa: SLF001
+    assert reported == [(300, 800), (600, 800), (800, 800)]
+    index = VectorIndex(built, params, vectors=VECTORS)
+    for vector in VECTORS[[0, 299, 300, 599, 600, 799]]:
+        expected = plain(vector, np.ones(len(VECTORS), dtype=bool))
+        assert index.nearest(vector, K)[1][:K].tolist() == expected
 
 
 def plain(vector: NDArray[np.float32], mask: NDArray[np.bool_]) -> list[int]:

@@ -187,3 +187,22 @@ def test_a_named_function_and_an_arm_of_the_file_are_built(kind: str, tmp_path: 
     for name, arguments in (("factory", {}), ("anonymous", {"a": 1})):
         with pytest.raises(ArmError, match=r"code that `new_arms|only an arm of the configuration"):
             build(kind, name, trust, arguments=arguments)
+
+
+def half_scored() -> Retriever:
+    return Retriever([Found("a", "one", {}, None), Found("b", "two", {"title": None}, 0.9)])
+
+
+def tied() -> Retriever:
+    return Retriever([Found(name, name, {"headline": name.upper()}, 0.5) for name in "cab"])
+
+
+@pytest.mark.parametrize("kind", ["llamaindex", "haystack"])
+def test_the_order_counts_where_not_every_document_has_a_score_and_ids_where_scores_are_equal(
+    kind: str,
+) -> None:
+    found = search(build(kind, "half_scored"))
+    assert [(p.id, p.title, p.score) for p in found] == [("a", "", 1.0), ("b", "", 0.5)]
+    found = search(build(kind, "tied", title_field="headline"), k=2 if kind == "llamaindex" else 3)
+    assert [(p.id, p.title) for p in found] == [("a", "A"), ("b", "B"), ("c", "C")][: len(found)]
+    assert len(found) == (2 if kind == "llamaindex" else 3)

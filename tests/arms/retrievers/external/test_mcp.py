@@ -41,6 +41,7 @@ class Server:
         instead: What answers the next requests instead of the protocol, one each.
         seen: The headers of each request.
         asked: The arguments of each search.
+        fetched: The ids of the results that were fetched.
         corpus: What `find` searches.
         stuck: Has every request wait until it is set.
     """
@@ -50,6 +51,7 @@ class Server:
         self.instead: list[Answer] = []
         self.seen: list[dict[bytes, bytes]] = []
         self.asked: list[dict[str, Any]] = []
+        self.fetched: list[str] = []
         self.corpus: list[Passage] = []
         self.stuck: asyncio.Event | None = None
         handlers = [*logging.root.handlers]
@@ -64,6 +66,7 @@ class Server:
         return {"results": [{"id": f"p{n}", "title": f"title {n}", "url": ""} for n in range(size)]}
 
     async def fetch(self, id: str) -> dict[str, Any]:  # noqa: A002
+        self.fetched.append(id)
         return {"id": id, "title": f"title of {id}", "text": f"text of {id}"}
 
     async def find(self, query: str) -> dict[str, Any]:
@@ -177,6 +180,21 @@ def test_a_server_that_needs_no_handshake_is_asked_for_it_once(server: Server) -
     asked = len(server.seen)
     found(arm)
     assert (asked, len(server.seen)) == (2, 3)
+
+
+def test_no_more_results_are_fetched_than_are_asked_for(server: Server) -> None:
+    assert [p.id for p in found(build(server, arguments={"size": 5}), k=2)] == ["p0", "p1"]
+    assert sorted(server.fetched) == ["p0", "p1"]
+
+
+def test_a_server_is_asked_for_its_revision_again_after_a_failure(server: Server) -> None:
+    arm = build(server, tool="write", results=None, fetch=None, retries=0)
+    found(arm)
+    server.instead = [Response("", 404)]
+    with pytest.raises(ArmError):
+        found(arm)
+    server.legacy = True  # as after a change to an older server
+    assert len(found(arm)) == 2
 
 
 def test_headers_come_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
