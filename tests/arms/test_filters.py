@@ -43,6 +43,12 @@ def test_numbers_are_ordered(value: int, found: int) -> None:
     }
 
 
+@pytest.mark.parametrize("found", [True, "3", "a", [True], ["3"], [], None])
+@pytest.mark.parametrize("how", ["gt", "gte", "lt", "lte"])
+def test_what_is_no_number_is_neither_above_nor_below_one(how: Any, found: Any) -> None:
+    assert not any(matches(Comparison(type=how, key="x", value=value), {"x": found}) for value in (0, 2))
+
+
 def test_both_or_one_condition_has_to_hold() -> None:
     first, second = ({"type": "eq", "key": "x", "value": v} for v in (1, 2))
     both, one = (PARSE.validate_python({"type": how, "filters": [first, second]}) for how in ("and", "or"))

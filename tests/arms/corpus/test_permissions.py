@@ -94,6 +94,25 @@ def test_a_filter_that_was_used_before_reads_nothing_and_the_cache_has_a_bound()
     assert known.nbytes <= 200_000
 
 
+def test_a_filter_that_is_used_again_and_again_stays_in_the_cache() -> None:
+    read = []
+
+    def rows() -> Iterator[tuple[int, Metadata]]:
+        read.append(1)
+        return iter([(place, {"year": place, "page": place}) for place in range(100)])
+
+    known = Permissions(rows, 100, cached_bytes=200_000)
+
+    def ask(key: str, value: int) -> None:
+        known.of(Comparison(type="gte", key=key, value=value), frozenset())
+
+    ask("page", 1)
+    for year in range(100):
+        ask("year", year)
+        ask("page", 1)
+    assert len(read) == 3, "columns of groups, of pages and of years"
+
+
 def test_metadata_is_kept_and_changes_no_index(tmp_path: Path) -> None:
     lists: dict[str, Any] = {"year": 2024, "draft": False, "tags": ["a", "b"], "allowed_groups": ["staff"]}
     (tmp_path / "plain").mkdir()

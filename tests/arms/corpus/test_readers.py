@@ -34,6 +34,11 @@ def test_a_json_line_is_a_passage_compressed_or_not(tmp_path: Path, suffix: str)
     assert read(path)[-1].done == open_source(path).total()
 
 
+def test_an_id_comes_before_that_of_beir(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"_id": "beir", "id": "own", "text": "one"}\n')
+    assert [one.id for one in passages(tmp_path / "docs.jsonl")] == ["own"]
+
+
 def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "one"}\n')
     assert passages(tmp_path / "docs.jsonl") == [Passage("a", "", "one")]

@@ -105,6 +105,20 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, where: str, problem: s
     assert problem in bad.problem
 
 
+def test_the_longest_line_the_longest_cell_and_the_most_columns_are_read(tmp_path: Path) -> None:
+    names = ["text", *(f"c{n}" for n in range(999))]
+    (found,) = passages(tmp_path, f"{','.join(names)}\nBody{',' * 999}\n")
+    assert found.text == "Body"
+    (found,) = passages(tmp_path, f"text\n{'x' * 131_072}\n")
+    assert len(found.text) == 131_072
+    line = ",".join(["x" * 131_071] * 8)  # of 2**20 characters, with its line break
+    (found,) = passages(tmp_path, f"a,b,c,d,e,f,g,h\n{line}\n")
+    assert len(found.text) == 8 * 131_071 + 8 * 3 + 7
+    assert [one.problem for one in read(tmp_path, f"a,b,c,d,e,f,g,h\n{line}x\n")] == [
+        "a line has more than 1,048,576 characters; the rest is not read"
+    ]
+
+
 def test_a_limit_that_another_library_has_raised_is_not_ours(tmp_path: Path) -> None:
     before = csv.field_size_limit(2**31 - 1)
     try:

@@ -60,6 +60,16 @@ async def test_an_encoder_is_loaded_once(loaded: list[str]) -> None:
     assert loaded == ["hashing:8"]
 
 
+async def test_every_encoder_that_is_missing_is_loaded_and_loading_until_then(loaded: list[str]) -> None:
+    client = Embedders({name: Backbone(model=f"hashing:{n}") for n, name in enumerate("abc", start=1)})
+    client.expected = frozenset("abc")
+    client.open(frozenset("a"))
+    assert client.loading == {"b", "c"}
+    await client.load(frozenset("abc"))
+    assert loaded == ["hashing:1", "hashing:2", "hashing:3"]
+    assert client.loading == frozenset()
+
+
 def test_an_encoder_that_nothing_needs_is_not_loaded(loaded: list[str]) -> None:
     client = Embedders({"here": HERE, "other": Backbone(model="missing")})
     client.open(frozenset({"here"}))

@@ -113,6 +113,15 @@ def test_embedding_goes_on_where_a_killed_run_stopped(
     np.testing.assert_array_equal(np.load(unfinished / "vectors.npy"), expected)
 
 
+def test_vectors_that_were_all_embedded_before_a_kill_are_not_embedded_again(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    for lives in (len(corpus), 0):
+        embedder = DyingEmbedder(lives)
+        indexe_vectors.embed(corpus, embedder, tmp_path, 4)
+        assert embedder.embedded == lives
+
+
 def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from arms.filters import Comparison
 from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from arms.retrievers.engines.collection import EngineArm, EngineParams
 from arms.retrievers.engines.postgres_table import PostgresTable
-from arms.retrievers.engines.qdrant import Filters, in_folder
+from arms.retrievers.engines.qdrant import Filters, in_folder, sparse
 from arms.retrievers.kind import ArmSpec, Resources, Trust
 from arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
@@ -23,7 +24,13 @@ from tests.arms.retrievers.test_catalog import BACKBONES
 from tests.postgres import Server
 
 DATABASE = "postgresql://search@db.example/search"
-NAMED = NewArms(engines=(EngineAccess(place=DATABASE, collections=("passages",), variables=("SEARCH_KEY",)),))
+NAMED = NewArms(
+    engines=(
+        EngineAccess(place=DATABASE, collections=("passages",), variables=("SEARCH_KEY",)),
+        EngineAccess(place="postgresql://other.example/x", collections=("notes",), variables=("OTHER_KEY",)),
+        EngineAccess(place=DATABASE, collections=("more",)),
+    )
+)
 
 
 def postgres(**params: Any) -> ArmSpec:
@@ -37,6 +44,8 @@ def postgres(**params: Any) -> ArmSpec:
         (postgres(url="postgresql://search@db.example/other"), "none that `new_arms.engines`"),
         (postgres(collection="decisions"), "'decisions' of postgresql"),
         (postgres(key_env="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY may not be sent"),
+        (postgres(key_env="OTHER_KEY"), "OTHER_KEY may not be sent"),
+        (postgres(collection="notes"), "'notes' of postgresql"),
         (postgres(fields={"metadata": None}), "only an arm of the configuration file can name the fields"),
         (ArmSpec(kind="tantivy", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
         (ArmSpec(kind="qdrant", params={"url": "http://db.example", "collection": "passages"}), "is none"),
@@ -54,7 +63,7 @@ def test_an_arm_from_outside_reaches_no_more_than_is_named(
 
 
 def test_an_arm_from_outside_searches_what_is_named() -> None:
-    for params in ({}, {"language": "german", "key_env": "SEARCH_KEY"}):
+    for params in ({}, {"language": "german", "key_env": "SEARCH_KEY"}, {"collection": "more"}):
         check_new({"arm": postgres(**params)}, Trust((), NAMED), (), Path("/nowhere"))
 
 
@@ -156,6 +165,32 @@ def test_vectors_are_indexed_in_the_memory_that_an_arm_names(postgres: Server) -
     where = next(n for n, statement in enumerate(ran) if "USING hnsw" in statement)
     assert "SET LOCAL maintenance_work_mem = '8MB'" in ran[:where]
     postgres.drop(url)
+
+
+@pytest.mark.parametrize(("dim", "indexed"), [(2000, True), (2001, False)])
+def test_vectors_of_up_to_2000_numbers_are_indexed(postgres: Server, dim: int, indexed: bool) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url = postgres.fresh()
+    params = {"url": url, "collection": "passages", "backbone": "b"}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(dim)
+    table.finish()
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        found = connection.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'passages'").fetchall()
+    assert (("passages_near",) in found) is indexed
+    assert table.dense(np.ones(dim, dtype=np.float32), Query("x"), 1001) == [], "more than pgvector's width"
+    postgres.drop(url)
+
+
+def test_the_words_of_a_passage_weigh_as_in_bm25_of_eighty_words() -> None:
+    pytest.importorskip("qdrant_client")
+    assert list(sparse("rivers rivers bridge", query=True).values()) == [2.0, 1.0]
+    found = sparse(" ".join(["river", "river", *(f"word{n}" for n in range(78))]), query=False)
+    assert sorted(found.values())[-1] == pytest.approx(2 * 2.2 / 3.2)
+    assert sorted(found.values())[0] == pytest.approx(1.0)
+    (alone,) = sparse("river", query=False).values()
+    assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
 
 
 def test_points_of_others_are_searched_by_their_own_fields(tmp_path: Path, corpus: Any) -> None:

@@ -1,18 +1,22 @@
 """Requests to OpenSearch and Elasticsearch: keys, failures, and passages that are refused."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from arms.base import ArmError, Passage, Query, QuestionRefusedError
 from arms.retrievers.catalog import described
 from arms.retrievers.engines.collection import EngineArm, Row
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.opensearch import Index
+from arms.retrievers.engines.rest import Rest
 from arms.retrievers.kind import ArmSpec
-from tests.arms.retrievers.engines.double import RefusedError, running
+from tests.arms.retrievers.engines.double import Double, RefusedError, running
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.arms.retrievers.engines.search_server import SearchServer
 
@@ -70,3 +74,73 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
 def test_an_address_has_no_query() -> None:
     with pytest.raises(ValueError, match="is no address of an engine"):
         described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
+
+
+# -- requests ----------------------------------------------------------------------------------------------
+
+
+class Echo(Double):
+    """An engine that returns the path of each request, or refuses it with the next of these statuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: list[int] = []
+
+    @override
+    def reply(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Any:
+        if self.statuses:
+            raise RefusedError(self.statuses.pop(0), "a reason")
+        return {"path": path}
+
+
+def rest_over(double: Double, **params: Any) -> Rest:
+    found = {"url": double.url, "collection": "c", **params}
+    return Rest(described("arm", ArmSpec(kind="opensearch", params=found))[1], "root")
+
+
+def test_many_requests_are_answered_in_order_by_so_many_connections_at_once() -> None:
+    at_once, most = 0, 0
+
+    async def send(request: httpx.Request) -> str:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(9 - int(request.url.path[-1])):  # the last ones end first
+            await asyncio.sleep(0)
+        at_once -= 1
+        return request.url.path
+
+    with running(Echo()) as double:
+        rest = rest_over(double, connections=3)
+        rest._http.send = send  # type: ignore[method-assign, assignment]  # noqa: SLF001 - how many wait shows nowhere else
+        assert rest.send_all("GET", [(f"/{n}", None) for n in range(9)]) == [f"/root/{n}" for n in range(9)]
+    assert most == 3
+
+
+@pytest.mark.parametrize("url", ["{}", "{}/", "{}/below", "{}/below/"])
+def test_a_path_is_below_the_address_with_one_slash(url: str) -> None:
+    with running(Echo()) as double:
+        rest = rest_over(double, url=url.format(double.url))
+        assert rest.call("GET", "/a") == {"path": f"{'below/' if 'below' in url else ''}root/a"}
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "kind"),
+    [
+        (400, True, QuestionRefusedError),
+        (400, False, ArmError),
+        (413, True, QuestionRefusedError),
+        (401, True, ArmError),
+        (404, True, ArmError),
+        (499, True, ArmError),
+        (300, True, ArmError),
+    ],
+)
+def test_a_refusal_is_of_the_question_where_the_status_says_so(
+    status: int, asked: bool, kind: type[ArmError]
+) -> None:
+    with running(Echo()) as double:
+        double.statuses = [status]
+        with pytest.raises(ArmError, match=f"{status} .*a reason") as failed:
+            rest_over(double).call("GET", "/a", asked=asked)
+    assert type(failed.value) is kind
