@@ -189,7 +189,7 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
     assert all(len(piece) <= 240 for piece in pieces)
     overlaps = [left[-1] - right[0] + 1 for left, right in pairwise(pieces)]
     assert all(20 <= overlap <= 60 for overlap in overlaps)
-    assert len(pieces) > 1 or sum(sizes) <= 240
+    assert (len(pieces) > 1) is (sum(sizes) > 240)
 
 
 def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -257,10 +258,22 @@ def test_a_question_has_the_known_names_too_even_where_none_is_listed() -> None:
     assert tokens > 0
 
 
-@given(st.text())
-def test_an_answer_is_a_list_of_strings_or_refused(answer: str) -> None:
-    try:
-        names = listed_names(answer)
-    except ValueError:
-        return
-    assert all(isinstance(name, str) for name in names)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+
+
+@given(st.lists(NAMES), st.sampled_from(["", "Here: ", "```json\n"]), st.sampled_from(["", ".", "\n```"]))
+def test_a_list_of_strings_is_read_whatever_stands_around_it(
+    names: list[str], before: str, after: str
+) -> None:
+    assert listed_names(f"{before}{orjson.dumps(names).decode()}{after}") == names
+
+
+@given(
+    st.text(st.characters(exclude_characters="[]"))
+    | st.tuples(st.lists(NAMES), st.none() | st.integers() | st.booleans() | st.lists(NAMES)).map(
+        lambda mixed: orjson.dumps([*mixed[0], mixed[1]]).decode()
+    )
+)
+def test_an_answer_without_a_list_of_strings_alone_is_refused(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"list of strings|JSON|unexpected|empty|input"):
+        listed_names(answer)
