@@ -192,6 +192,21 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
     assert (len(pieces) > 1) is (sum(sizes) > 240)
 
 
+@pytest.mark.parametrize(("n", "sizes"), [(0, []), (1, [1]), (240, [240]), (241, [200, 81])])
+def test_a_text_is_cut_where_it_has_more_than_240_words(n: int, sizes: list[int]) -> None:
+    assert [len(piece.split()) for piece in chunks("word " * n)] == sizes
+
+
+@pytest.mark.parametrize(("last", "metadata"), [(167, True), (168, False)])
+def test_a_path_of_up_to_512_characters_is_metadata(tmp_path: Path, last: int, metadata: bool) -> None:
+    folder = tmp_path / ("a" * 170) / ("b" * 170)
+    folder.mkdir(parents=True)
+    (folder / f"{'c' * last}.md").write_text("one")
+    (found,) = passages(tmp_path)
+    where = f"{'a' * 170}/{'b' * 170}/{'c' * last}.md"
+    assert (found.id, found.metadata) == (f"{where}#0", {"path": where} if metadata else {})
+
+
 def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
     head = "---\ntitle: A plan\nday: 2024-05-06\nlinks: {a: 1}\nallowed_groups: [board]\n---\n"
     (tmp_path / "plan.md").write_text(f"{head}# The plan\n\nGrow.")

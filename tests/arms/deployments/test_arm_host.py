@@ -59,10 +59,11 @@ def test_an_arm_of_the_configuration_that_cannot_be_built_is_an_error_at_the_sta
         open_host(tmp_path, "odd", specs={"odd": ODD})
 
 
+@pytest.mark.parametrize("configured", [{}, {"odd": {"odd": SPECS["bm25"]}}], ids=["new", "of that name"])
 async def test_an_arm_that_replaced_others_and_cannot_be_built_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, configured: dict[str, dict[str, ArmSpec]]
 ) -> None:
-    host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured={})
+    host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured=configured)
     assert "arm 'odd' cannot be built" in caplog.text
     assert (await host.search("bm25", key_of("bm25", closure("bm25", SPECS)), asked(), 1)).passages
 

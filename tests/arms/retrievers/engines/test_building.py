@@ -14,12 +14,15 @@ from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedEr
 from arms.filters import Comparison
 from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from arms.retrievers.engines.collection import EngineArm, EngineParams
+from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.postgres_table import PostgresTable
 from arms.retrievers.engines.qdrant import Filters, in_folder, sparse
+from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from arms.retrievers.kind import ArmSpec, Resources, Trust
 from arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
 from tests.arms.retrievers.engines.conftest import OPEN, Engine
+from tests.arms.retrievers.engines.passages import InMemory
 from tests.arms.retrievers.test_catalog import BACKBONES
 from tests.postgres import Server
 
@@ -191,6 +194,15 @@ def test_the_words_of_a_passage_weigh_as_in_bm25_of_eighty_words() -> None:
     assert sorted(found.values())[0] == pytest.approx(1.0)
     (alone,) = sparse("river", query=False).values()
     assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
+
+
+@pytest.mark.parametrize(("length", "found"), [(39, 1), (40, 0)])
+def test_tantivy_indexes_words_of_fewer_than_40_characters(tmp_path: Path, length: int, found: int) -> None:
+    pytest.importorskip("tantivy")
+    params = TantivyParams(path=str(tmp_path), collection="c")
+    index, word = TantivyIndex(params), "9" * length
+    ingest(InMemory([Passage("p", "", f"number {word}")]), index, None)
+    assert len(index.lexical(Query(word), 3)) == found
 
 
 def test_points_of_others_are_searched_by_their_own_fields(tmp_path: Path, corpus: Any) -> None:

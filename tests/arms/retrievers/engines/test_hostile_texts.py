@@ -76,7 +76,10 @@ def test_requests_to_vespa_differ_in_their_parameters_alone(
     documents._search.call = call  # type: ignore[method-assign]  # noqa: SLF001 (what it would send)
     where = Comparison(type="eq", key=value[:64] or "x", value=value)
     documents.lexical(Query(f"a {text}", where=where, groups=groups), 3)
-    (body,) = sent
+    documents.lexical(Query("a"), 101)
+    body, deeper = sent
+    assert (body["hits"], deeper["hits"]) == (3, 101)
+    assert "{targetHits: 101}" in deeper["yql"], "no fewer are ranked than are returned"
     assert body["question"] == f"a {text}"
     assert re.sub(r"'[0-9a-f]{24}'", "F", body["yql"]).replace(", F", "") == (
         "select passage, title, text, metadata from c where default contains "

@@ -13,7 +13,7 @@ from arms.base import ArmError, Passage, Query, QuestionRefusedError
 from arms.retrievers.catalog import described
 from arms.retrievers.engines.collection import EngineArm, Row
 from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.opensearch import Index
+from arms.retrievers.engines.opensearch import ElasticIndex, Index
 from arms.retrievers.engines.rest import Rest
 from arms.retrievers.kind import ArmSpec
 from tests.arms.retrievers.engines.double import Double, RefusedError, running
@@ -74,6 +74,14 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
 def test_an_address_has_no_query() -> None:
     with pytest.raises(ValueError, match="is no address of an engine"):
         described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
+
+
+@pytest.mark.parametrize(("k", "candidates"), [(3, 100), (100, 100), (101, 101)])
+def test_elasticsearch_looks_at_a_hundred_candidates_and_no_fewer_than_it_returns(
+    k: int, candidates: int
+) -> None:
+    near = ElasticIndex.nearest([1.0], k, {})["knn"]
+    assert (near["k"], near["num_candidates"]) == (k, candidates)
 
 
 # -- requests ----------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Server:
     Attributes:
         url: Where it listens.
         legacy: Whether it only speaks the revisions with a handshake.
+        session: What it names the session of a handshake; empty for none.
         instead: What answers the next requests instead of the protocol, one each.
         seen: The headers of each request.
         asked: The arguments of each search.
@@ -47,7 +48,7 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self.url, self.legacy = "", False
+        self.url, self.legacy, self.session = "", False, b""
         self.instead: list[Answer] = []
         self.seen: list[dict[bytes, bytes]] = []
         self.asked: list[dict[str, Any]] = []
@@ -94,7 +95,13 @@ class Server:
         elif self.legacy and headers.get(b"mcp-protocol-version") == MODERN:
             await Response("Unsupported protocol version", 400)(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+
+            async def named(message: Any) -> None:
+                if self.session and message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"mcp-session-id", self.session)]
+                await send(message)
+
+            await self._app(scope, receive, named)
 
     async def serve(self, ready: "Future[Callable[[], None]]") -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -145,6 +152,15 @@ def test_a_server_of_an_earlier_revision_is_asked_with_a_handshake(server: Serve
     server.legacy = True
     arm = build(server)
     assert [p.text for p in found(arm)] == [p.text for p in found(arm)] == ["text of p0", "text of p1"]
+
+
+def test_the_session_that_a_handshake_opens_is_named_in_what_follows(server: Server) -> None:
+    server.legacy, server.session = True, b"the session"
+    assert len(found(build(server))) == 2
+    named = [headers.get(b"mcp-session-id") for headers in server.seen]
+    first = named.index(b"the session")
+    assert first > 0
+    assert set(named[first:]) == {b"the session"}
 
 
 def test_the_rest_of_a_result_is_fetched_by_its_id(server: Server) -> None:
