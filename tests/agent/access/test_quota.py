@@ -222,6 +222,18 @@ async def test_what_is_left_is_in_the_headers(store: Store, clock: Clock) -> Non
     assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"700"
 
 
+async def test_what_remains_is_exact_after_each_extension_of_a_lease(store: Store, clock: Clock) -> None:
+    (quota, other), who = replicas(store, clock), caller(tpm_limit=800)
+    left = 800
+    for i, tokens in enumerate((40, 100, 7, 300, 1)):  # none of which empties the lease
+        await quota.book(who, f"d-{i}", tokens, 0.0)
+        left -= tokens
+        assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == str(left).encode()
+    await quota.report()
+    await other.book(who, "d-5", left - 1, 0.0)
+    assert dict(other.headers(who))[b"x-ratelimit-remaining-tokens"] == b"1"
+
+
 async def test_what_keys_use_is_reported_by_day_and_month_with_or_without_limits(
     store: Store, clock: Clock
 ) -> None:

@@ -1,6 +1,7 @@
 """Erasure and redaction from the caller's side: what is gone, what still verifies, and who may."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +114,28 @@ class Reader(Uniform):
     reads_question = True
 
 
-@pytest.mark.parametrize(("policy", "erased", "verified"), [(Uniform(), True, True), (Reader(), True, False)])
+@pytest.mark.parametrize(
+    ("policy", "candidate", "reads"),
+    [
+        (Uniform(), None, False),
+        (Reader(), None, True),
+        (Uniform(), Uniform(), False),
+        (Uniform(), Reader(), True),
+    ],
+)
 def test_a_policy_that_reads_texts_cannot_recompute_what_was_erased(
-    policy: Policy, erased: bool, verified: bool
+    policy: Policy, candidate: Policy | None, reads: bool
 ) -> None:
-    decision = Decision(
-        "d", Context(""), ("a",), (1.0,), "a", "uniform", 1, Mode.EXPLORE, floor=0.01, erased=erased
+    share = 0.0 if candidate is None else 0.5
+    whole = Decision(
+        "d", Context(""), ("a",), (1.0,), "a", "uniform", 1, Mode.EXPLORE, floor=0.01, share=share
     )
-    found = verify(decision, policy, "salt")
-    assert found.verified == verified
-    assert found.document()["erased"]
-    assert verified or "reads the text of the question, which was erased" in found.why[0]
+    assert verify(whole, policy, "salt", candidate=candidate).why == ()
+    found = verify(replace(whole, erased=True), policy, "salt", candidate=candidate)
+    assert (found.verified, found.document()["erased"]) == (not reads, True)
+    assert ["reads the text of the question, which was erased" in why for why in found.why[:1]] == [
+        True
+    ] * reads
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
+from agent.api.openai import options
+from agent.api.openai.schemas import ChatRequest
 from agent.serving.choices import SEPARATOR
 from arms.llm import Prompt, base
 from tests.agent.asking import ask, events, refused, rows
@@ -97,6 +99,23 @@ async def test_fields_that_ask_for_nothing_and_unknown_ones_are_ignored(
     response = await ask(service, **fields)
     assert response.status_code == 200, response.text
     assert scripted(service).options == {}
+
+
+@pytest.mark.parametrize(
+    ("tools", "passed_on"),
+    [
+        ({}, set()),
+        ({"tools": []}, set()),
+        ({"tools": None}, set()),
+        ({"tools": [WEATHER]}, {"tools", "tool_choice", "parallel_tool_calls"}),
+    ],
+)
+def test_how_tools_are_called_is_passed_on_with_tools_alone(
+    tools: dict[str, Any], passed_on: set[str]
+) -> None:
+    fields = {"messages": QUESTION, "tool_choice": "none", "parallel_tool_calls": False}
+    given = options.of_chat(ChatRequest.model_validate(fields | tools))
+    assert given.keys() & {"tools", "tool_choice", "parallel_tool_calls"} == passed_on
 
 
 async def test_what_asks_for_nothing_is_the_same_request_under_a_key(service: Service) -> None:

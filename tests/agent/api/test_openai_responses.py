@@ -118,6 +118,38 @@ async def test_the_streaming_helper_and_a_round_of_functions(calling: Service) -
     assert (ours["agent"]["mode"], f"resp_{ours['agent']['episode_id']}") == ("forced", first.id)
 
 
+async def test_each_round_of_calls_is_a_message_of_its_own(calling: Service) -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": name, "name": "weather", "arguments": VIENNA}
+
+    def result(name: str, text: str) -> dict[str, Any]:
+        return {"type": "function_call_output", "call_id": name, "output": text}
+
+    items = [
+        {"role": "user", "content": "how warm?"},
+        *(call("a"), call("b"), result("a", "7 C"), result("b", "8 C")),
+        *(call("c"), result("c", "9 C")),
+        *({"role": "assistant", "content": "Once more."}, call("d"), result("d", "10 C")),
+    ]
+    body = {"model": "arm/none", "input": items, "tools": [WEATHER]}
+    answer = await calling.client.post("/v1/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    messages = prompt_of(calling).messages[1:]
+    assert [(one["role"], len(one.get("tool_calls", ()))) for one in messages] == [
+        *(("user", 0), ("assistant", 2), ("tool", 0), ("tool", 0)),
+        *(("assistant", 1), ("tool", 0)),
+        *(("assistant", 1), ("tool", 0)),
+    ]
+    assert [one["content"] for one in messages] == [
+        *("how warm?", "", "7 C", "8 C"),
+        *("", "9 C"),
+        *("Once more.", "10 C"),
+    ]
+    ids = [call["id"] for one in messages for call in one.get("tool_calls", ())]
+    assert [one["tool_call_id"] for one in messages if one["role"] == "tool"] == ids
+    assert len(set(ids)) == 4
+
+
 class River(BaseModel):
     """What is asked for."""
 

@@ -7,11 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
+from starlette.responses import Response
 
 from agent.hosts import arms as hosted
+from agent.telemetry.requests import ServerSpans
 from arms import tracing
 from arms.deployments import EmbedderHost, Embedders, GeneratorHost
 from arms.llm import Generator
@@ -243,6 +246,22 @@ async def test_a_failed_arm_fails_its_request_and_its_message_is_not_told(
     assert request.status.status_code is StatusCode.ERROR
     assert (request.attributes or {})["error.type"] == "502"
     assert "the index is gone" not in text_of(spans)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(404, StatusCode.UNSET), (499, StatusCode.UNSET), (500, StatusCode.ERROR)]
+)
+async def test_a_status_from_500_on_fails_its_request(
+    traced: Traced, status: int, outcome: StatusCode
+) -> None:
+    spans = traced()
+    transport = httpx.ASGITransport(ServerSpans(Response(status_code=status)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        await client.get("/v1/arms")
+    request = spans.one("GET")
+    assert request.status.status_code is outcome
+    assert spans.attributes("GET")["http.response.status_code"] == status
+    assert spans.attributes("GET").get("error.type") == (str(status) if status >= 500 else None)
 
 
 @pytest.mark.parametrize(("sampler", "header"), [(None, CALLER[:-2] + "00"), (ALWAYS_OFF, CALLER)])

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from agent.api.console import decisions, overview
 from agent.api.middleware import CONSOLE
@@ -18,6 +19,7 @@ from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
 from arms.llm import base
 from feedback.events import Mask
+from feedback.log import tables as t
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import versions
 from feedback.training_log import read_examples, rollups
@@ -208,6 +210,13 @@ async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Servic
     assert "none : it was switched off bm25 : its circuit breaker was open" in shown
     record = (await service.client.get(f"/v1/decisions/{found}")).json()
     assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
+    assert "Neither eligible nor masked" not in shown
+    with service.replica.store.writing() as connection:  # as before the log kept masks
+        connection.execute(
+            sa.update(t.decisions).values(features={"sparse": {}, "embedding": [], "arms": {}})
+        )
+    shown = plain(await seen(service, f"/decisions/{found}"))
+    assert "Neither eligible nor masked: none , bm25 . It was not live then" in shown
     forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
     assert "The request named the arm" in await seen(service, f"/decisions/{forced}")
 
@@ -285,9 +294,10 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
     by_arm = overview.by_arm(rows, rule)
-    for name, target in targets.items():
-        if name != "random" and name not in by_arm:
-            continue
+    assert by_arm.keys() == {arms[i] for i in drawn}
+    assert len(by_arm) > 1
+    for name in ("random", *by_arm):
+        target = targets[name]
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
         found = overview.at_random(rows) if name == "random" else by_arm[name]["alone"]
         assert found is not None
