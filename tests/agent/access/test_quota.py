@@ -192,6 +192,22 @@ async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, cl
     await quota.book(who, "d-3", 50, 1.0)
 
 
+async def test_a_turn_keeps_what_it_has_reserved_for_as_long_as_it_takes(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.access.quota.WAIT_S", 0.0)
+    (busy, other), who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
+    await busy.book(who, "d-1", 0, 1.0)
+    for _ in range(12):
+        clock.now += 1.0
+        await busy.report()
+        with pytest.raises(RateLimitedError, match="takes up what is left"):
+            await other.book(who, "d-2", 0, 0.1)
+    busy.release("d-1")
+    await busy.report()
+    assert await turn(other, who, "d-3", Cost(), (0, 0.1))
+
+
 async def test_a_replica_that_has_ended_does_not_hold_its_leases_for_long(store: Store, clock: Clock) -> None:
     (ended, other), who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
     await ended.book(who, "d-1", 0, 1.0)

@@ -51,6 +51,66 @@ async def test_a_context_at_its_limits_is_accepted_and_policies_see_its_logarith
     assert (features["age"], features["half"], features["small"]) == (7.0, 0.5, -7.0)
 
 
+FULL = {f"{i:02}": "x" * 98 for i in range(15)}
+"""A context of 1500 bytes."""
+
+
+AT_LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("/v1/retrieve", {"query": "é" * 1000}, {"query": "é" * 1001}, "has 1001 characters; at most 1000"),
+    ("/v1/retrieve", {"query": "q", "k": 10}, {"k": 11}, "k is 11; at most 10 passages"),
+    (
+        "/v1/retrieve",
+        {"query": "q", "agent": {"context": FULL}},
+        {"agent": {"context": {**FULL, "00": "x" * 99}}},
+        "have 1501 bytes; at most 1500 are read",
+    ),
+    (
+        "/v1/retrieve",
+        {"query": "q", "agent": {"cost_weight": 0.5}},
+        {"agent": {"cost_weight": 0.51}},
+        "cost_weight is 0.51; a number from 0.1 to 0.5",
+    ),
+    (
+        "/v1/retrieve",
+        {"query": "q", "agent": {"cost_weight": 0.1}},
+        {"agent": {"cost_weight": 0.09}},
+        "cost_weight is 0.09; a number from 0.1 to 0.5",
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "q"}], "max_tokens": 300},
+        {"max_tokens": 301},
+        "301 tokens were requested; the limit is 300",
+    ),
+    (
+        "/v1/embeddings",
+        {"model": "backbone/tiny", "input": "x" * 1000},
+        {"input": "x" * 1001},
+        "input has 1001 characters; a text of 1 to 1000",
+    ),
+]
+"""A path, a body whose value is at a limit, the field that makes it too large, and what is said of it."""
+
+
+async def test_what_is_exactly_at_a_limit_is_served_and_what_is_next_to_it_is_not(
+    tmp_path: Any, subtests: pytest.Subtests
+) -> None:
+    limits = {
+        "question_chars": 1000,
+        "passages": 10,
+        "context_bytes": 1500,
+        "completion_tokens": 300,
+        "body_bytes": 8192,
+    }
+    async with Service(tmp_path, limits=limits, features={"cost_weights": [0.1, 0.5]}).running() as service:
+        for path, body, beyond, message in AT_LIMITS:
+            with subtests.test(message):
+                served = await service.client.post(path, json=body)
+                assert served.status_code == 200, served.text
+                refusal = await service.client.post(path, json=body | beyond)
+                assert message in refused(refusal, 400, "invalid_value", refusal.json()["error"]["param"])
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -4,17 +4,19 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.config import AppConfig, parse
 from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe, active_recipe
+from agent.learning.recipe import Recipe, active_recipe, configuration_of
 from agent.policies import PolicyError, PolicySpec
 from feedback.log import Store
 from feedback.registry import Version, promotions
 from feedback.reward import Metric, RewardRule
 from feedback.training_log import StartingPoint, take_epoch
+from feedback.training_log.observed import Also
 from tests.agent.fakes import CONFIG
 
 SPEC = PolicySpec(kind="linucb")
@@ -41,6 +43,16 @@ def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
         Recipe(SPEC, RULE, StartingPoint(runs=(1,))),
         Recipe(SPEC, RULE, StartingPoint(runs=(1, 2))),
         Recipe(SPEC, RULE, StartingPoint(runs=(1,), after=2)),
+        Recipe(PolicySpec(kind="lin_ts"), RULE),
+        Recipe(SPEC, RULE.model_copy(update={"cost_weight": 0.7})),
+        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.5))),
+        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.25))),
+        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.5, judge=True))),
+        Recipe(SPEC, RULE, router="a" * 64),
+        Recipe(SPEC, RULE, router="b" * 64),
+        Recipe(SPEC, RULE, arms={}),
+        Recipe(SPEC, RULE, arms={"bm25": {"kind": "bm25"}}),
+        Recipe(SPEC, RULE, arms={"bm25": {"kind": "bm25", "params": {"b": 0.5}}}),
     ]
     assert len({base, *(one.digest for one in others)}) == 1 + len(others)
 
@@ -49,6 +61,28 @@ def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -
     document = {"policy": SPEC.model_dump(mode="json"), "reward": RULE.model_dump(mode="json")}
     expected = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     assert Recipe(SPEC, RULE).digest == expected, "versions of earlier releases are of it"
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"reward": {**CONFIG["reward"], "cost_weight": 0.2}}, False),
+        ({"policy": {"kind": "linucb"}}, False),
+        ({"floor": 0.02}, False),
+        ({"gate": {"margin": 0.05}}, False),
+        ({"features": {"cost_weights": [0.0, 0.5]}}, False),
+        ({"home": "/elsewhere"}, True),
+        ({"log_url": "sqlite:///elsewhere.db"}, True),
+        ({"keys": [{"env": "A_KEY"}]}, True),
+        ({"arms": {"bm25": {"kind": "bm25"}}}, True),
+        ({"observations": {"judge": 0.5}}, True),
+    ],
+    ids=str,
+)
+def test_an_evaluation_is_of_the_gate_the_reward_and_the_policy_and_not_of_places_and_arms(
+    change: dict[str, Any], same: bool
+) -> None:
+    assert (configuration_of(parse(CONFIG | change)) == configuration_of(parse(CONFIG))) == same
 
 
 @pytest.mark.parametrize("start", [None, StartingPoint(), StartingPoint(runs=(2, 4), after=0)])

@@ -5,6 +5,7 @@ import html
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.api.console import decisions, overview
+from agent.api.console import decisions, operating, overview
 from agent.api.middleware import CONSOLE
 from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
@@ -21,7 +22,7 @@ from arms.llm import base
 from feedback.events import Mask
 from feedback.log import tables as t
 from feedback.ope import ESTIMATORS, Sample, intervals
-from feedback.registry import versions
+from feedback.registry import runs, versions
 from feedback.training_log import read_examples, rollups
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
@@ -302,6 +303,58 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
         found = overview.at_random(rows) if name == "random" else by_arm[name]["alone"]
         assert found is not None
         assert np.allclose((found[0], *found[1]), (terms.value, *intervals.normal(terms))), name
+
+
+async def followed(service: Service, path: str, row: str) -> list[list[str]]:
+    """Return what a pattern of a row finds on each page, from the first one to the one without a next."""
+    found: list[list[str]] = []
+    link: str | None = f"{CONSOLE}{path}"
+    while link is not None:
+        answer = await service.client.get(link)
+        assert answer.status_code == 200, answer.text
+        found.append(re.findall(row, answer.text))
+        links = re.findall('rel="next" href="([^"]+)"', answer.text)
+        link = html.unescape(links[0]) if links else None
+        assert len(found) < 10
+    return found
+
+
+async def test_each_page_of_decisions_leads_to_the_next_with_its_filters(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "PAGE", 2)
+    for i in range(3):
+        await look_up(service, model="arm/bm25", query=f"question {i} of three")
+        await look_up(service, model="arm/none", query=f"question {i} without")
+    row = r"question (\d (?:of three|without))<"
+    every = await followed(service, "/decisions", row)
+    assert [*chain(*every)] == [f"{i} {which}" for i in range(2, -1, -1) for which in ("without", "of three")]
+    assert {len(one) for one in every[:3]} == {2}
+    kept = await followed(service, "/decisions?arm=bm25&text=question", row)
+    assert [*chain(*kept)] == [f"{i} of three" for i in range(2, -1, -1)]
+
+
+async def test_each_page_of_what_operators_do_leads_to_the_next(
+    linear: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = linear.replica.store
+    for i in range(3):
+        found = (await look_up(linear, query=f"one more {i}")).json()["agent"]
+        await tell(linear, found["decision_id"], 1.0)
+        await linear.learn()
+        await linear.client.post(f"{CONSOLE}/evaluations", data={"candidates": "uniform"}, headers=ORIGIN)
+        run = runs.request(store, "recipe", float(i))
+        with store.writing() as connection:
+            connection.execute(sa.update(t.runs).values(status="failed"))
+    assert run.seq == 3
+    monkeypatch.setattr(operating, "PAGE", 2)
+    rows = {
+        "/policies": (r"<tr><th>(\d+)</th>", [["5", "4"], ["3", "2"], ["1"]]),
+        "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["3", "2"], ["1"]]),
+        "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["3", "2"], ["1"]]),
+    }
+    for path, (row, pages) in rows.items():
+        assert await followed(linear, path, row) == pages, path
 
 
 async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Service) -> None:
