@@ -206,7 +206,7 @@ FILES: list[tuple[str, str]] = [
     ("router:/etc\0", "names no folder: embedded null byte"),
     ("router:{home}/../elsewhere", "only the configured router"),
     ("router:{home}", "only the configured router"),
-    ("policy:/etc/passwd", ""),
+    ("policy:/etc/passwd", "policy '/etc/passwd': args: Input should be a valid dictionary"),
     ("policy:{kind: neural, params: {encoder: /etc}}", "encoder '/etc' may name a file"),
     (
         "policy:{kind: vowpal, params: {args: '--cb_explore_adf -p /tmp/written'}}",

@@ -56,8 +56,10 @@ async def test_its_tools_are_those_that_connectors_expect(service: Service, mode
 
 
 async def test_what_a_search_finds_can_be_fetched_and_rated(service: Service) -> None:
+    await service.client.patch("/v1/arms/none", json={"enabled": False})  # it finds nothing
     async with connected(service) as client:
         found = await call(client, "search", query=QUESTION)
+        assert len(found["results"]) == 4
         kept = await record(service, found["decision_id"], lambda r: r.execution)
         assert kept.decision.context.question == QUESTION
         assert kept.execution is not None

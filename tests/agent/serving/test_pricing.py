@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.serving.generation import Model
-from agent.serving.messages import ArmInfo, Ask, NoEligibleArmError, TurnError
+from agent.serving.messages import AnsweredElsewhereError, ArmInfo, Ask, NoEligibleArmError, TurnError
 from agent.serving.pricing import FREE, Most, PriceList, Spending, dearest
 from agent.serving.probe import Embeddings
 from agent.serving.turn import TurnLoop
@@ -340,7 +340,7 @@ async def test_a_turn_that_is_resumed_is_charged_also_where_another_process_was_
     log = MemoryLog()
     await run(loop_of([], log), LOOK_UP)
     charged: list[tuple[str, Cost]] = []
-    with pytest.raises(Exception, match="answered by another process"):
+    with pytest.raises(AnsweredElsewhereError, match="answered by another process"):
         await finish(loop_of(charged, log), LOOK_UP, log.decision)
     assert spent(charged) == (30, 4, 0.25)
 

@@ -222,12 +222,12 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     assert advised(last) == set()
     assert set(last.candidate_scores or {}) == {"none", "bm25"}
     assert await verified(on_each, last)
+    assert brought.router is not None
     (seen,) = router_contexts.contexts_of(on_each.replica.store, [last], brought.router)
     assert seen == last.candidate_context
     assert router_contexts.contexts_of(on_each.replica.store, [last], None) == [last.context]
-    assert last.id not in dict(
-        router_contexts.unscored(on_each.replica.store, brought.router or "", newest=100)
-    )
+    unscored = dict(router_contexts.unscored(on_each.replica.store, brought.router, newest=100))
+    assert last.id not in unscored
 
 
 async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
         assert document is not None
         report = Report.read(document)
         assert f"evaluation {number}" in shown
+        assert len(report.candidates) == 3
         for one in report.candidates:
             assert one.headline is not None
             assert one.headline.value is not None

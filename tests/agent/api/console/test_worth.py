@@ -52,7 +52,9 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     assert "paid<b> 9" in shown
     assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")
     arms = [*service.config.actions]
-    for kind in worth.grouped(rows, "tier"):
+    kinds = worth.grouped(rows, "tier")
+    assert len(kinds) == 2
+    for kind in kinds:
         examples = [
             one
             for one in read_examples(store, rule.join)
