@@ -52,6 +52,20 @@ def test_a_configured_key_has_its_scopes_and_its_project(configured: Keyring) ->
     assert configured.caller("Bearer a-secret").scopes == set(SCOPES)
 
 
+def test_a_secret_that_two_keys_have_has_the_scopes_and_groups_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ONE_KEY", "SAME_KEY"):
+        monkeypatch.setenv(name, "one-secret")
+    monkeypatch.setenv("OTHER_KEY", "another")
+    found = keyring(
+        Key(env="OTHER_KEY", scopes=("operate",), groups=("c",)),
+        Key(env="ONE_KEY", scopes=("decide",), groups=("a",)),
+        Key(env="SAME_KEY", scopes=("feedback",), groups=("b",)),
+    ).caller("Bearer one-secret")
+    assert (found.key, found.scopes, found.groups) == ("ONE_KEY", {"decide", "feedback"}, {"a", "b"})
+
+
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
 def test_the_scheme_is_read_in_any_case(configured: Keyring, scheme: str) -> None:
     assert configured.caller(f"{scheme} u-secret").key == "USER_KEY"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from arms.base import Passage, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import base
 from arms.models.embedding import HashingEmbedder
 from tests.agent.asking import ask, events, refused, rows
@@ -101,6 +101,42 @@ async def test_embeddings_count_against_the_tokens_of_a_key(
         refused(last, 429, "rate_limit_exceeded")
         assert last.json()["error"]["type"] == "tokens"
         assert float(last.headers["retry-after-ms"]) == 1000 * float(last.headers["retry-after"])
+
+
+async def test_embeddings_that_fail_hold_no_place_and_no_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN", "admin")
+    async with Service(tmp_path, keys=[{"env": "ADMIN", "scopes": ["admin"]}]).running() as service:
+        admin, limits = {"authorization": "Bearer admin"}, {"name": "k", "tpm_limit": 1_000_000}
+        made = await service.client.post("/v1/keys", json=limits, headers=admin)
+        key = {"authorization": f"Bearer {made.json()['key']}"}
+        service.embedders.error = ArmError("it is away")
+        body = {"model": "backbone/tiny", "input": ["a b", "c d e"]}
+        for _ in range(6):  # of four places
+            answer = await service.client.post("/v1/embeddings", json=body, headers=key)
+            assert "it is away" in refused(answer, 503, "not_ready")
+        service.embedders.error = None
+        answer = await service.client.post("/v1/embeddings", json=body, headers=key)
+        assert answer.json()["usage"]["total_tokens"] == 5
+        assert answer.headers["x-ratelimit-remaining-tokens"] == "999995"
+        assert service.replica.under_way == {}
+
+
+async def test_a_result_has_sixteen_attributes_at_most_and_those_of_the_decision_first(
+    service: Service,
+) -> None:
+    about = {"decision_id": "of another", "tags": ["a"], **{f"m{i:02}": i for i in range(20)}}
+
+    async def described(_query: Query, _k: int) -> Retrieval:
+        return Retrieval((Passage("d-1", "t", "x", metadata=about),))
+
+    service.arms.behaviour = {"bm25": described}
+    body = {"query": "x", "model": "arm/bm25"}
+    answer = (await service.client.post("/v1/vector_stores/stdlib/search", json=body)).json()
+    attributes = answer["data"][0]["attributes"]
+    assert [*attributes] == ["decision_id", "arm", "title", "url", *(f"m{i:02}" for i in range(12))]
+    assert attributes["decision_id"] == answer["agent"]["decision_id"]
 
 
 async def test_the_corpus_is_a_vector_store_and_a_search_of_it_a_decision(

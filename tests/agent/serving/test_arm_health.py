@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import ConfigError, parse
-from agent.serving.arm_health import DOUBLINGS, ArmHealth
+from agent.serving.arm_health import ArmHealth
 from tests.agent.asking import look_up, refused, rows
 from tests.agent.fakes import CONFIG, Service, failing, hanging
 
@@ -90,10 +90,28 @@ def test_after_its_rest_one_more_failure_puts_it_down_for_twice_as_long_up_to_a_
     replica = Replica(failures=2)
     replica.search("bm25", "failed")
     rests = []
-    for _ in range(DOUBLINGS + 3):
+    for _ in range(9):
         replica.search("bm25", "failed")
         rests.append(replica.rest("bm25"))
-    assert rests == [5.0 * 2**i for i in (*range(DOUBLINGS + 1), DOUBLINGS, DOUBLINGS)]
+    assert rests == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 320.0, 320.0]
+
+
+@pytest.mark.parametrize(("wanted", "rest"), [(0.5, 0.5), (300.0, 300.0), (301.0, 300.0), (1e9, 300.0)])
+def test_a_model_that_asks_for_a_rest_has_it_at_once_and_no_longer_than_five_minutes(
+    wanted: float, rest: float
+) -> None:
+    replica = Replica(failures=3)
+    with replica.health.track("bm25") as report:
+        report(failed=("bm25",), rest_s=wanted)
+    assert replica.rest("bm25") == rest
+    assert replica.health.state("bm25").failures == 1
+
+
+def test_a_rest_that_is_asked_for_does_not_shorten_the_pause_of_its_failures() -> None:
+    replica = Replica(failures=1, rest_s=5.0)
+    with replica.health.track("bm25") as report:
+        report(failed=("bm25",), rest_s=1.0)
+    assert replica.rest("bm25") == 5.0
 
 
 def test_a_success_clears_everything() -> None:
@@ -191,7 +209,7 @@ def test_an_arm_is_left_out_for_a_reason_and_for_no_other(history: list[tuple[st
             elif replica.clock.now >= until[arm]:  # a failure while it rests is no news
                 failures[arm] += 1
                 if failures[arm] >= 2:
-                    until[arm] = replica.clock.now + 3.0 * 2 ** min(failures[arm] - 2, DOUBLINGS)
+                    until[arm] = replica.clock.now + 3.0 * 2 ** min(failures[arm] - 2, 6)
         up = [name for name in ARMS if replica.clock.now >= until[name]] or list(ARMS)
         assert replica.able() == [name for name in up if len(under_way[name]) < room[name]]
 
