@@ -127,6 +127,16 @@ def test_the_live_learner_goes_on_beside_a_candidate(store: Store) -> None:
     assert (following.version, following.parent) == (candidate.version + 1, ours.version)
 
 
+def test_a_candidate_that_has_learned_all_there_is_is_not_published_again(store: Store) -> None:
+    learner, recipe = a_learner(store, Recipe(EXACT, RULE)), Recipe(LINEAR, RULE)
+    live(store, range(10), learner)
+    first = publish_candidate(store, recipe, ARMS)
+    assert publish_candidate(store, recipe, ARMS) == first == versions.latest(store)
+    live(store, range(10, 12), learner)
+    second = publish_candidate(store, recipe, ARMS)
+    assert (second.parent, second.examples_seq) == (first.version, first.examples_seq + 2)
+
+
 def test_a_candidate_may_be_there_before_any_learner(store: Store) -> None:
     imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))

@@ -473,6 +473,35 @@ async def test_who_leaves_before_the_last_chunk_pays_for_what_was_read(words: in
     assert cost.usd == cost.prompt_tokens / 1000 + words
 
 
+async def test_a_model_in_whose_place_another_one_writes_has_used_up_of_the_time_of_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    passed, clock = [0.0], loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
+
+    class Gone(Generator):
+        """Fails after 50 s."""
+
+        model = "large"
+
+        async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+            assert 119.0 < (prompt.patience_s or 0.0) <= 120.0
+            passed[0] += 50.0
+            raise GeneratorError("large is gone")
+            yield Chunk()
+
+    other = base.ScriptedGenerator({}, default=ANSWER)
+    models = {DEFAULT: Model(other, lambda *_: 0.0), "large": Model(Gone(), lambda *_: 0.0)}
+    infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=Answering(llm="large"))}
+    log = MemoryLog()
+    turn = a_loop(log, arms_known=infos, models=models, fallback="none", llm_timeout_s=120.0)
+    assert text(await run(turn, CHAT)) == ANSWER
+    assert (log.decision.drawn, log.execution.served) == ("bm25", "none")
+    assert other.last_prompt is not None
+    assert 69.0 < (other.last_prompt.patience_s or 0.0) <= 70.0
+
+
 async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
     async def numbers() -> Any:
         yield 1
@@ -1053,6 +1082,16 @@ async def test_a_turn_searches_as_deep_as_its_own_router_reads_whatever_is_serve
     loop.embed = replaced_meanwhile
     await run(loop, LOOK_UP)
     assert {k for _, _, k in arms.calls} == {max(before, Answering().passages)}
+
+
+async def test_before_the_draw_every_arm_finds_as_many_passages_as_the_one_that_answers_from_most() -> None:
+    log, arms = MemoryLog(), FakeArms()
+    wanted = {"none": 1, "bm25": 7, "dense": 2}
+    infos = {name: replace(ARMS[name], answering=Answering(passages=n)) for name, n in wanted.items()}
+    await run(a_loop(log, arms, scorer=Advice(k=3, **ALL), arms_known=infos), LOOK_UP)
+    assert {arm: k for arm, _, k in arms.calls} == dict.fromkeys(ARMS, 7)
+    assert log.decision.drawn == "bm25"
+    assert len(log.execution.passages) == 7
 
 
 async def spending(_query: Query, _k: int) -> Retrieval:
