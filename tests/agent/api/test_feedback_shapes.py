@@ -302,9 +302,14 @@ async def test_an_outcome_has_a_score_where_one_is_declared(tmp_path: Path) -> N
         async with Service(folder, reward={"metrics": metrics}).running() as service:
             name = await turn(service)
             body = {"replay_id": name, "target": "model", "verdict": "underpowered", "score": 0.2}
-            assert (await send(service, "/v1/router/outcomes", **body)).status_code == 202
+            for duplicate in (False, True):
+                sent = await service.client.post(
+                    "/v1/router/outcomes", json=body, headers={"idempotency-key": "k"}
+                )
+                assert (sent.status_code, sent.json().get("duplicate")) == (202, duplicate), sent.text
             found = await kept(service, name, len(expected))
             assert [(one.metric, one.value) for one in found] == expected
+            assert [one.id for one in found] == ["k", "k:1"][: len(expected)]
 
 
 async def test_an_undeclared_verdict_says_what_is_declared(tmp_path: Path) -> None:

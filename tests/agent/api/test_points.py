@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from agent.api import ranking
 from agent.policies import PolicySpec, build_policy
 from feedback.events import Context, Decision
 from tests.agent.asking import ask, look_up, refused
@@ -93,6 +94,12 @@ async def test_an_action_of_the_request_is_chosen_logged_and_verified(service: S
     assert (record["pmf"], record["status"], record["cost"]["total"]) == (found["pmf"], "ok", 0.0)
     assert (await read(service, "/v1/decisions/news:d-1/verify"))["verified"]
     assert (await read(service, "/v1/decisions/d-1/verify", point="news"))["verified"]
+
+
+def test_a_ranking_begins_with_the_chosen_action_and_falls_from_there() -> None:
+    p = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.4}
+    decision = Decision("d-1", Context("?"), tuple(p), tuple(p.values()), "c", "vowpal", 1)
+    assert [*ranking.ranked(decision).items()] == [("c", 0.2), ("d", 0.4), ("b", 0.3), ("a", 0.1)]
 
 
 async def test_the_same_request_again_is_the_same_decision_and_another_is_a_conflict(

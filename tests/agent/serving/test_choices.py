@@ -39,6 +39,15 @@ def of(chunks: Sequence[Chunk]) -> Choices:
     return found
 
 
+def test_each_of_several_choices_ends_for_a_reason_of_its_own_in_the_log_too() -> None:
+    end = Chunk(finish_reason="stop", finish_reasons=("length", "tool_calls"))
+    found = of([Chunk("one"), Chunk("two", index=1), Chunk("three", index=2), end])
+    for choices in (found, Choices.of(found.recorded, "content_filter")):
+        assert [(one.text, one.finish_reason) for one in choices.all] == [
+            *(("one", "stop"), ("two", "length"), ("three", "tool_calls")),
+        ]
+
+
 @given(CHUNKS, st.sampled_from([None, "stop", "length"]))
 def test_an_answer_comes_back_from_the_log_as_it_was(chunks: list[Chunk], reason: str | None) -> None:
     written = of([*chunks, Chunk(finish_reason=reason)] if reason else chunks)

@@ -1,7 +1,7 @@
 """Whole turns without a cluster: what is recorded, in which order, however the turn ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -495,7 +495,8 @@ async def test_a_model_in_whose_place_another_one_writes_has_used_up_of_the_time
     models = {DEFAULT: Model(other, lambda *_: 0.0), "large": Model(Gone(), lambda *_: 0.0)}
     infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=Answering(llm="large"))}
     log = MemoryLog()
-    turn = a_loop(log, arms_known=infos, models=models, fallback="none", llm_timeout_s=120.0)
+    turn = a_loop(log, arms_known=infos, fallback="none", llm_timeout_s=120.0)
+    turn.models = models
     assert text(await run(turn, CHAT)) == ANSWER
     assert (log.decision.drawn, log.execution.served) == ("bm25", "none")
     assert other.last_prompt is not None

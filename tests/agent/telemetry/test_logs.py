@@ -64,6 +64,14 @@ def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown
         assert ("[question]" in found[name]) is not content
 
 
+@pytest.mark.parametrize(("question", "message"), [("Why?", "no [question] here"), ("Why", "no Why here")])
+def test_a_question_of_four_characters_is_hidden_and_a_shorter_one_says_nothing(
+    question: str, message: str
+) -> None:
+    found = lines(record("no %s here", question), tracing.Turn("d-1", "", question))
+    assert found["message"] == message
+
+
 @pytest.mark.parametrize("content", [False, True])
 def test_no_secret_of_a_key_is_in_a_line(content: bool) -> None:
     found = lines(record("refused: %s", f"Bearer {SECRET}", error=ValueError(SECRET)), content=content)
