@@ -67,6 +67,23 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     assert any("2 decisions have no texts any more" in note for note in report.notes)
 
 
+async def test_a_user_is_erased_at_every_decision_point(tmp_path: Path) -> None:
+    news = {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}
+    async with Service(tmp_path, points={"news": news, "shop": news}).running() as service:
+        names = [await asked(service, user="ada")]
+        for point in ("news", "shop"):
+            body = {"point": point, "actions": [{"id": "a"}, {"id": "b"}], "user": "ada"}
+            names.append((await service.client.post("/v1/decisions", json=body)).json()["decision_id"])
+        assert [(await record(service, name))["erased"] for name in names] == [False] * 3
+        done = (await service.client.delete("/v1/users/ada")).json()["erasures"]
+        assert [(one["point"], one["decisions"]) for one in done] == [
+            ("default", 1),
+            ("news", 1),
+            ("shop", 1),
+        ]
+        assert [(await record(service, name))["erased"] for name in names] == [True] * 3
+
+
 async def test_the_answer_of_an_erased_turn_is_not_given_again(service: Service) -> None:
     headers = {"idempotency-key": "k-1"}
     await asked(service, user="ada", headers=headers)

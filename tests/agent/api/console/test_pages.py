@@ -281,6 +281,11 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
         assert hidden.status_code in (400, 404)
 
 
+def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> None:
+    found = overview.latencies({"turn": [i / 1000 for i in range(101)], "model": []})
+    assert found == {"turn": pytest.approx([50.0, 95.0, 99.0])}
+
+
 async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
     linear: Service,
 ) -> None:
