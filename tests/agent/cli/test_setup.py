@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
@@ -16,6 +17,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from agent.checks import Finding
+from agent.cli import setup
 from agent.cli.main import app
 from agent.config import load
 from agent.config.new_config import SCHEMA
@@ -48,8 +51,8 @@ def endpoint() -> Iterator[str]:
         server.shutdown()
 
 
-def init(*words: object) -> Result:
-    return CliRunner().invoke(app, ["init", *map(str, words)])
+def init(*words: object, answers: str = "") -> Result:
+    return CliRunner().invoke(app, ["init", *map(str, words)], input=answers)
 
 
 def written(path: Path) -> dict[str, Any]:
@@ -107,6 +110,7 @@ def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
     assert "answering" not in args, "its limits are for the small model"
     config = load(tmp_path / "ours.yaml")
     assert config.corpus.name == "mine"
+    assert [path.name for path in tmp_path.glob("ours*")] == ["ours.yaml"]
     text = (tmp_path / "ours.yaml").read_text()
     assert "# Corpus, indexes and" in text
     assert "135 million" not in text
@@ -148,3 +152,65 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None
     assert (tmp_path / "armwise.yaml").read_text() == "mine"
     assert init("corpus.jsonl", "--force").exit_code == 0
     assert written(tmp_path / "armwise.yaml")["corpus"]["name"] == "corpus"
+
+
+QUESTIONS = (
+    *("Corpus.", "Language model:", "Base URL", "Model, as the endpoint"),
+    *("Variable of the environment", "Database of the log:"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "questions"),
+    [
+        ("", ["Corpus.", "Language model:", "Database of the log:"]),
+        ("corpus.jsonl", ["Language model:", "Database of the log:"]),
+        ("corpus.jsonl --llm embedded", ["Database of the log:"]),
+        ("corpus.jsonl --llm-model weights.gguf", ["Database of the log:"]),
+        (
+            "corpus.jsonl --llm-url {endpoint} --llm-model big",
+            ["Variable of the environment", "Database of the log:"],
+        ),
+        ("corpus.jsonl --llm-url {endpoint} --llm-model big --llm-key-env PATH --log-url {log}", []),
+        ("corpus.jsonl --yes", []),
+    ],
+)
+def test_in_a_terminal_what_a_flag_answers_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str, questions: list[str]
+) -> None:
+    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    (tmp_path / "weights.gguf").write_bytes(b"GGUF")
+    given = words.format(endpoint=endpoint, log=f"sqlite:///{tmp_path / 'elsewhere.db'}").split()
+    result = init(*given, answers=("" if given else "corpus.jsonl") + "\n" * 4)
+    assert result.exit_code == 0, result.output
+    assert [question for question in QUESTIONS if question in result.output] == questions
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interrupted_run_leaves_the_configuration_that_was_there_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    unfinished: list[bool] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        unfinished.append((tmp_path / "armwise.yaml.part").exists())
+        raise error
+
+    monkeypatch.setattr("arms.corpus.ingest", interrupted)
+    (tmp_path / "armwise.yaml").write_text("mine")
+    assert init("corpus.jsonl", "--force").exit_code != 0
+    assert unfinished == [True]
+    assert [path.name for path in tmp_path.glob("armwise*")] == ["armwise.yaml"]
+    assert (tmp_path / "armwise.yaml").read_text() == "mine"
+
+
+def test_in_a_terminal_one_problem_among_what_is_fine_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Finding("the log may lose rows", "take it back"), Finding("the log can be written")]
+    monkeypatch.setattr("agent.checks.log_findings", lambda _: iter(found))
+    monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    result = init(*words, answers="y\n")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("Keep it all the same?") == 1

@@ -13,7 +13,7 @@ from agent.config import AppConfig, parse
 from agent.evaluation import Evaluations
 from agent.evaluation.job import Evaluate
 from agent.hosts import JobsHost
-from agent.jobs.runner import BEAT_S, JobFailedError, Jobs, ProgressCallback
+from agent.jobs.runner import JobFailedError, Jobs, ProgressCallback
 from agent.learning import configuration_of
 from feedback.errors import LogUnavailableError
 from feedback.log import Store
@@ -127,7 +127,7 @@ def test_what_is_under_way_at_a_stop_is_given_back(store: Store) -> None:
 
 
 def test_a_worker_says_every_now_and_then_that_it_is_alive_and_how_far_it_is(store: Store) -> None:
-    timer, seen = iter([0.0, 0.1, BEAT_S, BEAT_S, BEAT_S + 0.1, 2 * BEAT_S, 2 * BEAT_S]), []
+    timer, seen = iter([0.0, 1.9, 2.0, 2.0, 3.9, 4.0, 4.0]), []
 
     def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.Answer:
         for share in (0.1, 0.2, 0.3, 0.4):
@@ -136,7 +136,16 @@ def test_a_worker_says_every_now_and_then_that_it_is_alive_and_how_far_it_is(sto
         return ANSWER
 
     worked(store, evaluate, timer=lambda: next(timer))
-    assert seen == [0.0, 0.2, 0.2, 0.4], "at 0 s, and not before it is time again"
+    assert seen == [0.0, 0.2, 0.2, 0.4], "two seconds after the last report, and not before"
+
+
+@pytest.mark.parametrize("silent_s", [6.0, 59.0])
+def test_a_worker_keeps_its_evaluation_through_some_lost_reports(store: Store, silent_s: float) -> None:
+    evaluations.submit(store, OURS, REQUEST, NOW)
+    assert Evaluations(store, OURS, "w", answered).due(NOW)
+    another = Evaluations(store, OURS, "another", answered)
+    assert not another.due(NOW + silent_s)
+    assert another.due(NOW + 61.0), "a minute of silence means that it is dead"
 
 
 def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
@@ -151,7 +160,7 @@ def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
         heard(0.5)
         raise AssertionError("it was to end")
 
-    timer = iter([0.0, BEAT_S])
+    timer = iter([0.0, 2.0])
     assert worked(store, evaluate, timer=lambda: next(timer)) == heirs[0]
     assert "evaluation 1 of w was claimed by heir" in caplog.text
 

@@ -1,0 +1,111 @@
+"""The defaults of what can be left out, compared with a table: `defaults.yaml`.
+
+The settings of the configuration, with the parameters of arms, policies, routers and engines, stand in
+docs/reference/configuration.md, and their ranges in agent/config/schema.json; tests compare both with the
+models. This table has the rest: the options of the verbs with the variables that set them, the models that
+they fill, and the client. After an intended change: `python -m tests.agent.cli.test_defaults`.
+"""
+
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+
+from agent.access import NewKey
+from agent.cli.main import app
+from agent.client import AsyncClient, Client
+from agent.evaluation import EvaluationRequest
+from agent.offline import (
+    Comparing,
+    Evaluation,
+    Labelling,
+    RelevanceTraining,
+    Scoring,
+    Selection,
+    Synthesis,
+    Training,
+)
+from agent.offline.train_cascade import CascadeTraining
+from agent.simulation import Simulation
+from agent.warmstart.insert_labels import Beside, InsertSettings
+
+TABLE = Path(__file__).with_name("defaults.yaml")
+
+MODELS = (
+    *(Beside, CascadeTraining, Comparing, Evaluation, EvaluationRequest, InsertSettings, Labelling, NewKey),
+    *(RelevanceTraining, Scoring, Selection, Simulation, Synthesis, Training),
+)
+
+Table = dict[str, dict[str, Any]]
+
+
+def verbs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the options of each verb, by their flags."""
+    group: Any = typer.main.get_command(app)
+    for name, lazy in group.commands.items():
+        verb = lazy.command
+        for inner, command in getattr(verb, "commands", {"": verb}).items():
+            options = {" ".join((*one.opts, *one.secondary_opts)): option(one) for one in command.params}
+            yield f"{name} {inner}".strip(), options
+
+
+def option(parameter: Any) -> Any:
+    """Return the default of an option, with its bounds and its variable where it has them."""
+    if parameter.required:
+        return "required"
+    more = {name: getattr(parameter, name, None) for name in ("min", "max", "envvar")}
+    known = {name: value for name, value in more.items() if value is not None}
+    return {"default": parameter.default, **known} if known else parameter.default
+
+
+def fields(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of each field, without what is for people."""
+    schema = model.model_json_schema()
+    return {
+        name: {key: value for key, value in one.items() if key not in ("title", "description")}
+        | ({"required": True} if name in schema.get("required", ()) else {})
+        for name, one in schema["properties"].items()
+    }
+
+
+def parameters(client: type) -> dict[str, Any]:
+    return {name: one.default for name, one in inspect.signature(client).parameters.items()}
+
+
+def table() -> dict[str, Table]:
+    found = {
+        "verbs": dict(verbs()),
+        "models": {model.__name__: fields(model) for model in MODELS},
+        "clients": {client.__name__: parameters(client) for client in (Client, AsyncClient)},
+    }
+    as_json: dict[str, Table] = json.loads(json.dumps(found, default=str))
+    return as_json
+
+
+def lines(parts: dict[str, Table]) -> Iterator[str]:
+    """Yield the table as YAML, a line for each option."""
+    for part, entries in parts.items():
+        yield f"{part}:"
+        for name, rows in entries.items():
+            yield f"  {name}:" + ("" if rows else " {}")
+            yield from (f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
+
+
+@pytest.fixture(scope="module")
+def there() -> dict[str, Table]:
+    return table()
+
+
+@pytest.mark.parametrize("part", ["verbs", "models", "clients"])
+def test_what_is_left_out_has_the_default_of_the_table(there: dict[str, Table], part: str) -> None:
+    assert there[part] == yaml.safe_load(TABLE.read_text(encoding="utf-8"))[part]
+
+
+if __name__ == "__main__":
+    TABLE.write_text("\n".join(lines(table())) + "\n", encoding="utf-8")
