@@ -1,0 +1,195 @@
+"""The verbs on the logs of a service with two decision points: backup, archive, erase, key list."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from agent.config import AppConfig, load
+from feedback.log import Store, erasures
+from feedback.registry import keys, usage
+from tests.agent.cli.test_cli import said
+from tests.agent.fakes import CONFIG
+from tests.agent.judged import judged_log
+from tests.feedback.conftest import decision
+
+TURNS = {"default": 3, "cheap": 2}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    args = {**CONFIG, "home": str(tmp_path / "home"), "points": {"cheap": {"policy": {"kind": "uniform"}}}}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
+    return path
+
+
+@pytest.fixture
+def points(config: Path) -> dict[str, AppConfig]:
+    """The configurations of both points, each with turns in its log."""
+    (config.parent / "home").mkdir(mode=0o700)
+    found = load(config).by_point
+    for point, turns in TURNS.items():
+        judged_log(found[point], turns)
+    return found
+
+
+def run(*words: object, code: int = 0) -> str:
+    return said(CliRunner().invoke(app, [str(word) for word in words]), code)
+
+
+# -- backup --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("points")
+def test_a_backup_has_the_log_of_every_point(config: Path, tmp_path: Path) -> None:
+    printed = run("backup", tmp_path / "deep" / "copies", "-c", config)
+    for name, turns in (("log.db", 3), ("log.cheap.db", 2)):
+        copy = tmp_path / "deep" / "copies" / name
+        assert f"{copy}: {turns} decisions, " in printed
+        with closing(sqlite3.connect(copy)) as log:
+            assert log.execute("SELECT count(*) FROM decisions").fetchone() == (turns,)
+
+
+# -- archive -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(points: dict[str, AppConfig]) -> None:
+    """Two more decisions at each point, whose features are worth moving."""
+    context = replace(decision("x").context, features={f"w=a-rather-long-word-{n}": 1.0 for n in range(60)})
+    for own in points.values():
+        with closing(Store(own.database_url, clock=lambda: 5000.0)) as store:
+            store.append([replace(decision(f"wide-{n}"), context=context) for n in range(2)])
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("words", "moved"),
+    [
+        (["--before", "2100-01-01"], 2),
+        (["--before", "1970-01-01T00:16:41"], 0),
+        (["--decisions", "1"], 1),
+        (["--before", "2100-01-01", "--decisions", "1"], 1),
+    ],
+)
+def test_an_archive_takes_the_oldest_decisions_of_one_point(
+    config: Path, tmp_path: Path, words: list[str], moved: int
+) -> None:
+    for point, more in (("default", []), ("cheap", ["--point", "cheap"])):
+        folder = tmp_path / "a" if point == "default" else tmp_path / "a" / "cheap"
+        printed = run("archive", "--to", f"{tmp_path}/a/", *words, *more, "-c", config)
+        where = f"are in {min(moved, 1)} files of file://{folder}, "
+        assert f"the features of {moved} decisions {where}" in printed
+        assert len([*folder.glob("*.parquet")]) == min(moved, 1)
+
+
+def test_an_archive_without_a_bound_is_refused(config: Path, tmp_path: Path) -> None:
+    assert "--before or --decisions was expected" in run(
+        "archive", "--to", tmp_path / "a", "-c", config, code=2
+    )
+
+
+# -- erase ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def personal(points: dict[str, AppConfig]) -> dict[str, AppConfig]:
+    """Both points with a decision of Ada in each of two projects, and one of Bob."""
+    for own in points.values():
+        with closing(Store(own.database_url, clock=lambda: 5000.0)) as store:
+            for name, project, user in (("ada", "default", "ada"), ("ours", "ours", "ada"), ("bob",) * 3):
+                digest = erasures.user_digest(store, project, user)
+                store.append([replace(decision(name), user_digest=digest, episode_id=f"of-{name}")])
+    return points
+
+
+def erased(points: dict[str, AppConfig]) -> dict[str, list[str]]:
+    """Return which of the personal decisions have no text any more, by point."""
+
+    def of(own: AppConfig) -> Iterator[str]:
+        with closing(Store(own.database_url)) as store:
+            for name in ("ada", "ours", "bob"):
+                record = store.record(name)
+                assert record is not None
+                if record.decision.erased:
+                    yield name
+
+    return {point: list(of(own)) for point, own in points.items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [
+        ("--user ada", {"default": ["ada"], "cheap": ["ada"]}),
+        ("--user ada --point cheap", {"default": ["ada"], "cheap": ["ada"]}),
+        ("--user ada --project ours", {"default": ["ours"], "cheap": ["ours"]}),
+        ("--episode of-bob", {"default": ["bob"], "cheap": []}),
+        ("--episode of-bob --point cheap", {"default": [], "cheap": ["bob"]}),
+        ("--decision ours", {"default": ["ours"], "cheap": []}),
+        ("--decision ours --point cheap", {"default": [], "cheap": ["ours"]}),
+    ],
+)
+def test_an_erasure_takes_a_user_at_every_point_and_an_id_at_one(
+    personal: dict[str, AppConfig], config: Path, words: str, gone: dict[str, list[str]]
+) -> None:
+    printed = run("erase", *words.split(), "-c", config)
+    assert erased(personal) == gone
+    assert printed.count("the texts of 1 decisions") == len([one for one in gone.values() if one])
+    assert ("at point cheap" in printed) == bool(gone["cheap"])
+    assert "remove old ones" in printed
+
+
+@pytest.mark.parametrize(
+    "words", ["", "--user a --episode b", "--user a --decision c", "--user a --episode b --decision c"]
+)
+def test_an_erasure_needs_one_subject(config: Path, words: str) -> None:
+    assert "one of --user, --episode and --decision was expected" in run(
+        "erase", *words.split(), "-c", config, code=2
+    )
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+
+def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    now = time.time()
+    common: dict[str, Any] = {"scopes": ("decide",)}
+    limits = keys.KeyLimits(rpm_limit=60, max_budget=5.0, budget_duration="day")
+    (config.parent / "home").mkdir(mode=0o700)
+    with closing(Store(load(config).database_url)) as store:
+        first, _ = keys.create(store, keys.KeySettings(name="first", limits=limits, **common), now)
+        keys.create(store, keys.KeySettings(name="later", expires=now + 86400.0, **common), now)
+        keys.create(store, keys.KeySettings(name="past", expires=1.0, **common), now)
+        month, day = (usage.period(now, kind) for kind in (usage.MONTH, usage.DAY))
+        meter, earlier = usage.Usage(store, "test"), usage.period(now - 40 * 86400.0, usage.MONTH)
+        spent = {
+            (first.public_id, month): usage.Amount(1200, 34000, 0.5),
+            (first.public_id, day): usage.Amount(7, 7, 7.0),
+            (first.public_id, earlier): usage.Amount(1, 1, 1.0),
+            ("TEAM_KEY", month): usage.Amount(3, 40, 0.0),
+        }
+        meter.exchange(spent, {}, now)
+    rows = CliRunner().invoke(app, ["key", "list", "-c", str(config)]).output.splitlines()
+    cells = [[cell.strip() for cell in row.split("│")] for row in rows if "│" in row]
+    by_name = {row[2]: row for row in cells}
+    used = "1,200 requests, 34,000 tokens, $0.5000"
+    assert by_name["first"][-4:-1] == ["60 requests/min, 5 USD/day", "valid", used]
+    tomorrow = datetime.fromtimestamp(now + 86400.0, UTC).strftime("until %Y-%m-%d %H:%M UTC")
+    assert by_name["later"][-3:-1] == [tomorrow, "0 requests, 0 tokens, $0.0000"]
+    assert by_name["past"][-3] == "expired 1970-01-01 00:00 UTC"
+    assert [row[1:3] for row in cells if row[1] == "TEAM_KEY"] == [["TEAM_KEY", "of the configuration"]]
+    assert len(cells) == 4
+    assert by_name["of the configuration"][-2] == "3 requests, 40 tokens, $0.0000"
