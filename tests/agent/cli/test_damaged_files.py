@@ -72,18 +72,19 @@ def test_preparing_makes_each_damaged_index_again_and_names_its_file(
     home: Home, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = home.results()
-    for path in home.files():
-        if path.parent.name.startswith(REBUILT):
-            damage(path, how)
-            assert any(path.name in line and line.startswith("problem") for line in home.findings()), path
-            with caplog.at_level(logging.WARNING):
-                home.prepare()
-            (line,) = [line for line in caplog.messages if "built again where it is needed" in line]
-            assert path.name in line
-            assert path.parent.name in line
-            assert home.results() == before, path
-            assert not [line for line in home.findings() if line.startswith("problem")], path
-            caplog.clear()
+    rebuilt = [path for path in home.files() if path.parent.name.startswith(REBUILT)]
+    assert {kind for kind in REBUILT for path in rebuilt if path.parent.name.startswith(kind)} == set(REBUILT)
+    for path in rebuilt:
+        damage(path, how)
+        assert any(path.name in line and line.startswith("problem") for line in home.findings()), path
+        with caplog.at_level(logging.WARNING):
+            home.prepare()
+        (line,) = [line for line in caplog.messages if "built again where it is needed" in line]
+        assert path.name in line
+        assert path.parent.name in line
+        assert home.results() == before, path
+        assert not [line for line in home.findings() if line.startswith("problem")], path
+        caplog.clear()
 
 
 @pytest.mark.parametrize("how", DAMAGES)

@@ -66,8 +66,9 @@ def store(config: AppConfig) -> Iterator[Store]:
 
 
 @pytest.fixture
-def filled(config: AppConfig, store: Store) -> AppConfig:
-    """A log of N uniform draws, every arm equally often, and a few that were forced."""
+def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
+    """A log of N uniform draws, every arm equally often, and a few that were forced; read in blocks."""
+    monkeypatch.setattr("agent.evaluation.targets.BLOCK", 64)
     draws = np.random.default_rng(0).permutation(np.repeat(ARMS, N // 3))
     facts = [fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))]
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
@@ -119,6 +120,7 @@ def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppCo
         for value in values(one).values():
             assert value.value == pytest.approx(net, abs=0.01)
             assert value.low <= net <= value.high
+        assert list(differences(one)) == ESTIMATORS
         for gain in differences(one).values():
             assert gain.value == pytest.approx(net - report.earned, abs=0.01)
             assert gain.low <= net - report.earned <= gain.high
@@ -126,7 +128,9 @@ def test_every_arm_gets_its_true_value_and_uniform_what_was_earned(filled: AppCo
         assert one.weights is not None
         assert one.weights.effective_n == pytest.approx(N / 3)
         assert one.shares == {**dict.fromkeys(ARMS, 0.0), arm: 1.0}
-    for value in values(of(report, "uniform")).values():
+    uniform = values(of(report, "uniform"))
+    assert list(uniform) == ESTIMATORS
+    for value in uniform.values():
         assert value.value == pytest.approx(report.earned, abs=0.01)
 
 
@@ -167,7 +171,9 @@ def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
 def test_any_candidate_can_be_the_baseline(filled: AppConfig, store: Store) -> None:
     report = evaluated(filled, store, "fixed:dense", baseline="fixed:bm25")
     assert [one.name for one in report.candidates] == ["fixed:bm25", "fixed:dense"]
-    for gain in differences(of(report, "fixed:dense")).values():
+    gains = differences(of(report, "fixed:dense"))
+    assert list(gains) == ESTIMATORS
+    for gain in gains.values():
         assert gain.value == pytest.approx(NET["dense"] - NET["bm25"], abs=0.02)
 
 
@@ -279,7 +285,9 @@ def test_changed_prices_score_the_same_log_again(
     filled: AppConfig, store: Store, asked: dict[str, Any], paid: float
 ) -> None:
     report = evaluated(filled, store, "fixed:dense", **asked)
-    for value in values(of(report, "fixed:dense")).values():
+    scored = values(of(report, "fixed:dense"))
+    assert list(scored) == ESTIMATORS
+    for value in scored.values():
         assert value.value == pytest.approx(TRUTH["dense"] - paid, abs=0.02)
     assert report.reward["cost_weight"] == asked.get("cost_weight", 0.1)
 

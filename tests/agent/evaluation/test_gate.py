@@ -13,7 +13,6 @@ import pytest
 from agent.config import AppConfig, parse
 from agent.evaluation import gate, job
 from agent.evaluation.gate import (
-    FRESH_S,
     EvaluationFailedError,
     FinishedEvaluation,
     run_evaluation,
@@ -135,9 +134,9 @@ async def test_a_verdict_that_is_no_longer_fresh_is_asked_for_again(store: Store
     with pytest.raises(UndecidedError):
         await asked(store, 3)
     answer(store, 3)
-    assert (await asked(store, 3, NOW + FRESH_S))["evaluation"] == 1
+    assert (await asked(store, 3, NOW + 60.0))["evaluation"] == 1
     with pytest.raises(UndecidedError, match="evaluation 2"):
-        await asked(store, 3, NOW + FRESH_S + 1)
+        await asked(store, 3, NOW + 60.1)
 
 
 async def test_a_verdict_from_before_the_last_word_compares_with_something_else(store: Store) -> None:
@@ -326,7 +325,7 @@ def test_an_evaluation_that_another_process_runs_is_waited_for(
     monkeypatch.setattr("agent.evaluation.gate.time.sleep", finished_elsewhere)
     found, progress = run_here(store, claimed_elsewhere)
     assert (found.number, found.report, progress) == (1, report(3).report, [])
-    assert waits == [gate.POLL_S] * 2
+    assert waits == [0.5] * 2
 
 
 def test_the_verdict_on_a_candidate_is_found_by_its_name() -> None:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from agent.hosts.time_limit import HEADER, MARGIN_S, TimeLimit
+from agent.hosts.time_limit import HEADER, TimeLimit
 from tests.agent.asking import QUESTION, late_once_decided, record, refused
 from tests.agent.fakes import Service, pass_time
 
@@ -28,7 +28,7 @@ def behind(app: Any, default_s: float | None) -> httpx.AsyncClient:
 async def test_a_turn_is_refused_with_its_decision_before_the_proxy_gives_up(
     service: Service, default_s: float | None, headers: dict[str, str]
 ) -> None:
-    late_once_decided(service, LIMIT_S - 1.5 * MARGIN_S)
+    late_once_decided(service, LIMIT_S - 0.375)
     async with behind(service.app, default_s) as client:
         response = await client.post("/v1/retrieve", json={"query": QUESTION}, headers=headers)
     refused(response, 408, "deadline_exceeded")

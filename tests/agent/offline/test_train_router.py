@@ -67,8 +67,9 @@ def outcomes(n: int = 60, **changes: Any) -> list[portfolio_outcomes.Outcome]:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
-    """A corpus of twelve passages and a backbone that hashes words."""
+    """A corpus of twelve passages and a backbone that hashes words; questions are read in blocks."""
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    monkeypatch.setattr("agent.offline.router_features.BLOCK", 7)
     source = write_corpus(tmp_path / "corpus.jsonl")
     return parse(
         {**CONFIG, "home": str(tmp_path / "home"), "corpus": {"name": "small", "source": str(source)}}

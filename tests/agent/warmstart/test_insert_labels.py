@@ -460,7 +460,10 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
     assert [name for name in learned(store, rule) if name != decision.id] == entered
 
 
-async def test_a_label_is_described_as_the_service_describes_its_question(tmp_path: Path) -> None:
+async def test_a_label_is_described_as_the_service_describes_its_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.warmstart.insert_labels.EMBEDDING_BATCH", 2)
     features = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, features=features).running() as service:
         reply = await look_up(service, model="auto")
@@ -468,6 +471,9 @@ async def test_a_label_is_described_as_the_service_describes_its_question(tmp_pa
     assert record is not None
     question = record.decision.context.question
     assert contexts_of(service.config, [question], lambda *_: None) == [record.decision.context]
+    questions = [f"river {number}?" for number in range(4)]
+    *_, last = contexts_of(service.config, [*questions, question], lambda *_: None)
+    assert last == record.decision.context, "in the third batch, too"
 
 
 def test_labels_are_no_traffic_and_teach_the_configured_policy_before_it(

@@ -252,7 +252,7 @@ def test_a_child_whose_parent_is_no_more_ends_before_its_run_does(world: World) 
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(100) == -signal.SIGKILL
-    assert all(run.status is runs.State.RUNNING for run in runs.page(world.store, 1))
+    assert [run.status for run in runs.page(world.store, 2)] == [runs.State.RUNNING]
 
 
 # -- over HTTP --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The journal of a run, and the verdict that a run waits for."""
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -13,6 +14,7 @@ from agent.config import AppConfig, parse
 from agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
 from agent.jobs import JobFailedError, ProgressCallback
 from agent.learning import configuration_of
+from agent.warmstart import job
 from agent.warmstart.journal import Journal, Step
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.log import Store
@@ -79,6 +81,11 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
     with Journal(store, run, lambda _: None, lambda: next(times), heartbeat_s=0.005) as journal:
         until(lambda: found(store, run).alive_at >= 203.0)
         journal.ends(runs.State.HELD)
+
+
+def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
+    renewals = inspect.signature(Journal).parameters["heartbeat_s"].default
+    assert (renewals, job.HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
 
 
 def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None:

@@ -161,20 +161,70 @@ def test_what_was_judged_is_not_new_until_something_changes(world: World) -> Non
     (same,) = lots_of(world.gathering(asked(world), before))
     assert not same.new
     other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    other_corpus = {"name": "other", "source": str(world.folder / "other.jsonl")}
+    (world.folder / "other.jsonl").write_text('{"id": "p", "text": "A lake."}\n')
     changes: list[dict[str, Any]] = [
         {"arms": other_arms},
         {"llm": {"engine": "scripted", "default": "no"}},
+        {"llms": {"more": {"engine": "scripted"}}},
+        {"prompts": {"brief": {"with_passages": "{passages}", "without_passages": "x"}}},
         {"answering": {"passages": 2}},
+        {"answering": {"max_tokens": 7}},
         {"backbones": {"tiny": {"model": "hashing:8"}}},
+        {"corpus": other_corpus},
+        {"warm_start": {"sources": asked(world), "portfolio": {"measure": "f1"}}},
     ]
-    for change in changes:
-        (lot,) = lots_of(world.gathering(asked(world), before, **change))
-        assert (lot.new, lot.path) != (same.new, same.path), change
-    (lot,) = lots_of(world.gathering(asked(world, form="reasoning"), before))
-    assert lot.new
+    found = [(change, lots_of(world.gathering(asked(world), before, **change))) for change in changes]
+    fields: list[dict[str, Any]] = [
+        {"form": "reasoning"}, {"measure": "R@4"}, {"limit": 4}, {"metrics": {"right": "f1"}},
+    ]  # fmt: skip
+    found += [(change, lots_of(world.gathering(asked(world, **change), before))) for change in fields]
     exam(world.folder / "exam.jsonl", 6)
-    (lot,) = lots_of(world.gathering(asked(world), before))
-    assert lot.new
+    found.append(({"file": "other"}, lots_of(world.gathering(asked(world), before))))
+    for change, (lot,) in found:
+        assert lot.new, change
+        assert lot.path != same.path, change
+    assert len({lot.path for _, (lot,) in found}) == len(found) == 14
+
+
+OUTCOMES = {"kind": "outcomes", "path": "labels", "metrics": {"right": "em"}}
+MADE = {"kind": "synthetic", "questions": 20}
+USERS = {"kind": "feedback"}
+
+
+@pytest.mark.parametrize(
+    ("source", "others"),
+    [
+        (OUTCOMES, [{"path": "more"}, {"metrics": {"right": "f1"}}]),
+        (
+            MADE,
+            [{"questions": 21}, {"seed": 1}, {"measure": "RR@4"}, {"balanced": False}, {"with_model": True}],
+        ),
+        (USERS, [{"measure": "right"}]),
+    ],
+    ids=lambda one: one["kind"] if isinstance(one, dict) else "",
+)
+def test_labels_of_another_source_are_new(
+    world: World, source: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    for name in ("labels", "more"):
+        (world.folder / name).write_text(f"outcomes of {name}")
+
+    def lot_of(**change: Any) -> Lot:
+        fields = {**source, **change}
+        if "path" in fields:
+            fields["path"] = str(world.folder / fields["path"])
+        (lot,) = lots_of(world.gathering({"one": fields}, *before))
+        return lot
+
+    before: list[Run] = []
+    before.append(judged([lot_of()]))
+    assert not lot_of().new
+    assert [lot_of(**change).new for change in others] == [True] * len(others)
+    digests = [lot_of(**change).digest for change in others]
+    assert len(set(digests)) == len(others)
 
 
 def test_passages_are_scored_where_a_measure_of_them_is_named(world: World) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.config import warm_start
-from agent.warmstart.schedule import RETRY_S, Planned, next_run, planned
+from agent.warmstart.schedule import Planned, next_run, planned
 from feedback.drift import Alarm, Alarms
 from feedback.log import Store
 from feedback.registry import Run, runs
@@ -116,11 +116,11 @@ def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated()
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
     failed = run(runs.State.FAILED, started_at=2001.0)
     assert planned(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
-        2001.0 + RETRY_S, runs.Trigger.ALARM
+        2001.0 + 3600.0, runs.Trigger.ALARM
     )
     died = run(runs.State.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
     assert planned(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
-        2001.0 + RETRY_S, runs.Trigger.ALARM
+        2001.0 + 3600.0, runs.Trigger.ALARM
     )
 
 
@@ -138,7 +138,7 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
     done("theirs", 5, runs.State.HELD)
     assert due(5) == Planned(50.0, runs.Trigger.ALARM)
     done(OURS, 5, runs.State.FAILED)
-    assert due(5) == Planned(100.0 + RETRY_S, runs.Trigger.ALARM)
+    assert due(5) == Planned(100.0 + 3600.0, runs.Trigger.ALARM)
     done(OURS, 5, runs.State.HELD)
     assert due(5) is None, "held, it stays open"
     assert due(9) == Planned(50.0, runs.Trigger.ALARM), "a later one starts another"

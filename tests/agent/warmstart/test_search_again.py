@@ -74,7 +74,10 @@ def quietly(*_: object) -> None:
     """Hear of progress, and say nothing."""
 
 
-async def test_the_scores_are_those_that_a_replica_logs(config: AppConfig, store: Store) -> None:
+async def test_the_scores_are_those_that_a_replica_logs(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.warmstart.search_again.BATCH", 4)
     assert config.router is not None
     made = await decided(config, store, QUESTIONS)
     digest = keep_router(store, config.router.path, 0.0)

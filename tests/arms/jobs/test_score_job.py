@@ -78,7 +78,10 @@ def test_where_a_backbone_serves_does_not_change_a_job(corpus: Corpus, tmp_path:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_matrix_is_that_of_every_arm_searched_by_itself(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_job, "TIMED_AT_ONCE", 3)
     names = ["none", "away", "bm25", "dense", "hnsw", "rrf", "drawn"]
     every = {**SPECS, "away": ArmSpec(kind=f"{HERE}:Away")}
     specs = {name: every[name] for name in names}
@@ -104,7 +107,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(corpus: Corpus, tmp_
     assert report.unknown == {**dict.fromkeys(specs, 0), "drawn": 1, "away": 5}
     assert report.problems == {"away": "question 'q1': it is away", "drawn": "question 'q3': no foxes"}
     assert ("scoring questions", 0, 5) in told
-    assert told[-2:] == [("scoring questions", 5, 5), ("timing arms", 7, 7)]
+    assert told[-4:] == [("scoring questions", 5, 5), *(("timing arms", n, 7) for n in (3, 6, 7))]
     assert {path.name for path in tmp_path.iterdir()} == {"indexes", "scores"}
 
     # a second time there is nothing to do; another job is refused
