@@ -1,6 +1,6 @@
 """The client: what it sends, how it waits, and what it makes of failures."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -122,8 +122,11 @@ async def test_a_connection_lost_in_the_middle_is_tried_again(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
+        (500, AnswerFailedError),
         (502, AnswerFailedError),
         (504, AnswerFailedError),
+        (599, AnswerFailedError),
+        (499, ClientError),
         (408, AnswerFailedError),
         (400, ClientError),
         (401, ClientError),
@@ -181,6 +184,18 @@ async def test_refused_feedback_is_named() -> None:
     client = a_client(lambda _: httpx.Response(202, json={"items": items}))
     with pytest.raises(ClientError, match=r"feedback em of d1 was refused, invalid_value: 2 is above 1"):
         await client.feedback("d1", {"em": 2.0})
+    items.insert(0, {"status": "accepted", "log_seq": 7})  # type: ignore[dict-item]
+    with pytest.raises(ClientError, match=r"feedback em of d1 was refused, invalid_value") as raised:
+        await client.feedback("d1", {"right": True, "em": 2.0})
+    assert raised.value.code == "invalid_value"
+
+
+async def test_feedback_is_learned_once_the_largest_position_is() -> None:
+    items = [{"status": "accepted", "log_seq": 8}, {"status": "duplicate", "log_seq": 2}]
+    receipts = await a_client(lambda _: httpx.Response(202, json={"items": items})).feedback(
+        "d1", em=1.0, right=True
+    )
+    assert receipts.log_seq == 8
 
 
 def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
@@ -191,6 +206,78 @@ def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
     soon = datetime.now(UTC) + timedelta(seconds=30)
     assert 20.0 < retry_after_s(format_datetime(soon, usegmt=True), default=0.4) <= 30.0
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT", default=0.4) == 0.0
+    assert retry_after_s("Wed, 21 Oct 2015 07:28:00 -0000", default=0.4) == 0.4, "of no time zone"
+
+
+def test_a_response_has_two_minutes_and_a_connection_ten_seconds_unless_said_otherwise() -> None:
+    waits: list[dict[str, float]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits.append(request.extensions["timeout"])
+        return httpx.Response(200, json={})
+
+    a_blocking_client(answer).request("GET", "/health")
+    a_blocking_client(answer).request("GET", "/health", timeout_s=3600.0)
+    a_blocking_client(answer, timeout_s=3.0).request("GET", "/health")
+    assert [(one["connect"], one["read"], one["write"]) for one in waits] == [
+        (10.0, 120.0, 120.0),
+        (3600.0, 3600.0, 3600.0),
+        (3.0, 3.0, 3.0),
+    ]
+
+
+def test_arguments_win_over_the_environment_and_that_over_the_address_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append(request.headers.get("authorization"))
+        return httpx.Response(200, json={})
+
+    monkeypatch.delenv("ARMWISE_URL", raising=False)
+    monkeypatch.delenv("ARMWISE_API_KEY", raising=False)
+    a_blocking_client(answer).request("GET", "/health")
+    assert Client().url == "http://127.0.0.1:8000"
+    monkeypatch.setenv("ARMWISE_URL", "http://elsewhere/")
+    monkeypatch.setenv("ARMWISE_API_KEY", "of-environment")
+    a_blocking_client(answer, key="given").request("GET", "/health")
+    assert (Client().url, Client("http://given").url) == ("http://elsewhere", "http://given")
+    assert shown == [None, "Bearer given"]
+
+
+async def test_a_point_an_arm_and_an_id_go_where_the_service_looks_for_them() -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = orjson.loads(request.content) if request.content else None
+        asked.append((request.url.raw_path.decode(), body and body["model"]))
+        found = {"verified": True, "max_difference": 0.0}
+        return httpx.Response(200, json=FOUND if body else found)
+
+    client = a_client(answer)
+    await client.retrieve("Who?", point="news")
+    await client.retrieve("Who?", point="news", arm="bm25")
+    assert (await client.verify("a/b?c")).why == []
+    assert asked == [
+        ("/v1/retrieve", "point/news/auto"),
+        ("/v1/retrieve", "point/news/arm/bm25"),
+        ("/v1/decisions/a%2Fb%3Fc/verify", None),
+    ]
+
+
+def test_a_connection_that_was_never_made_is_tried_again_also_for_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    replies = [
+        httpx.Response(200, json={}),
+        httpx.ConnectError("refused"),
+        httpx.Response(200, json={"a": 1}),
+    ]
+    client = a_blocking_client(answering(replies))
+    client.request("GET", "/health")
+    assert client.request("POST", "/v1/keys", {"name": "x"}) == {"a": 1}
 
 
 async def test_a_version_is_chosen_and_a_decision_verified() -> None:
@@ -313,6 +400,58 @@ def test_a_stream_that_breaks_off_names_the_decision() -> None:
     with pytest.raises(AnswerFailedError, match="llm_failed: out of memory") as failure:
         list(stream)
     assert failure.value.decision_id == "d1"
+
+
+class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that is lost after its first part; says whether it was closed."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self._parts, self.closed = parts, False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        raise httpx.ReadError("reset")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_stream_that_is_lost_is_a_failed_answer_and_its_connection_is_closed() -> None:
+    body = Body(lines(BEGIN, word("Ada")))
+    stream = a_blocking_client(lambda _: httpx.Response(200, stream=body)).stream("Who?")
+    with pytest.raises(AnswerFailedError, match=r"the stream was lost: .*reset"):
+        list(stream)
+    assert body.closed
+    body = Body(lines(BEGIN, word("Ada")))
+    awaited = a_client(lambda _: httpx.Response(200, stream=body)).stream("Who?")
+    with pytest.raises(AnswerFailedError, match=r"the stream was lost: .*reset"):
+        [_ async for _ in awaited]
+    assert body.closed
+
+
+def test_a_stream_that_its_reader_leaves_closes_its_connection() -> None:
+    body = Body(lines(BEGIN, word("Ada"), word(" Lovelace")))
+    stream = a_blocking_client(lambda _: httpx.Response(200, stream=body)).stream("Who?")
+    assert next(iter(stream)) == "Ada"
+    assert not body.closed
+    del stream
+    assert body.closed
+
+
+def test_a_stream_of_a_service_that_stays_busy_is_given_up() -> None:
+    error = {"error": {"code": "overloaded", "message": "full"}}
+    busy = iter([httpx.Response(503, headers={"retry-after": "0"}, json=error) for _ in range(4)])
+    client = a_blocking_client(lambda _: next(busy), attempts=3)
+    with pytest.raises(ClientError, match=r"failed 3 times, the last time with: .* 503, overloaded: full"):
+        list(client.stream("Who?"))
+    assert client.retries == 2
 
 
 def test_an_error_says_what_to_do_and_has_its_parts() -> None:

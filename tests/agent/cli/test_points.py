@@ -1,8 +1,10 @@
 """Verbs at a decision point: what they ask of the service, and which log they read."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -34,6 +36,116 @@ def test_a_verb_of_a_running_service_names_the_point(monkeypatch: pytest.MonkeyP
     operate.request("GET", "http://x", "/v1/policy", None, point="cheap")
     operate.request("GET", "http://x", "/v1/policy", None)
     assert asked == ["/v1/policy?point=cheap", "/v1/policy"]
+
+
+ARM = {"name": "none", "kind": "none", "params": {}, "enabled": True}
+SERVING = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+REPLY = {
+    "kind": "uniform",
+    "params": {},
+    "floor": 0.1,
+    "version": 7,
+    "digest": "a",
+    "log_seq": 1,
+    "examples_seq": 1,
+    "applied_seq": 1,
+    "serving": SERVING,
+    "newest": {"version": 7},
+    "promotion": None,
+    "canary": None,
+    "apprentice": None,
+    "arms": [ARM],
+    "parts": {},
+    "mode": "explore",
+    "policy_version": 7,
+    "logged": {},
+    "recomputed": {},
+    "why": [],
+    "verified": True,
+    "draw": {"arm": "none"},
+}
+"""What every verb below can read."""
+
+
+@pytest.mark.parametrize(
+    ("words", "requests"),
+    [
+        ("status", [("/v1/policy", 30.0), ("/v1/arms", 30.0)]),
+        ("apply {portfolio}", [("/v1/arms", 30.0), ("/v1/arms", 3600.0)]),
+        ("promote 7 --reason better", [("/v1/policies/7/promote", 3600.0)]),
+        ("rollback 7 --reason worse", [("/v1/policies/7/rollback", 3600.0)]),
+        ("canary 7 --reason new --share 0.1", [("/v1/policies/7/canary", 3600.0)]),
+    ],
+)
+def test_every_request_of_a_verb_names_the_point_and_waits_as_long_as_the_service_may_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, requests: list[tuple[str, float]]
+) -> None:
+    made = list[tuple[str, float]]()
+
+    def request(_client: Client, _method: str, path: str, _body: object, timeout_s: float) -> dict[str, Any]:
+        made.append((path, timeout_s))
+        return REPLY
+
+    monkeypatch.setattr(Client, "request", request)
+    portfolio = tmp_path / "portfolio.yaml"
+    portfolio.write_text("arms: {none: {kind: none}}")
+    command = words.format(portfolio=portfolio).split()
+    said(run(*command, "--point", "cheap", "--url", "http://x"), 0)
+    assert made == [(f"{path}?point=cheap", timeout_s) for path, timeout_s in requests]
+
+
+def test_a_decision_is_recomputed_wherever_its_id_leads_and_with_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[tuple[str, float]]()
+
+    def request(_client: Client, _method: str, path: str, _body: object, timeout_s: float) -> dict[str, Any]:
+        made.append((path, timeout_s))
+        return REPLY
+
+    monkeypatch.setattr(Client, "request", request)
+    said(run("verify", "a/b", "--url", "http://x"), 0)
+    assert made == [("/v1/decisions/a%2Fb/verify", 3600.0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "attempts", "read_s"),
+    [
+        ("ask why", 3, 600.0),
+        ("feedback d-1 thumb=1", 1, 120.0),
+        ("status", 1, 30.0),
+        ("promote 7 --reason better", 1, 3600.0),
+    ],
+)
+def test_a_busy_service_is_asked_again_by_ask_alone(
+    monkeypatch: pytest.MonkeyPatch, words: str, attempts: int, read_s: float
+) -> None:
+    sent = list[httpx.Request]()
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        error = {"code": "overloaded", "message": "too many"}
+        return httpx.Response(503, json={"error": error}, request=request)
+
+    real = httpx.Client
+    monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(busy)))
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    assert "overloaded: too many" in said(run(*words.split(), "--url", "http://x"), 1)
+    assert [one.extensions["timeout"]["read"] for one in sent] == [read_s] * attempts
+
+
+def test_a_question_is_asked_at_the_point_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Any]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content)["model"])
+        return httpx.Response(400, json={"error": {"code": "unknown_arm", "message": "no"}})
+
+    real = httpx.Client
+    monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(answer)))
+    for more in ([], ["--point", "cheap"], ["--point", "cheap", "--arm", "none"]):
+        said(run("ask", "why", *more, "--url", "http://x"), 1)
+    assert asked == ["auto", "point/cheap/auto", "point/cheap/arm/none"]
 
 
 def test_a_verb_on_the_log_reads_that_of_the_point(config: Path, tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ import logging
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +16,11 @@ from agent.config import AppConfig, parse
 from agent.evaluation import Evaluations
 from agent.evaluation.job import Evaluate
 from agent.hosts import JobsHost
+from agent.jobs import runner
 from agent.jobs.runner import JobFailedError, Jobs, ProgressCallback
 from agent.learning import configuration_of
-from feedback.errors import LogUnavailableError
+from feedback.clock import SteadyClock
+from feedback.errors import ClockError, LogUnavailableError
 from feedback.log import Store
 from feedback.registry import Evaluation, evaluations
 from tests.agent.fakes import CONFIG
@@ -214,7 +219,7 @@ class Scripted:
 
 def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
     task = Scripted(True, True, True)
-    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
     assert task.done.wait(30)
     jobs.check()
     jobs.stop()
@@ -233,7 +238,8 @@ def test_tasks_do_not_wait_for_each_other() -> None:
 def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.jobs.runner.MAX_PAUSE_S", 0.004)
+    assert runner.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
+    monkeypatch.setattr(runner, "MAX_PAUSE_S", 0.004)
     task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
     jobs = Jobs([lambda: task], 0.001, lambda: NOW)
     assert task.done.wait(30)
@@ -327,3 +333,42 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
     assert found(store, 1).worker == f"{socket.gethostname()}:{os.getpid()}"
     with pytest.raises(RuntimeError, match="has ended"):
         host.check_health()
+
+
+def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {"every": "PT1H", "sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
+    polled = Counter[tuple[str, str]]()
+    often = threading.Event()
+    tasks = {("Evaluations", f"log{point}.db") for point in ("", ".cheap", ".plain")}
+    tasks.add(("WarmStarts", "log.cheap.db"))
+
+    class Polled:
+        def __init__(self, kind: str, store: Store) -> None:
+            self._name = kind, Path(str(store.engine.url.database)).name
+
+        def due(self, now: float) -> bool:
+            del now
+            polled[self._name] += 1
+            if min(polled[task] for task in tasks) > 1:
+                often.set()
+            return False
+
+    for kind in ("Evaluations", "WarmStarts"):
+        make = partial(lambda kind, store, *_, **__: Polled(kind, store), kind)
+        monkeypatch.setattr(f"agent.hosts.jobs.{kind}", make)
+    points = {"cheap": {"warm_start": spec}, "plain": {}}
+    settings = {"points": points, "learning": {"poll_s": 0.01}}
+    host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
+    assert often.wait(30)
+    host.check_health()
+
+    def jumped(_clock: SteadyClock) -> None:
+        raise ClockError("the clock jumped")
+
+    monkeypatch.setattr(SteadyClock, "check", jumped)
+    with pytest.raises(ClockError):
+        host.check_health()
+    host.__del__()
+    assert set(polled) == tasks

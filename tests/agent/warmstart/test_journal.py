@@ -88,7 +88,17 @@ def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
     assert (renewals, job.HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
 
 
-def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("too many"), "enter: ValueError: too many"),
+        (KeyboardInterrupt(), "enter: KeyboardInterrupt"),
+    ],
+    ids=["failed", "interrupted"],
+)
+def test_what_a_failed_step_found_is_kept_with_the_failure(
+    store: Store, error: BaseException, message: str
+) -> None:
     run = begun(store)
 
     def enter(journal: Journal) -> None:
@@ -96,12 +106,12 @@ def test_what_a_failed_step_found_is_kept_with_the_failure(store: Store) -> None
             pass
         with journal.step("enter") as step:
             step.found["exam"] = 12
-            raise ValueError("too many")
+            raise error
 
-    with pytest.raises(ValueError, match="too many"):
+    with pytest.raises(type(error)):
         within(store, run, enter)
     read = found(store, run)
-    assert (read.status, read.error) == (runs.State.FAILED, "enter: ValueError: too many")
+    assert (read.status, read.error) == (runs.State.FAILED, message)
     assert read.steps[1]["found"] == {"exam": 12}
 
 
