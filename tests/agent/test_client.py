@@ -149,6 +149,9 @@ async def test_a_reply_of_another_shape_is_named() -> None:
     html = a_client(lambda _: httpx.Response(404, text="<h1>Not found</h1>"))
     with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found"):
         await html.policy()
+    long = a_client(lambda _: httpx.Response(404, text="x" * 201))
+    with pytest.raises(ClientError, match=r"gave 404, x{200}$"):
+        await long.policy()
 
 
 async def test_fields_of_the_reward_that_are_not_known_are_left_out() -> None:
@@ -309,6 +312,7 @@ async def test_a_question_sent_again_has_the_same_key_and_another_one_its_own() 
 
     def answer(request: httpx.Request) -> httpx.Response:
         keys.append(request.headers["idempotency-key"])
+        assert orjson.loads(request.content)["agent"] == {}, "a header has it"
         return BUSY if len(keys) == 1 else httpx.Response(200, json=FOUND)
 
     client = a_client(answer)

@@ -98,7 +98,13 @@ def test_where_a_remote_arm_sends_questions_is_looked_at(url: str, expected: str
     assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
 
 
-@pytest.mark.parametrize(("mode", "begins"), [(0o700, None), (0o755, "note"), (0o777, "problem")])
+@pytest.mark.parametrize(
+    ("mode", "begins"),
+    [
+        *((0o700, None), (0o755, "note"), (0o740, "note"), (0o701, "note")),
+        *((0o777, "problem"), (0o720, "problem"), (0o702, "problem")),
+    ],
+)
 def test_a_home_that_others_can_read_or_change_is_found(
     tmp_path: Path, mode: int, begins: str | None
 ) -> None:

@@ -313,6 +313,8 @@ def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name
         ({"since": 20260201.5}, "is no date such as 2026-05-01"),
         ({"versions": (0, 3)}, "the first is at least 1"),
         ({"versions": (5, 3)}, "not above the last"),
+        ({"versions": (1, 10_001)}, "versions 1 to 10001: at most 10,000; select a window instead"),
+        ({"candidates": [f"fixed:{n:01994}" for n in range(10)]}, "at most 20,000 were expected, together"),
         ({"cost_weight": -1.0}, "greater than or equal to 0"),
         ({"cost": {"stepz": 1.0}}, "steps"),
         ({"cost": {"steps": float("inf")}}, "finite"),
@@ -325,6 +327,19 @@ def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name
 def test_a_request_that_makes_no_sense_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         EvaluationRequest(**asked)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"versions": (1, 10_000)},
+        {"candidates": [f"fixed:{n:01994}" for n in range(9)] + [f"fixed:{9:01988}"]},
+        {"candidates": [f"fixed:{n}" for n in range(100)]},
+    ],
+    ids=["versions", "characters", "candidates"],
+)
+def test_a_request_of_the_largest_size_is_taken(asked: dict[str, Any]) -> None:
+    EvaluationRequest.model_validate(asked)
 
 
 def test_a_fixed_arm_is_evaluated_where_it_could_have_been_drawn(config: AppConfig, store: Store) -> None:

@@ -89,6 +89,13 @@ def test_turns_are_put_in_the_order_of_asking() -> None:
     assert summary_of(turns[::-1], truth) == summary_of(turns, truth)
 
 
+def test_levels_and_shares_are_of_thirds() -> None:
+    served = ["bm25"] * 2 + ["dense"] * 2 + ["bm25", "dense"]
+    summary = summary_of([a_turn(n, arm, float(n)) for n, arm in enumerate(served)], {})
+    assert summary.shares == {"bm25": (1.0, 0.5), "dense": (0.0, 0.5)}
+    assert (summary.reward["policy"].overall, summary.reward["policy"].last_third) == (2.5, 4.5)
+
+
 def test_shares_groups_speed_and_versions_are_counted() -> None:
     summary = summary_of(*a_run())
     assert summary.shares == {"bm25": (1.0, 0.0), "dense": (0.0, 1.0)}

@@ -432,6 +432,27 @@ def test_what_changes_outcomes_changes_the_identity(
     assert job.identity() == replace(job, at_once=9).identity()
 
 
+def test_how_an_arm_writes_its_answers_changes_the_identity_field_by_field(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    small, large = (catalog.ScriptedSpec(engine="scripted", default=name) for name in ("small", "large"))
+    templates = {"brief": prompts.Template("Brief. {passages}", "Brief.")}
+    plain = make_job(corpus, tmp_path, llm=small, llms={"large": large}, templates=templates, arms=("bm25",))
+
+    def identity(job: LabelJob, **answering: Any) -> str:
+        spec = ArmSpec(kind="bm25", answering=WritingSpec(**answering))
+        return repr(replace(job, specs={"bm25": spec}).identity())
+
+    fields: list[dict[str, Any]] = [
+        *({"llm": "large"}, {"prompt": "brief"}, {"prompt": "reasoning"}, {"passages": 1}),
+        *({"word_budget": 19}, {"max_tokens": 9}, {"temperature": 0.5}, {"top_p": 0.5}, {"reasoning": "low"}),
+    ]
+    assert {name for one in fields for name in one} == set(WritingSpec.model_fields)
+    assert len({identity(plain), *(identity(plain, **one) for one in fields)}) == len(fields) + 1
+    other = {"brief": prompts.Template("Be brief. {passages}", "Brief.")}
+    assert identity(plain, prompt="brief") != identity(replace(plain, templates=other), prompt="brief")
+
+
 def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def identity() -> dict[str, str]:
         fields = {"of_answers": (by_claims("tiny"),), "of_passages": (by_judge(9),)}
