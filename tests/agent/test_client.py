@@ -273,7 +273,7 @@ def test_a_connection_that_was_never_made_is_tried_again_also_for_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
-    replies = [
+    replies: list[httpx.Response | Exception] = [
         httpx.Response(200, json={}),
         httpx.ConnectError("refused"),
         httpx.Response(200, json={"a": 1}),

@@ -193,13 +193,17 @@ def test_a_failure_to_write_leaves_earlier_results_and_no_folder_that_was_not_th
 
     def full(path: Path, content: bytes) -> int:
         if path.suffix == ".yaml":
-            raise OSError("no space left on device")
+            raise error
         return write_bytes(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
+    error: BaseException = OSError("no space left on device")
     for name in ("out", "new/deeper", "empty"):
         with pytest.raises(OSError, match="no space left"):
             choose(tmp_path, scores, k=2, output=tmp_path / name)
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        choose(tmp_path, scores, k=2, output=tmp_path / "interrupted")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "out", "scores"]
     assert list((tmp_path / "empty").iterdir()) == []

@@ -14,8 +14,7 @@ from agent.config import AppConfig, parse
 from agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
 from agent.jobs import JobFailedError, ProgressCallback
 from agent.learning import configuration_of
-from agent.warmstart import job
-from agent.warmstart.journal import Journal, Step
+from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.log import Store
 from feedback.registry import Run, evaluations, runs
@@ -85,7 +84,7 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
 
 def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
     renewals = inspect.signature(Journal).parameters["heartbeat_s"].default
-    assert (renewals, job.HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
+    assert (renewals, HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
 
 
 @pytest.mark.parametrize(
