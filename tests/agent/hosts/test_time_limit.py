@@ -60,6 +60,19 @@ async def test_what_has_begun_is_not_cut() -> None:
         assert (await client.get("/v1/export")).content == b"whole"
 
 
+async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+    for _ in range(3):  # a deadline that has passed would end it here
+        await asyncio.sleep(0)
+    await streams(scope, receive, send)
+
+
+@pytest.mark.parametrize("header", ["0", "-1", "nan", "inf", "soon"])
+async def test_a_header_that_is_no_time_out_cuts_nothing(header: str) -> None:
+    async with behind(waits, LIMIT_S) as client:
+        response = await client.get("/v1/export", headers={HEADER.decode(): header})
+    assert (response.status_code, response.content) == (200, b"whole")
+
+
 @pytest.mark.parametrize("header", ["0", "-1", "nan", "inf", "soon"])
 async def test_a_header_that_is_no_time_out_is_left_to_the_application(service: Service, header: str) -> None:
     async with behind(service.app, LIMIT_S) as client:
