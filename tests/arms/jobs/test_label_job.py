@@ -443,11 +443,18 @@ def test_how_an_arm_writes_its_answers_changes_the_identity_field_by_field(
         spec = ArmSpec(kind="bm25", answering=WritingSpec(**answering))
         return repr(replace(job, specs={"bm25": spec}).identity())
 
-    fields: list[dict[str, Any]] = [
-        *({"llm": "large"}, {"prompt": "brief"}, {"prompt": "reasoning"}, {"passages": 1}),
-        *({"word_budget": 19}, {"max_tokens": 9}, {"temperature": 0.5}, {"top_p": 0.5}, {"reasoning": "low"}),
-    ]
-    assert {name for one in fields for name in one} == set(WritingSpec.model_fields)
+    values: dict[str, tuple[Any, Any]] = {
+        "llm": ("large", "default"),
+        "prompt": ("brief", "reasoning"),
+        "passages": (1, 2),
+        "word_budget": (19, 20),
+        "max_tokens": (9, 10),
+        "temperature": (0.5, 0.6),
+        "top_p": (0.5, 0.6),
+        "reasoning": ("low", "high"),
+    }
+    fields: list[dict[str, Any]] = [{name: one} for name, both in values.items() for one in both]
+    assert values.keys() == WritingSpec.model_fields.keys()
     assert len({identity(plain), *(identity(plain, **one) for one in fields)}) == len(fields) + 1
     other = {"brief": prompts.Template("Be brief. {passages}", "Brief.")}
     assert identity(plain, prompt="brief") != identity(replace(plain, templates=other), prompt="brief")
