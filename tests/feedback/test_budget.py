@@ -1,15 +1,13 @@
 """A budget holds the mean cost at its ceiling, for any way in which a policy answers to its price."""
 
 import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from feedback.budget import RANGE, Budget, Pacer, Price
+from feedback.budget import Budget, Pacer, Price
 from feedback.events import Cost
 
 ARMS = ("none", "bm25", "graph", "multi")
@@ -63,11 +61,76 @@ def test_without_a_price_the_same_requests_cost_far_more() -> None:
     assert STEPS[drawn].mean() > 4.5
 
 
-def test_a_ceiling_that_is_never_reached_has_the_smallest_price() -> None:
+@pytest.mark.parametrize(
+    ("spent", "price", "debt"), [(1.0, 0.001, -2 * 200 * 8.0), (1e9, 1000.0, 2 * 200 * 8.0)]
+)
+def test_the_price_and_the_debt_stay_between_ends_that_are_stated_in_ceilings(
+    spent: float, price: float, debt: float
+) -> None:
     pacer = Pacer(Budget(steps_per_request=8.0))
     for _ in range(1000):
-        pacer.note("bm25", 1.0)
-    assert pacer.price == RANGE[0] / 8.0
+        pacer.note("bm25", spent)
+    assert (pacer.price, pacer.debt) == (price / 8.0, debt)
+
+
+@pytest.mark.parametrize(
+    ("debt", "spent", "price"),
+    [
+        (0.0, 2.0, 0.1),
+        (0.0, 4.0, 0.1 * math.exp(4 / 20)),
+        (0.0, 1e6, 0.1 * math.exp(4.0)),
+        (10.0, 2.0, 0.1 * math.exp(4 / 20 * 0.25)),
+        (40.0, 2.0, 0.1 * math.exp(4 / 20 * 0.5)),
+        (-40.0, 2.0, 0.1 * math.exp(-4 / 20 * 0.5)),
+    ],
+    ids=["at the ceiling", "twice", "far above", "a debt", "a large debt", "a large saving"],
+)
+def test_the_first_step_follows_the_cost_and_pays_back_at_most_half_of_the_ceiling(
+    debt: float, spent: float, price: float
+) -> None:
+    pacer = Pacer(Budget(steps_per_request=2.0, window=20), debt=debt)
+    pacer.note("bm25", spent)
+    assert pacer.price * 2.0 == pytest.approx(price)
+
+
+def test_the_same_requests_have_the_same_price_in_any_unit_of_cost() -> None:
+    rng = np.random.default_rng(4)
+    dollars, cents = Pacer(Budget(usd_per_request=0.02)), Pacer(Budget(usd_per_request=2.0))
+    most = 0.0
+    for spent in 0.03 * rng.gamma(1.0, size=1500):
+        dollars.note("bm25", spent)
+        cents.note("bm25", 100 * spent)
+        assert cents.price * 100 == pytest.approx(dollars.price)
+        assert cents.debt == pytest.approx(100 * dollars.debt)
+        most = max(most, dollars.debt)
+    assert most == 2 * 200 * 0.02, "it has come to its end"
+
+
+def test_a_replay_is_charged_what_its_distribution_pays_and_costs_of_arms_are_those_of_the_log() -> None:
+    pacer, other = Pacer(Budget(steps_per_request=2.0)), Pacer(Budget(steps_per_request=2.0))
+    pacer.note("bm25", 6.0, paid=1.0)
+    other.note("bm25", 1.0)
+    assert (pacer.price, pacer.debt) == (other.price, other.debt) == (other.price, -1.0)
+    assert pacer.costs(["bm25"]) == (6.0,)
+
+
+def test_the_cost_of_an_arm_is_averaged_over_a_window() -> None:
+    pacer = Pacer(Budget(steps_per_request=2.0, window=20))
+    for spent in (*[1.0] * 30, 21.0):
+        pacer.note("bm25", spent)
+    assert pacer.arms == {"bm25": (20, 2.0)}
+
+
+def test_budgets_that_differ_in_anything_have_names_of_their_own() -> None:
+    budgets = [
+        {},
+        {"window": 201},
+        {"usd_per_request": 0.021},
+        {"usd_per_request": None, "steps_per_request": 0.02},
+    ]
+    names = [Budget.model_validate({"usd_per_request": 0.02, **changed}).name for changed in budgets]
+    assert len(set(names)) == len(names) == 4
+    assert names[0] == "usd 0.02/200", "which prices in the log are found by"
 
 
 def test_the_ceiling_holds_again_after_the_costs_of_all_arms_have_doubled() -> None:
@@ -82,26 +145,25 @@ def test_the_ceiling_holds_again_after_the_costs_of_all_arms_have_doubled() -> N
 
 
 @given(
-    costs=st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0.0, 1e9)), max_size=60),
-    seen=st.integers(0, 60),
+    before=st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0.0, 1e9)), min_size=1, max_size=30),
+    after=st.lists(st.tuples(st.sampled_from(ARMS), st.floats(0.0, 1e9)), min_size=1, max_size=30),
 )
 def test_the_price_stays_in_its_range_and_continues_exactly_from_a_published_one(
-    costs: list[tuple[str, float]], seen: int
+    before: list[tuple[str, float]], after: list[tuple[str, float]]
 ) -> None:
     budget = Budget(usd_per_request=0.01)
-    whole, published = Pacer(budget), Price(budget.name, 0, 0.0, 0.0, {}, 1, 0.0)
-    for number, (arm, spent) in enumerate(costs):
+    whole = Pacer(budget)
+    for arm, spent in before:
         whole.note(arm, spent)
-        assert RANGE[0] <= whole.price * 0.01 <= RANGE[1] * (1 + 1e-9)
-        assert math.isfinite(whole.debt)
-        if number == seen:
-            state = {"price": whole.price, "debt": whole.debt, "arms": dict(whole.arms)}
-            published = replace(published, **state)  # type: ignore[arg-type]
-            again = published.pacer(budget)
-            for later in costs[number + 1 :]:
-                again.note(*later)
-        if number == len(costs) - 1 and seen <= number:
-            assert again == whole
+    published = Price(budget.name, 0, whole.price, whole.debt, dict(whole.arms), 1, 0.0)
+    again = published.pacer(budget)
+    for arm, spent in after:
+        whole.note(arm, spent)
+        again.note(arm, spent)
+        assert 1e-3 <= whole.price * 0.01 <= 1e3 * (1 + 1e-9)
+        assert abs(whole.debt) <= 2 * 200 * 0.01
+    assert again == whole
+    assert published.costs(ARMS) == tuple(published.arms.get(arm, (0, 0.0))[1] for arm in ARMS)
 
 
 def test_an_arm_that_was_never_drawn_is_expected_to_cost_nothing() -> None:

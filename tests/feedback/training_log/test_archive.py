@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,10 @@ def test_a_crash_at_any_point_loses_nothing(
             (archive, archive, archive.archived), ("_put", "_refer", "read_file"), places, strict=True
         ):
             patch.setattr(module, name, sabotaged(place))
-        with suppress(CrashError):
+        with pytest.raises(
+            CrashError
+        ):  # two files: written and read back, the manifest, and four pieces of rows
             list(archive.archive(store, str(tmp_path / "old"), store.log_seq(), 20))
-    assert steps > survived or survived >= 14
     assert everything(store) == before
     list(archive.archive(store, str(tmp_path / "old"), store.log_seq()))
     assert all(moved(store))
