@@ -1,6 +1,7 @@
 """A budget holds the mean cost at its ceiling, for any way in which a policy answers to its price."""
 
 import math
+
 import numpy as np
 import pytest
 from hypothesis import given

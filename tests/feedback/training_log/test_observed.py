@@ -161,7 +161,8 @@ def test_the_newest_grades_are_listed_with_the_feedback_that_they_predict(store:
         Graded("b", 0.75, None),
         Graded("b", 0.5, 0.75),
         Graded("b", 0.25, 0.25),
-    ] + [Graded("b", 0.0, None)]
+        Graded("b", 0.0, None),
+    ]
     assert graded(store, rule, 2) == [Graded("b", 0.75, None), Graded("b", 0.5, 0.75)]
 
 

@@ -1,0 +1,93 @@
+"""What keys have used: summed by key and period, and reserved by replicas that never hold more than is left."""
+
+import pytest
+
+from feedback.log import Store
+from feedback.registry.usage import DAY, MINUTE, MONTH, Amount, Grant, Reserve, Usage, period, spend
+
+NOON = 1_700_000_000.0
+"""2023-11-14 22:13:20 UTC."""
+
+USE = ("k1", "2023-11")
+
+
+@pytest.mark.parametrize(
+    ("reserve", "used", "reserved", "grant"),
+    [
+        (Reserve(USE, "requests", 80, 1), Amount(), Amount(), Grant(10, 70)),
+        (Reserve(USE, "requests", 80, 30), Amount(40), Amount(20), Grant(20, 0)),
+        (Reserve(USE, "requests", 80, 30, whole=True), Amount(40), Amount(20), Grant(0, 20)),
+        (Reserve(USE, "requests", 80, 20, whole=True), Amount(40), Amount(20), Grant(20, 0)),
+        (Reserve(USE, "requests", 7, 0), Amount(), Amount(), Grant(1, 6)),
+        (Reserve(USE, "requests", 80, 1), Amount(70), Amount(10), Grant(0, 0)),
+        (Reserve(USE, "requests", 80, 1), Amount(80), Amount(), Grant(0, 0, exhausted=True)),
+        (Reserve(USE, "tokens", 800, 1), Amount(tokens=400), Amount(requests=7), Grant(50, 350)),
+        (Reserve(USE, "usd", 8.0, 0.001), Amount(usd=4.0), Amount(tokens=9), Grant(0.5, 3.5)),
+        (Reserve(USE, "usd", 1.0, 0.001), Amount(usd=1.0 - 1e-10), Amount(), Grant(0, 0, exhausted=True)),
+    ],
+    ids=[
+        "share",
+        "what is left",
+        "whole",
+        "just whole",
+        "one",
+        "leased",
+        "used up",
+        "tokens",
+        "usd",
+        "rounded",
+    ],
+)
+def test_an_eighth_of_what_is_left_is_granted_or_what_is_needed(
+    reserve: Reserve, used: Amount, reserved: Amount, grant: Grant
+) -> None:
+    assert reserve.grant(used, reserved) == grant
+
+
+def test_what_is_reported_adds_up_by_key_and_period(store: Store) -> None:
+    usage = Usage(store, "r1")
+    today, month = period(NOON, DAY), period(NOON, MONTH)
+    assert (today, month, period(NOON, MINUTE)) == ("2023-11-14", "2023-11", "2023-11-14T22:13")
+    for _ in range(2):
+        usage.exchange({("k1", today): Amount(1, 10, 0.5), ("k2", month): Amount(3)}, {}, NOON)
+    usage.exchange({("k1", "2023-11-13"): Amount(7), ("k1", "2023-10"): Amount(50, 1)}, {}, NOON)
+    usage.exchange({("k1", month): Amount(5, 50), ("k1", period(NOON, MINUTE)): Amount(9)}, {}, NOON)
+    assert spend(store, NOON) == {
+        "k1": {"day": Amount(2, 20, 1.0), "month": Amount(5, 50), "total": Amount(55, 51)},
+        "k2": {"day": Amount(), "month": Amount(6), "total": Amount(6)},
+    }
+
+
+def test_a_lease_counts_for_others_until_five_seconds_after_the_last_report(store: Store) -> None:
+    one, other = Usage(store, "r1"), Usage(store, "r2")
+    want = Reserve(USE, "requests", 80, 60)
+    assert one.exchange({}, {}, NOON, want) == Grant(60, 20)
+    assert other.exchange({}, {}, NOON + 5.0, want) == Grant(20, 0)
+    assert other.exchange({}, {}, NOON + 5.5, want) == Grant(60, 20), "its own earlier lease has ended"
+    another = Reserve(("k2", USE[1]), "requests", 80, 60)
+    assert one.exchange({}, {}, NOON + 5.5, another) == Grant(60, 20), "each key has a limit of its own"
+    next_month = Reserve((USE[0], "2023-12"), "requests", 80, 60)
+    assert one.exchange({}, {}, NOON + 5.5, next_month) == Grant(60, 20), "and each period"
+
+
+def test_a_lease_that_is_held_on_is_added_to(store: Store) -> None:
+    usage = Usage(store, "r1")
+    assert usage.exchange({}, {USE: Amount(16)}, NOON, Reserve(USE, "requests", 80, 1)) == Grant(8, 56)
+    assert Usage(store, "r2").exchange({}, {}, NOON, Reserve(USE, "requests", 80, 99)) == Grant(56, 0)
+
+
+def test_minutes_are_kept_for_ten_and_days_and_months_for_ever(store: Store) -> None:
+    usage = Usage(store, "r1")
+    ages = (0, 600, 660, 86_400 * 40)
+    for kind in (MINUTE, DAY, MONTH):
+        usage.exchange({("k1", period(NOON - age, kind)): Amount(1) for age in ages}, {}, NOON - 3600)
+    usage.exchange({}, {}, NOON)
+
+    def left(at: float, kind: int) -> float:
+        """What is left of 100 where the replica does not hold any of it."""
+        use = ("k1", period(at, kind))
+        return Usage(store, "r2").exchange({}, {}, NOON, Reserve(use, "requests", 100, 100)).amount
+
+    assert [left(NOON - age, MINUTE) for age in ages] == [99, 99, 100, 100]
+    assert [left(NOON - age, DAY) for age in (0, ages[-1])] == [99, 99]
+    assert [left(NOON - age, MONTH) for age in (0, ages[-1])] == [99, 99]
