@@ -8,12 +8,15 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.clock import AHEAD_S, JUMP_S, SteadyClock, check_clock
+from feedback.clock import SteadyClock, check_clock
 from feedback.errors import BehindError, ClockError
 from feedback.events import Tick
 from feedback.log import Store
 from feedback.log import tables as t
 from tests.feedback.conftest import decision, value
+
+AHEAD_S, JUMP_S = 60.0, 1.0
+"""How far clocks may differ, and what is a jump, in seconds."""
 
 NOON = 1_700_000_000.0
 

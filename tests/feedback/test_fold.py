@@ -10,8 +10,11 @@ import pytest
 
 from feedback.errors import LogGapError
 from feedback.events import Feedback, Kind, Mode, Status
-from feedback.fold import GRACE_S, SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
+from feedback.fold import SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
+
+GRACE_S = 2.0
+"""Seconds after its deadline in which a decision is open, as the document has it."""
 
 WAIT_S = 60.0
 DEADLINE = 100.0 + WAIT_S

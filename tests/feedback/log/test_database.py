@@ -164,6 +164,7 @@ def test_a_connection_that_was_given_up_is_closed(server: Server) -> None:
 
 def test_a_request_waits_less_for_a_statement_than_the_learner_does() -> None:
     assert (SERVING_S, ANSWER_S, postgres_of_logs.GRACE_S) == (10.0, 60.0, 5.0)
+    assert (CONNECTIONS, RESERVED) == (8, 2), "of one process"
 
 
 # -- side by side --------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ def test_connections_are_bounded(url: str) -> None:
     with opened(url) as store:
         readers = ExitStack()
         with readers:
-            for _ in range(CONNECTIONS - RESERVED):
+            for _ in range(6):
                 readers.enter_context(store.reading())
             with pytest.raises(LogUnavailableError, match="all connections to it are busy"):
                 store.log_seq()

@@ -11,12 +11,14 @@ import pytest
 import sqlalchemy as sa
 
 from feedback.events import Decision, Feedback, Kind, Tick
-from feedback.fold import GRACE_S
 from feedback.log import episodes
 from feedback.log import tables as t
 from feedback.log.batch import FeedbackStatus
 from feedback.log.store import Store
 from tests.feedback.conftest import decision
+
+GRACE_S = 2.0
+"""Seconds after its deadline in which a decision is open, as the document has it."""
 
 JOIN = "a join"
 keys = count()

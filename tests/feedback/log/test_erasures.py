@@ -21,6 +21,9 @@ from tests.postgres import Server
 
 RULE = RewardRule(metrics={"right": Metric()})
 NOW = 200.0
+UNDER_WAY_S, DAY_S, PAUSE_S = 120.0, 86_400.0, 3600.0
+"""How long a turn may be under way, a day, and how long a part that is not full waits."""
+
 SECRETS = ("what is", "an answer", "p1", "left by Ada", "Ada's page", "second answer")
 
 
@@ -218,7 +221,7 @@ def at_noon(url: str) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("scope", ["user", "episode", "decision"])
-@pytest.mark.parametrize("age", [0.0, erasures.UNDER_WAY_S - 1.0, erasures.UNDER_WAY_S])
+@pytest.mark.parametrize("age", [0.0, UNDER_WAY_S - 1.0, UNDER_WAY_S])
 def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(
     at_noon: Store, scope: str, age: float
 ) -> None:
@@ -238,7 +241,7 @@ def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(
             done = erasures.erase_decision(store, "d1", "k1", at)
     assert done.decisions == 0, "nothing was there yet"
     store.append([*turn, *other])
-    under_way = age < erasures.UNDER_WAY_S
+    under_way = age < UNDER_WAY_S
     found, spared = store.record("d1"), store.record("d2")
     assert found is not None
     assert spared is not None
@@ -264,21 +267,21 @@ def test_the_record_of_an_erasure_forgets_whom_it_was_about(at_noon: Store) -> N
     assert ada != bob
     digest = erasures.user_digest(at_noon, "default", "ada")
     assert digest not in str(subjects())
-    erasures.forget_subjects(at_noon, NOW + erasures.UNDER_WAY_S)
+    erasures.forget_subjects(at_noon, NOW + UNDER_WAY_S)
     assert subjects() == [ada, bob]
-    erasures.forget_subjects(at_noon, NOW + erasures.UNDER_WAY_S + 5.0)
+    erasures.forget_subjects(at_noon, NOW + UNDER_WAY_S + 5.0)
     assert subjects() == [None, bob]
 
 
 def test_feedback_whose_decision_never_came_goes_by_age_too(store: Store) -> None:
-    day = erasures.DAY_S
+    day = DAY_S
     store.append([said("old", at=day), said("young", at=3 * day)])
     assert not erasures.erase_older(store, 1.0, 3.5 * day)
     assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
 
 
 def test_feedback_that_came_with_a_label_does_not_age_what_is_before_it(store: Store) -> None:
-    day = erasures.DAY_S
+    day = DAY_S
     label = replace(decision("label", at=5 * day), policy="labels")
     store.append([of_user(store, "d1", "ada", at=5 * day), label, value("label", at=1.0)])
     erasures.erase_older(store, 1.0, 5.5 * day)
@@ -314,7 +317,7 @@ def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
 
 def test_texts_go_by_age_a_bounded_part_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasures, "AT_ONCE", 8)
-    day = erasures.DAY_S
+    day = DAY_S
     for i in range(6):
         write(store, f"d{i}", "ada", at=i * day)  # type: ignore[arg-type]
     now = 6.5 * day
@@ -327,7 +330,10 @@ def test_texts_go_by_age_a_bounded_part_at_a_time(store: Store, monkeypatch: pyt
         pass
     gone = [one.decision.erased for name in names if (one := store.record(name))]
     assert gone == [True, True, True, True, False, False], "a part that is not full waits"
-    erasures.erase_older(store, 2.0, now + erasures.PAUSE_S)
+    before = store.record("d4")
+    assert not erasures.erase_older(store, 2.0, now + PAUSE_S - 1.0)
+    assert store.record("d4") == before
+    erasures.erase_older(store, 2.0, now + PAUSE_S)
     gone = [one.decision.erased for name in names if (one := store.record(name))]
     assert gone == [True, True, True, True, True, False]
     (day_one,) = erasures.erasures(store)

@@ -9,9 +9,12 @@ import pytest
 from feedback.errors import ConflictError, LogUnavailableError, StoreError
 from feedback.events import Cost, Execution, Status, Tick
 from feedback.log.batch import Fact, Receipt
-from feedback.log.group_commit import PROBE_S, SLOW_S, GroupCommit
+from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
+
+PROBE_S, SLOW_S = 1.0, 5.0
+"""Pause between two probes, and what is a slow commit, in seconds."""
 
 
 class GatedStore:

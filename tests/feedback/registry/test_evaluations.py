@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from feedback.errors import QueueFullError, SupersededError
 from feedback.log import Store
 from feedback.registry.evaluations import (
-    LEASE_S,
     Answer,
     State,
     claim,
@@ -27,6 +26,9 @@ from feedback.registry.evaluations import (
     result_of,
     submit,
 )
+
+LEASE_S = 60.0
+"""Seconds without a heartbeat after which a worker is dead."""
 
 OURS = "ours"
 """Digest of the configuration that asks and answers."""

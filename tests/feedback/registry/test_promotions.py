@@ -26,10 +26,9 @@ from feedback.registry.promotions import (
     record,
     was_active,
 )
-from feedback.registry.runs import LEASE_S, Run, State, Trigger, claim
+from feedback.registry.runs import Run, State, Trigger, claim
 from feedback.registry.runs import find as find_run
 from feedback.registry.versions import (
-    KEPT_CHECKPOINTS,
     Version,
     checkpoint,
     digest_of,
@@ -40,6 +39,12 @@ from feedback.registry.versions import (
     publish_beside,
 )
 from feedback.training_log import epochs, take_epoch
+
+KEPT_CHECKPOINTS = 20
+"""Newest versions that all keep their checkpoints."""
+
+LEASE_S = 60.0
+"""Seconds without a heartbeat after which a worker is dead."""
 
 
 def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Version:

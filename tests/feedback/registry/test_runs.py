@@ -11,7 +11,6 @@ from feedback.events import LABELS, Decision
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry.runs import (
-    LEASE_S,
     Run,
     State,
     Trigger,
@@ -30,6 +29,9 @@ from feedback.reward import Metric, RewardRule
 from feedback.training_log import Joiner, examples, take_epoch
 from feedback.training_log import traffic as training_log_traffic
 from tests.feedback.conftest import decision, execution, value
+
+LEASE_S = 60.0
+"""Seconds without a heartbeat after which a worker is dead."""
 
 OURS = "ours"
 """Digest of the configured recipe."""

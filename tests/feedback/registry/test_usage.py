@@ -1,4 +1,4 @@
-"""What keys have used: summed by key and period, and reserved by replicas that never hold more than is left."""
+"""What keys have used: summed by key and period; replicas never reserve more than is left of a limit."""
 
 import pytest
 

@@ -13,7 +13,6 @@ from feedback.errors import SupersededError
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry.versions import (
-    KEPT_CHECKPOINTS,
     Version,
     checkpoint,
     counts,
@@ -26,6 +25,9 @@ from feedback.registry.versions import (
     store_checkpoint,
 )
 from feedback.training_log import take_epoch
+
+KEPT_CHECKPOINTS = 20
+"""Newest versions that all keep their checkpoints."""
 
 
 def draft(store: Store, state: bytes = b"state", recipe: str = "r") -> Version:

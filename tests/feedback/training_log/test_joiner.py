@@ -13,13 +13,15 @@ import sqlalchemy as sa
 
 from feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
 from feedback.events import Feedback, Kind, Mode, Status, Tick
-from feedback.fold import GRACE_S
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner, Position, read_examples
 from tests.feedback.conftest import Turn, decision, execution, value
+
+GRACE_S = 2.0
+"""Seconds after its deadline in which a decision is open, as the document has it."""
 
 
 def rule(complete: Complete = Complete.ANY, default: float | None = None) -> RewardRule:

@@ -11,8 +11,11 @@ from feedback.log import tables as t
 from feedback.reward import Complete, Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.joiner import Joiner
-from feedback.training_log.lag import ABANDONED_S, SuccessorCheck, applied_by, dangling, lag_of
+from feedback.training_log.lag import SuccessorCheck, applied_by, dangling, lag_of
 from tests.feedback.conftest import Turn, decision, execution, value
+
+ABANDONED_S = 60.0
+"""Seconds without progress after which a learner counts as gone."""
 
 RULE = RewardRule(
     metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))},
