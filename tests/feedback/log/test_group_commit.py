@@ -1,6 +1,7 @@
 """Group commit: shared commits, separate failures, and a log that is away."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Sequence
 
@@ -8,6 +9,7 @@ import pytest
 
 from feedback.errors import ConflictError, LogUnavailableError, StoreError
 from feedback.events import Cost, Execution, Status, Tick
+from feedback.log import group_commit
 from feedback.log.batch import Fact, Receipt
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
@@ -277,3 +279,38 @@ async def test_a_commit_that_hangs_is_trouble_while_it_does(store: Store) -> Non
     await append
     log.close()
     log.check()
+
+
+async def test_a_commit_has_no_more_facts_than_fit_and_an_append_is_never_divided(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "MAX_BATCH", 4)
+    gated = GatedStore(store)
+    log = GroupCommit(gated)  # type: ignore[arg-type]
+    first = log.append(Tick(1.0))
+    await asyncio.to_thread(gated.entered.wait)
+    rest = [log.append(*[Tick(1.0)] * n) for n in (2, 2, 1, 9, 1, 3)]
+    gated.gate.set()
+    receipts = await asyncio.gather(first, *rest)
+    assert gated.batches == [1, 4, 1, 9, 4]
+    assert [[one.seq for one in some] for some in receipts] == [
+        [1], [2, 3], [4, 5], [6], [*range(7, 16)], [16], [17, 18, 19],
+    ]  # fmt: skip
+    log.close()
+
+
+def test_a_commit_has_some_hundred_facts_and_a_queue_some_thousand_appends() -> None:
+    queued = inspect.signature(GroupCommit).parameters["max_waiting"].default
+    assert (group_commit.MAX_BATCH, queued) == (512, 4096)
+
+
+async def test_a_commit_of_exactly_so_long_is_no_trouble(store: Store) -> None:
+    gated, now = GatedStore(store), 100.0
+    log = GroupCommit(gated, clock=lambda: now)  # type: ignore[arg-type]
+    append = log.append(decision("d1"))
+    await asyncio.to_thread(gated.entered.wait)
+    now += SLOW_S
+    assert log.trouble == ""
+    gated.gate.set()
+    await append
+    log.close()

@@ -428,3 +428,34 @@ def test_no_commit_reads_more_of_a_longer_log(tmp_path: Path) -> None:
             column = {"on_episodes": "episode_id", "on_decisions": "decision_id"}.get(name, "id")
             assert f"{column}=?" in table, f"{name} looks up by something else: {table}"
     store.close()
+
+
+def test_all_feedback_is_read_in_order_whatever_the_size_of_a_piece(store: Store) -> None:
+    items = [value(f"d{n}", at=100.0 - n) for n in range(5)]
+    for item in items:
+        store.append([Tick(1.0), item])
+    assert [list(store.feedback(chunk)) for chunk in (1, 2, 5, 9)] == [items] * 4
+
+
+def test_the_newest_decisions_have_features_where_these_are_wanted(store: Store) -> None:
+    store.append([decision("d1")])
+    assert store.newest(1, features=True) == [decision("d1")]
+    (bare,) = store.newest(1)
+    assert (bare.context.features, bare.context.embedding, bare.context.arms) == ({}, (), {})
+
+
+def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) -> None:
+    rule = RewardRule(metrics={"right": Metric()})
+    ours, theirs = Store(url, rule.join), Store(url, "another rule")
+    ours.append([decision("d1"), execution("d1"), value("d1", number=0.5)])
+    Joiner(ours, rule, take_epoch(ours, "test", 0.0)).advance(110.0)
+    found, other = ours.record("d1"), theirs.record("d1")
+    assert found is not None
+    assert other is not None
+    assert (found.seq, found.logged_at, found.propensity) == (1, 100.0, 0.75)
+    assert (found.metrics, found.example_seq) == ({"right": 0.5}, 1)
+    assert (other.metrics, other.example_seq) == (None, None)
+    assert (ours.counts()["examples"], theirs.counts()["examples"]) == (1, 0)
+    assert (ours.unlearned(), theirs.unlearned()) == ({}, {"not judged": 1})
+    ours.close()
+    theirs.close()

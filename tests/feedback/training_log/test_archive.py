@@ -108,6 +108,20 @@ def test_only_what_is_old_is_moved_and_an_erasure_reaches_it(filled: Store, tmp_
     assert pseudonym("w=3") in files
 
 
+def test_a_time_is_after_all_decisions_that_were_committed_before_it(store: Store) -> None:
+    assert archive.position_before(store, 100.0) == 0
+    store.append([one(0), decision("twin", at=100.0)])
+    store.append([one(7)])
+    found = [archive.position_before(store, at) for at in (100.0, 100.5, 107.0, 107.5)]
+    assert found == [0, 2, 2, 3]
+
+
+def test_the_progress_is_that_of_the_rows_of_a_file(filled: Store, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    list(archive.archive(filled, f"{tmp_path}/", filled.log_seq(), 10, lambda *step: seen.append(step)))
+    assert seen == [("moving features", first, 10) for first in (0, 3, 6, 9)]
+
+
 def test_features_that_are_shorter_than_a_reference_stay(
     filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +169,9 @@ def test_a_crash_at_any_point_loses_nothing(
     list(archive.archive(store, str(tmp_path / "old"), store.log_seq()))
     assert all(moved(store))
     assert everything(store) == before
+    lines = (tmp_path / "old" / archive.MANIFEST).read_text().splitlines()
+    assert len(lines) == len({*lines}) >= 3, "one for each file"
+    assert not [*tmp_path.glob("old/*.unfinished")]
     store.close()
 
 

@@ -1,14 +1,16 @@
 """A search finds exactly the decisions that match, newest first, whatever the size of a page."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from feedback.events import LABELS
+from feedback.events import LABELS, Decision, Status
 from feedback.log import Store
-from feedback.training_log import decision_search
+from feedback.training_log import Joiner, decision_search, take_epoch
 from feedback.training_log.decision_search import Filters, Found
+from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_rollups import RULE, filled, turns
 
 __all__ = ["filled"]  # a fixture
@@ -93,3 +95,83 @@ def test_a_window_of_time_is_that_of_the_commits(filled: Store) -> None:
     since, until = sorted({row[1] for row in rows})[10:12]
     found = every(filled, Filters(since=since, until=until))
     assert [one.id for one in found] == [row[0] for row in rows if since <= row[1] <= until] != []
+
+
+@pytest.fixture
+def varied(store: Store) -> Store:
+    """Five decisions, of which the third was committed at a later time of the log."""
+    store.append([decision("d1", at=100.0), replace(execution("d1"), passages=("p 7",)), value("d1")])
+    store.append(
+        [replace(decision("d2", at=110.0), candidate=7, share=0.5), execution("d2"), value("d2", number=0.5)]
+    )
+    store.append(
+        [replace(decision("acme~d3", at=120.0), episode_id="e"), execution("acme~d3", Status.ARM_FAILED)]
+    )
+    store.append([replace(about("d4", "Wer heilt?"), decided_at=130.0), execution("d4", Status.LLM_FAILED)])
+    store.append([replace(value("d2", "thumb", at=130.0), key="k1"), about("d5", "x" * 400)])
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(131.0)
+    return store
+
+
+def about(name: str, question: str) -> Decision:
+    made = decision(name, at=130.0)
+    return replace(made, context=replace(made.context, question=question))
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"action": "p 7"}, ["d1"]),
+        ({"version": 7}, ["d2"]),
+        ({"version": 1}, ["d5", "d4", "acme~d3", "d2", "d1"]),
+        ({"episode_id": "e"}, ["acme~d3"]),
+        ({"project": "acme~"}, ["acme~d3"]),
+        ({"project": ""}, ["d5", "d4", "d2", "d1"]),
+        ({"status": "running"}, ["d5"]),
+        ({"key": "k1"}, ["d2"]),
+        ({"text": "wER HEILT"}, ["d4"]),
+        ({"since": 120.0}, ["d5", "d4", "acme~d3"]),
+        ({"since": 120.5}, ["d5", "d4"]),
+        ({"until": 120.0}, ["acme~d3", "d2", "d1"]),
+        ({"until": 119.5}, ["d2", "d1"]),
+        ({"least": 0.4}, ["d2", "d1"]),
+        ({"least": 0.41}, ["d1"]),
+        ({"most": 0.4}, ["acme~d3", "d2"]),
+        ({"least": -0.1, "most": 0.39}, ["acme~d3"]),
+    ],
+    ids=str,
+)
+def test_a_filter_alone_finds_what_it_names(varied: Store, filters: dict[str, Any], found: list[str]) -> None:
+    assert [one.id for one in every(varied, Filters(**filters), 9)] == found
+    assert [one.id for one in every(varied, Filters(**filters), 1)] == found, "one on a page"
+
+
+def test_a_page_that_is_not_full_says_how_far_it_has_looked(
+    varied: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_search, "STRETCH", 2)
+    monkeypatch.setattr(decision_search, "FURTHEST", 6)
+    monkeypatch.setattr(decision_search, "FURTHEST_BY_REWARD", 2)
+    page = decision_search.search(varied, RULE, Filters(action="p 7"))
+    assert (page.decisions, page.following, page.looked_through) == ([], 7, 6)
+    page = decision_search.search(varied, RULE, Filters(least=0.0))
+    assert (page.decisions, page.following, page.looked_through) == ([], 11, 2)
+    page = decision_search.search(varied, RULE, Filters(), before=4)
+    assert ([one.id for one in page.decisions], page.following, page.looked_through) == (["d1"], None, None)
+
+
+def test_a_found_decision_says_what_came_of_it(varied: Store) -> None:
+    last, failed, _, _, first = every(varied, Filters(), 9)
+    assert (last.question, last.status, last.cost, last.served, last.passages) == (
+        "x" * 300,
+        None,
+        None,
+        None,
+        (),
+    )
+    assert (failed.status, failed.reward) == ("llm_failed", None)
+    assert first == Found(
+        *(1, "d1", 100.0, "what is d1?", "b", "b", ("p 7",), 0.75, "explore", 1, "ok"),
+        cost=execution("d1").cost,
+        reward=pytest.approx(0.9),
+    )

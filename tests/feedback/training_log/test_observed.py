@@ -21,6 +21,7 @@ from feedback.training_log.observed import (
     Also,
     Calibration,
     Graded,
+    audited,
     fraction,
     graded,
     moved,
@@ -124,6 +125,17 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
         cost_weight=0.25,
     )
     assert (other.cost, other.metrics, other.seq, other.by) == (Cost(2, 20, 5), {"right": 1.0}, 1, 4)
+
+
+def test_only_a_label_was_observed() -> None:
+    label = replace(decision("d"), policy=LABELS, episode_id="beside/judge")
+    assert source_of(label) is Source.JUDGE
+    for other in (
+        replace(label, policy="linucb"),
+        replace(label, episode_id=None),
+        replace(label, episode_id="e"),
+    ):
+        assert source_of(other) is None
 
 
 def test_scores_that_come_later_change_nothing_of_what_was_learned_beside(store: Store) -> None:
@@ -345,3 +357,23 @@ def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
         joined(store)
         again = [one for one in learned_examples(store, RULE, start) if one.seq <= n]
         assert again == at_once, "later facts change nothing of it"
+
+
+def test_a_learner_that_continues_knows_the_audits_up_to_where_it_stopped_and_no_others(store: Store) -> None:
+    audits(store, 4)
+    store.append([*turn("silent"), grade("silent", 0.5), Tick(5000.0)])
+    store.append([*turn("late"), value("late"), grade("late", 1.0)])
+    rule = RULE.model_copy(update={"default": 0.5})
+    Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(5000.0)
+
+    def known(first: int, after: int, upto: int, limit: int = 9) -> list[str]:
+        with store.reading() as connection:
+            found = audited(connection, rule, first, after, upto, limit)
+        return [one.what.decision_id for one in found]
+
+    seq = store.log_seq()
+    assert known(0, 9, seq) == ["late", "a3", "a2", "a1", "a0"], (
+        "newest first, those without feedback left out"
+    )
+    assert known(0, 9, seq - 1) == ["a3", "a2", "a1", "a0"], "a grade that comes later is not known"
+    assert (known(1, 3, seq), known(0, 9, seq, 2)) == (["a2", "a1"], ["late", "a3"])

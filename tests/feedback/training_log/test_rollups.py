@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store
+from feedback.log import Store, listing
 from feedback.log.rollup_tables import rollups as table
 from feedback.ope import ESTIMATORS, Sample, intervals
-from feedback.reward import Metric, RewardRule
+from feedback.reward import Metric, Prices, RewardRule
 from feedback.training_log import Joiner, read_examples, rollups, take_epoch
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1, failed=0.0)
@@ -160,3 +160,66 @@ def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Sto
     while rollups.advance(filled, other, 500).left:
         pass
     assert {key[0] for key in sums(filled) if key[1] < 1100 * HOUR} == {HOUR}
+
+
+def test_the_newest_seconds_are_those_of_the_last_executions(filled: Store) -> None:
+    made = [e for _, e, _ in turns(np.random.default_rng(3))][:-6:-1]
+    assert rollups.newest_seconds(filled, 5) == {
+        "arm": [e.cost.retrieval_s for e in made],
+        "language model": [e.cost.llm_s for e in made if e.answer is not None],
+    }
+
+
+def test_the_newest_rewards_are_those_of_the_last_examples_that_are_wanted(filled: Store) -> None:
+    examples = [*read_examples(filled, RULE.join)][-30:]
+    for wanted in (listing.Wanted(), listing.Wanted(arm="b"), listing.Wanted(metric="right")):
+        expected = sorted(
+            (one.decision.drawn, reward)
+            for one in examples
+            if one.decision.policy != LABELS
+            and (reward := RULE.reward_of(one)) is not None
+            and wanted.arm in (None, one.decision.drawn)
+            and (wanted.metric is None or one.metrics or f"f{one.decision.id[1:]}" in VALUED)
+        )
+        found = rollups.newest_rewards(filled, RULE, 30, wanted)
+        assert sorted((one.arm, one.sums["reward"]) for one in found) == expected != []
+    assert {len(one.features) for one in rollups.newest_rewards(filled, RULE, 30, listing.Wanted())} == {0}
+
+
+VALUED = {f.id for _, _, f in turns(np.random.default_rng(3)) if f is not None}
+
+
+def test_minutes_are_read_within_their_window_and_kept_for_two_days(store: Store) -> None:
+    assert rollups.first_start(store) is None
+    made = [one for one, _, _ in turns(np.random.default_rng(3))][:3]
+    start = 1000 * HOUR
+    at = (start + 60.0, start + 119.9, start + 60.0 + 48 * HOUR)
+    rows = [replace(one, decided_at=a, drawn="a", policy="p") for one, a in zip(made, at, strict=True)]
+    store.append(rows)
+    advance(store, 2)
+    found = rollups.read(store, start, start + 180, 60)
+    assert (found.slot.tolist(), found.columns["decisions"].tolist()) == ([1, 1], [1.0, 1.0])
+    assert len(rollups.read(store, start, start + 60, 60).slot) == 0, "before its end"
+    assert sum(key[0] == 60 for key in sums(store)) == 3
+    store.append([replace(made[0], id="label", decided_at=at[2] + 0.5, policy=LABELS)])
+    advance(store, 5000)
+    assert {key[1] for key in sums(store) if key[0] == 60} == {start + 60 + 48 * HOUR}, (
+        "two days later they go"
+    )
+    hours = rollups.read(store, start, start + 50 * HOUR, HOUR)
+    assert (hours.slot.tolist(), hours.total()["decisions"]) == ([0, 0, 48], 3.0), "a label counts in none"
+
+
+RULES = {
+    "": RULE,
+    "metrics": RULE.model_copy(update={"metrics": {"right": Metric(weight=2.0)}}),
+    "cost": RULE.model_copy(update={"cost": Prices(usd=1.0)}),
+    "clip": RULE.model_copy(update={"clip": (0.0, 1.0)}),
+    "failed": RULE.model_copy(update={"failed": 0.5}),
+    "default": RULE.model_copy(update={"default": 0.5}),
+    "wait_time": RULE.model_copy(update={"wait_time": "PT31M"}),
+}
+
+
+def test_rules_that_differ_in_anything_have_sums_of_their_own() -> None:
+    assert len({rollups.digest_of(rule) for rule in RULES.values()}) == len(RULES) == 7

@@ -3,13 +3,19 @@
 from dataclasses import replace
 
 from feedback.events import LABELS, Decision, Tick
-from feedback.log import Store
+from feedback.log import Store, erasures
 from feedback.reward import Metric, RewardRule
 from feedback.training_log.epochs import take_epoch
 from feedback.training_log.examples import episode_of
 from feedback.training_log.imported_turns import PastTurn, insert
 from feedback.training_log.joiner import Joiner
-from feedback.training_log.traffic import asked_since, decisions_of_traffic, label_ids
+from feedback.training_log.traffic import (
+    asked_since,
+    confirmed_since,
+    decisions_of_traffic,
+    exists,
+    label_ids,
+)
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
@@ -54,3 +60,34 @@ def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store
     assert label_ids(store, [], others=False) == set()
     assert label_ids(store, [1, 3], others=False) == {"of 1", "of 3"}
     assert label_ids(store, [2], others=True) == {"of none", "of 2"}
+
+
+def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -> None:
+    def asked(name: str, number: float, answer: str | None, **fields: object) -> None:
+        done = replace(execution(name), answer=answer)
+        made = replace(about(name, name.split()[0]), **fields)  # type: ignore[arg-type]
+        store.append([made, done, value(name, number=number)])
+
+    def confirmed(metric: str = "right", since: float = 0.0, join: str = RULE.join) -> dict[str, str]:
+        return confirmed_since(store, join, metric, 0.25, 0.75, since)
+
+    asked("low", 0.25, "yes"), asked("in", 0.5, "first"), asked("high", 0.75, "yes"), asked("no", 0.5, None)
+    asked("blank", 0.5, " "), asked("in again", 0.625, "newest"), asked("in wrong", 1.0, "wrong")
+    asked("label", 0.5, "yes", policy=LABELS)
+    asked("gone", 0.5, "secret")
+    erasures.erase_decision(store, "gone", "cli", 200.0)
+    store.append([Tick(150.0)])
+    asked("late", 0.5, "yes", decided_at=100.0)
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(155.0)
+    assert confirmed() == {"in": "newest", "late": "yes"}
+    assert confirmed(since=150.0) == {"late": "yes"}
+    assert confirmed("thumb") == confirmed(since=150.5) == confirmed(join="another rule") == {}
+    assert "what" not in asked_since(store, 0.0)
+    assert asked_since(store, 0.0) == ["low", "in", "high", "no", "blank", "late"], "without an erased one"
+
+
+def test_there_is_traffic_once_a_decision_is_no_label(store: Store) -> None:
+    insert(store, [label("label")])
+    assert not exists(store)
+    store.append([decision("d1")])
+    assert exists(store)
