@@ -88,7 +88,10 @@ def test_features_are_those_of_the_rows_and_take_embeddings_that_all_rows_have()
 
 
 def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.dataset.source._CHUNK", 1)
-    mixed = [example(1, context=Context("red", {}, (0.1,))), example(2, context=Context("red"))]
-    seen = described(lambda: iter(mixed))(np.array([1, 2]))
-    assert (seen[0] != seen[1]).nnz == 0
+    monkeypatch.setattr("feedback.dataset.features._CHUNK", 2)
+    contexts = [Context("red", {}, (0.1,))] * 2 + [Context("blue")] * 2 + [Context("red", {}, (0.2,))]
+    mixed = [example(seq, context=one) for seq, one in enumerate(contexts, 1)]
+    seen = described(lambda: iter(mixed))(np.array([1, 2, 3, 5]))
+    same = described(lambda: iter([example(1, context=Context("red"))]))(np.array([1]))
+    assert seen.shape == (4, same.shape[1])
+    assert [(seen[row] != same[0]).nnz == 0 for row in range(4)] == [True, True, False, True]

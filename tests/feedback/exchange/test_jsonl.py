@@ -2,7 +2,7 @@
 
 import gzip
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,10 +71,18 @@ def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path, name: str) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    path = stored(tmp_path, b"before")
-    with pytest.raises(ZeroDivisionError), appearing(path) as file:
-        write_export((example(1 // 0) for _ in range(1)), file, HEADER)
+@pytest.mark.parametrize("stopped_by", [OSError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_a_file_that_fails_leaves_what_was_there(
+    tmp_path: Path, name: str, stopped_by: type[BaseException]
+) -> None:
+    def examples() -> Iterator[Example]:
+        yield example(1)
+        raise stopped_by
+
+    path = stored(tmp_path, b"before", name)
+    with pytest.raises(stopped_by), appearing(path) as file:
+        write_export(examples(), file, HEADER)
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])
 
 
@@ -86,9 +94,23 @@ def test_a_folder_has_its_name_once_it_is_whole_and_replaces_nothing(tmp_path: P
     assert [(path / "a").read_text(), *tmp_path.iterdir()] == ["a", path]
     with pytest.raises(ExchangeError, match="out is already there"), appearing_folder(path):
         raise AssertionError("nothing is made")
-    with pytest.raises(ZeroDivisionError), appearing_folder(tmp_path / "other") as folder:
-        (folder / "b").write_text(str(1 / 0))
-    assert list(tmp_path.iterdir()) == [path]
+
+    def fail(folder: Path, error: type[BaseException]) -> None:
+        (folder / "b").write_text("b")
+        raise error
+
+    for stopped_by in (OSError, KeyboardInterrupt):
+        with pytest.raises(stopped_by), appearing_folder(tmp_path / "other") as folder:
+            fail(folder, stopped_by)
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_of_a_run_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "out.unfinished").mkdir()
+    (tmp_path / "out.unfinished" / "old").write_text("old")
+    with appearing_folder(tmp_path / "out") as folder:
+        (folder / "new").write_text("new")
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["new"]
 
 
 def test_files_that_follow_each_other_are_one_log(tmp_path: Path) -> None:

@@ -373,3 +373,29 @@ def test_a_change_of_nothing_gives_the_same_fact(answer: str, comment: str) -> N
     ):
         fact_before: Decision | Execution | Feedback = fact
         assert with_texts(fact_before, str) is fact_before
+
+
+def test_an_erasure_reaches_what_it_was_about_and_nothing_of_the_same_name(at_noon: Store) -> None:
+    erasures.erase_episode(at_noon, "x", "k1", NOW)
+    erasures.erase_decision(at_noon, "y", "k1", NOW)
+    at_noon.append([decision("x", at=NOW), replace(decision("z", at=NOW), episode_id="y")])
+    assert [one.erased for one in at_noon.newest(5)] == [False, False]
+    at_noon.append([decision("y", at=NOW), replace(decision("w", at=NOW), episode_id="x")])
+    assert [one.erased for one in at_noon.newest(2)] == [True, True]
+
+
+def test_texts_that_another_process_erases_meanwhile_are_counted_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "d1", "ada", at=1.0)  # type: ignore[arg-type]
+    writing = store.writing
+
+    def late() -> object:
+        monkeypatch.setattr(store, "writing", writing)
+        erasures.erase_older(store, 1.0, 2 * DAY_S)
+        return writing()
+
+    monkeypatch.setattr(store, "writing", late)
+    assert erasures.erase_older(store, 1.0, 2 * DAY_S), "it looks again"
+    (found,) = erasures.erasures(store)
+    assert (found.decisions, found.executions, found.feedback, found.observations) == (1, 1, 1, 1)

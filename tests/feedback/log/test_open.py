@@ -1,15 +1,16 @@
 """A metric keeps its type and its range for as long as there are values of it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import MetricRedefinedError
+from feedback.errors import LogUnavailableError, MetricRedefinedError
 from feedback.events import Kind
 from feedback.log import tables as t
-from feedback.log.open import declare
+from feedback.log.open import declare, open_log
 from feedback.log.store import Store
 from feedback.reward import Aggregation, Metric, RewardRule
 from tests.feedback.conftest import value
@@ -105,3 +106,63 @@ def test_values_older_than_any_definition_must_fit_what_is_declared(
     else:
         declare(store, rule(right=metric), 1.0)
     assert len(written(store)) == 1 - outside
+
+
+GOOD_BAD = {"good": 1.0, "bad": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("labels", "accepted"),
+    [
+        ({**GOOD_BAD, "fair": 0.5}, True),
+        ({"good": 1.0, "fair": 0.0}, False),
+        ({"good": 1.0, "bad": 0.25}, False),
+    ],
+    ids=["one more", "one less", "another number"],
+)
+def test_a_categorical_metric_may_get_more_labels_and_loses_none(
+    store: Store, labels: dict[str, float], *, accepted: bool
+) -> None:
+    declare(store, rule(right=Metric(type="categorical", values=GOOD_BAD)), 1.0)
+    store.append([value("d1")])
+    changed = rule(right=Metric(type="categorical", values=labels))
+    if not accepted:
+        with pytest.raises(
+            MetricRedefinedError, match=r"and was categorical \{bad: 0, good: 1\} when the 1 values"
+        ):
+            declare(store, changed, 2.0)
+        return
+    declare(store, changed, 2.0)
+    declare(store, changed, 3.0)
+    assert [at for *_, at in written(store)] == [1.0, 2.0]
+
+
+def test_values_that_no_label_stands_for_do_not_fit(store: Store) -> None:
+    store.append([value("d1", number=1.0), value("d2", number=0.5)])
+    with pytest.raises(MetricRedefinedError, match="the log has 1 values of it that are not"):
+        declare(store, rule(right=Metric(type="categorical", values=GOOD_BAD)), 1.0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, LogUnavailableError])
+def test_a_log_that_cannot_be_opened_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    closed: list[Store] = []
+    close = Store.close
+
+    def noted(store: Store) -> None:
+        closed.append(store)
+        close(store)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "close", noted)
+    monkeypatch.setattr("feedback.log.open.declare", fail)
+    with pytest.raises(error):
+        open_log(f"sqlite:///{tmp_path / 'log.db'}", rule(right=Metric()))
+    assert len(closed) == 1
+    monkeypatch.setattr("feedback.log.store.prepare", fail)
+    with pytest.raises(error):
+        Store(f"sqlite:///{tmp_path / 'log.db'}")
+    assert len(closed) == 2

@@ -1,5 +1,6 @@
 """What the log keeps, what it refuses, and what it says of each item."""
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -16,7 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import LABELS, Context, Decision, Execution, Feedback, Kind, Mask, Mode, Status, Tick
+from feedback.events import (
+    LABELS,
+    Context,
+    Decision,
+    Execution,
+    Feedback,
+    Kind,
+    Mask,
+    Mode,
+    Observation,
+    Source,
+    Status,
+    Tick,
+)
 from feedback.log import tables as t
 from feedback.log.batch import Fact, FeedbackStatus, Receipt
 from feedback.log.rows import decision_row
@@ -459,3 +473,78 @@ def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) 
     assert (ours.unlearned(), theirs.unlearned()) == ({}, {"not judged": 1})
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, GeneratorExit, ValueError])
+def test_what_is_interrupted_writes_nothing_and_gives_its_connection_back(
+    store: Store, stopped_by: type[BaseException]
+) -> None:
+    def stop(connection: sa.Connection) -> None:
+        connection.execute(sa.insert(t.switches), {"arm": "a", "enabled": False, "at": 1.0})
+        raise stopped_by
+
+    for _ in range(9):  # more than there are connections
+        with pytest.raises(stopped_by), store.writing() as connection:
+            stop(connection)
+        with pytest.raises(stopped_by), store.reading():
+            raise stopped_by
+    with store.reading() as connection:
+        assert connection.execute(sa.select(t.switches)).all() == []
+
+
+SAID = replace(value("d1", key="k"), content={"comment": "no"})
+
+
+@pytest.mark.parametrize(
+    ("other", "described"),
+    [
+        (replace(SAID, decision_id="d2"), "right=1 {'comment': 'no'} on d2"),
+        (replace(SAID, metric="thumb"), "thumb=1 {'comment': 'no'} on d1"),
+        (replace(SAID, value=0.5), "right=0.5 {'comment': 'no'} on d1"),
+        (replace(SAID, content={"comment": "yes"}), "right=1 {'comment': 'yes'} on d1"),
+        (replace(SAID, decision_id=None, episode_id="e"), "right=1 {'comment': 'no'} on episode e"),
+        (
+            replace(SAID, kind=Kind.RETRACTION, value=None, metric="thumb"),
+            "retraction {'comment': 'no'} on d1",
+        ),
+    ],
+    ids=["decision", "metric", "value", "content", "episode", "retraction"],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
+def test_a_feedback_id_means_one_thing_in_every_part(
+    store: Store, other: Feedback, described: str, *, together: bool
+) -> None:
+    store.append([decision("d1"), decision("d2"), replace(decision("d3"), episode_id="e")])
+    if not together:
+        store.append([SAID])
+    message = f"feedback id 'k' was used for right=1 {{'comment': 'no'}} on d1; it cannot also be {described}"
+    with pytest.raises(ConflictError, match=re.escape(message)):
+        store.append([SAID, other] if together else [other])
+    assert store.counts()["feedback"] == 1 - together
+
+
+def test_feedback_on_two_episodes_cannot_share_an_id(store: Store) -> None:
+    item = replace(SAID, decision_id=None, episode_id="e")
+    store.append([item])
+    with pytest.raises(ConflictError, match=r"episode e; it cannot also be .* on episode f"):
+        store.append([replace(item, episode_id="f")])
+
+
+def test_who_sent_it_and_when_is_no_other_feedback(store: Store) -> None:
+    store.append([SAID])
+    same = replace(SAID, received_at=120.0, tags={"page": "2"}, key="another", source="judge")
+    (receipt,) = store.append([same])
+    assert receipt == Receipt(1, FeedbackStatus.DUPLICATE)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
+def test_an_observation_is_one_fact_for_each_decision_source_and_arm(store: Store, *, together: bool) -> None:
+    one = Observation("d1", Source.SHADOW, "a", 0.5, observed_at=103.0)
+    others = [
+        replace(one, decision_id="d2"),
+        replace(one, source=Source.JUDGE),
+        replace(one, arm="b"),
+    ]
+    facts = [one, *others, replace(one, value=0.5)]
+    receipts = store.append(facts) if together else [store.append([fact])[0] for fact in facts]
+    assert receipts == [Receipt(1), Receipt(2), Receipt(3), Receipt(4), Receipt()]

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from feedback.errors import ConflictError
 from feedback.log import Store
+from feedback.log import tables as t
 from feedback.registry import arm_sets as armsets
-from feedback.registry.arm_sets import Arms, ArmSet, at_start, defined, live, started
+from feedback.registry.arm_sets import Arms, ArmSet, at_start, bring, defined, live, started, without_versions
+from feedback.training_log import take_epoch
 
 
 def arm(kind: str, host: str = "Arms", **params: Any) -> dict[str, Any]:
@@ -91,3 +94,45 @@ def test_every_arm_that_was_ever_live_stays_defined(store: Store) -> None:
     started(store, CONFIGURED)
     replace(store, CHOSEN, CONFIGURED)
     assert defined(store) == {**CONFIGURED, **CHOSEN}
+
+
+OWN = {"none": arm("none"), "deep": arm("deep")}
+
+
+def versions(store: Store, *brought: Arms | None) -> None:
+    """Publish versions that bring arms or none, numbered from 1."""
+    row = {"recipe": "r", "join": "j", "policy": {}, "examples_seq": 0, "applied_seq": 0, "digest": "d"}
+    epoch = take_epoch(store, "test", 0.0)
+    with store.writing() as connection:
+        for arms in brought:
+            connection.execute(sa.insert(t.versions).values(**row, epoch=epoch, created_at=0.0, arms=arms))
+
+
+def brought(store: Store, version: int) -> int | None:
+    with store.writing() as connection:
+        return bring(connection, version, lambda one, other: one == other)
+
+
+def test_a_version_brings_its_arms_and_one_without_brings_back_those_from_before(store: Store) -> None:
+    versions(store, OWN, None, {"deep": arm("deep")})
+    assert brought(store, 2) is None, "no set is there"
+    first = started(store, CONFIGURED)
+    chosen = replace(store, CHOSEN, CONFIGURED)
+    assert brought(store, 2) == chosen.seq, "nothing changes"
+    assert brought(store, 1) == first.seq + 2
+    assert live(store) == ArmSet(first.seq + 2, OWN, 1)
+    assert without_versions(store, CONFIGURED) == chosen
+    assert brought(store, 3) == first.seq + 3
+    assert without_versions(store, CONFIGURED) == chosen, "of two versions in a row"
+    assert brought(store, 2) == first.seq + 4
+    assert live(store) == ArmSet(first.seq + 4, CHOSEN)
+    assert started(store, CONFIGURED).seq == first.seq + 4, "the configuration is the same"
+    assert without_versions(store, CHOSEN) == ArmSet(0, CHOSEN), "another one replaces it"
+
+
+def test_a_version_that_brings_another_arm_of_a_known_name_is_refused(store: Store) -> None:
+    versions(store, {"bm25": arm("bm25", k1=9.0)})
+    before = started(store, CONFIGURED)
+    with pytest.raises(ConflictError, match="arm 'bm25' was defined as"):
+        brought(store, 1)
+    assert live(store) == before

@@ -175,6 +175,18 @@ def test_a_crash_at_any_point_loses_nothing(
     store.close()
 
 
+def test_a_file_that_is_not_read_back_as_it_was_written_moves_nothing(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = everything(filled)
+    monkeypatch.setattr(archived, "read_file", lambda _: b"another")
+    with pytest.raises(StoreError, match="is not read back as it was written: nothing was moved"):
+        list(archive.archive(filled, str(tmp_path), filled.log_seq()))
+    assert not any(moved(filled))
+    assert everything(filled) == before
+    assert not (tmp_path / archive.MANIFEST).exists()
+
+
 def test_damage_and_loss_are_noticed(filled: Store, tmp_path: Path) -> None:
     (segment,) = archive.archive(filled, str(tmp_path), filled.log_seq(), 10)
     file = Path(segment.url.removeprefix("file://"))

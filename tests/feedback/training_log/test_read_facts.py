@@ -159,3 +159,11 @@ def test_an_open_decision_has_the_feedback_on_it_and_its_episode_in_order(
         "d4": ["d4:right"],
         "d5": [],
     }
+
+
+def test_only_feedback_that_follows_at_once_was_sent_together(store: Store) -> None:
+    store.append([value("d1"), Tick(110.0), value("d1", "thumb", at=111.0)])
+    store.append([value("d2", at=112.0), value("d3", at=112.0), value("d3", "thumb", at=112.0)])
+    store.append([value("d3", key="k", at=113.0)])
+    feedback = [fact for fact in between(store, 0, 7) if isinstance(fact, FeedbackFact)]
+    assert [fact.more for fact in feedback] == [False, False, False, True, False, False]
