@@ -372,8 +372,8 @@ def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, S
     assert links.framed == [story.report]
     assert "url(http" not in html
     assert "<script" not in html
-    for one in story.chapters:
-        assert one.title in html
+    assert len(story.chapters) > 3
+    assert [one.title for one in story.chapters if one.title not in html] == []
     assert html.count("<svg") == 3
     assert "curl -X POST http://toy/v1/policies/102/promote" in html
     assert f"{story.earned(0, 20):.3f}" in html

@@ -190,6 +190,7 @@ def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kin
     options = {"estimators": tuple(ESTIMATORS), "resamples": 300, "reward_range": (0.0, 1.0)}
     found = evaluate(log, {"t": p}, rng(), interval=kind, **options)["t"].estimates  # type: ignore[arg-type]
     usual = by_name(evaluate(log, {"t": p}, rng(), **options)["t"].estimates)  # type: ignore[arg-type]
+    assert [one.estimator for one in found] == list(ESTIMATORS)
     for one in found:
         assert one.value is not None
         assert one.difference is not None
