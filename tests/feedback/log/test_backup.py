@@ -1,5 +1,6 @@
 """Backup and restore: the copy is the log, whole, and a learner goes on from it; on both databases."""
 
+import os
 import stat
 import subprocess
 import threading
@@ -99,6 +100,29 @@ def test_an_earlier_backup_is_not_replaced_and_a_failed_one_leaves_nothing(tmp_p
         with pytest.raises(FileNotFoundError):
             store.backup(tmp_path / "missing" / "copy.db")
     assert {path.name for path in tmp_path.iterdir()} == {"log.db", "copy.db"}
+
+
+@pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, OSError])
+def test_a_copy_that_is_stopped_leaves_nothing_and_one_that_was_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_by: type[BaseException]
+) -> None:
+    def stop(_file: int) -> None:
+        raise stopped_by
+
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr("feedback.log.sqlite.os.fsync", stop)
+            with pytest.raises(stopped_by):
+                store.backup(tmp_path / "copy.db")
+        assert not [*tmp_path.glob("copy.db*")]
+        (tmp_path / "copy.db.unfinished").write_bytes(b"of a run that was killed")
+        before = os.umask(0o022)
+        try:
+            store.backup(tmp_path / "copy.db")
+        finally:
+            os.umask(before)
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600, "texts of people are in it"
+    assert [path.name for path in tmp_path.glob("copy.db*")] == ["copy.db"]
 
 
 def test_a_dump_of_postgresql_is_restored_and_verified(postgres: Server, tmp_path: Path) -> None:

@@ -353,6 +353,8 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
     said = replace(value("d1"), content={"comment": "no 1234", "over": "d1234"}, tags={"at": "1234"})
     store.append([asked, done, said])
     assert store.append([said])[0].status is FeedbackStatus.DUPLICATE
+    seen = Observation("d1", Source.SHADOW, "a", 0.5, answer="1234", error="not 1234", observed_at=106.0)
+    store.append([seen])
     found = store.record("d1")
     assert found is not None
     assert found.execution is not None
@@ -361,6 +363,7 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
     assert found.execution.stages == ({"query": "####"},)
     assert found.feedback[0].content == {"comment": "no ####", "over": "d1234"}
     assert found.feedback[0].tags == {"at": "####"}
+    assert found.observations == (replace(seen, answer="####", error="not ####"),)
     store.close()
 
 

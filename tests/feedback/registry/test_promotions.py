@@ -382,3 +382,11 @@ def test_a_page_says_whose_bytes_are_kept(store: Store) -> None:
     kept = {version.version: kept for version, kept in page(store, 100)}
     assert kept == {number: is_kept(number, newest) for number in kept}
     assert set(kept.values()) == {True, False}
+
+
+def test_the_live_arms_are_those_of_a_pin_and_else_those_of_the_promotion() -> None:
+    promotion, pin = (Promotion(seq, 1, Action.PROMOTE, "", 9.0, arm_set=seq) for seq in (1, 2))
+    assert ActivePolicy("r", promotion, pin, newest=pin).arm_set == 2
+    assert ActivePolicy("r", promotion, newest=promotion).arm_set == 1
+    assert ActivePolicy("r", pin=replace(pin, arm_set=None)).arm_set == 0
+    assert (ActivePolicy("r").arm_set, ActivePolicy("r", newest=pin).seq, ActivePolicy("r").seq) == (0, 2, 0)

@@ -93,6 +93,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
         example("q3", "a", 1.0, mode=Mode.GREEDY),
         example("q4", "a", None),
         example("q5", "gone", 1.0),
+        replace(entered, decision=replace(entered.decision, erased=True)),
         of_run,
     ]
     found = labels([example("q1", "a", 1.0), *left_out, *left_out], value_of(RULE, "thumb"), ARMS)
@@ -102,6 +103,7 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
         "greedy": 2,
         "not judged": 2,
         "of arm 'gone', which there is no longer": 2,
+        "without a text, which was erased": 2,
         "labels of a warm start": 2,
     }
 
