@@ -68,6 +68,8 @@ def test_scores_are_those_of_the_recipes_own_router_wherever_they_stand(
     found = list(with_router(store, examples, "ours"))
     assert [scores_of(one) for one in found] == [{"a": 0.1, "b": 0.2}, {}, {"b": 0.3}, {}, {"a": 0.4}]
     assert [one.decision.id for one in found] == [one.id for one in decisions], "in their order"
+    other = [scores_of(one) for one in with_router(store, examples, "another")]
+    assert other == [{}, {"a": 0.6}, {}, {}, {"a": 0.6}], "each router has scores of its own"
     plain = with_router(store, examples, None)
     assert [scores_of(one) for one in plain] == [{}, {}, {}, {}, {}], "of a recipe without a router"
     early = contexts_of(store, decisions, "ours", stored_since=False)
