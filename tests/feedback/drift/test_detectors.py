@@ -313,3 +313,19 @@ def test_a_detector_is_built_as_it_is_set() -> None:
         detector="page_hinkley", page_hinkley=PageHinkley(delta=0.1, threshold=9, grace=5)
     ).build()
     assert (hinkley.delta, hinkley.threshold, hinkley.min_instances) == (0.1, 9, 5)
+
+
+def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_not_monitored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    class Noted(monitor.Stream):
+        def see(self, value: float, expected: float = 0.0) -> None:
+            del expected
+            seen.append(value)
+
+    monkeypatch.setattr(monitor, "Stream", Noted)
+    arms = ["b", *"a" * 202]
+    watch(rewarded([PLAIN] * 203, map(float, range(203)), arms))
+    assert seen == [201.0, 202.0]

@@ -495,31 +495,29 @@ def test_what_is_interrupted_writes_nothing_and_gives_its_connection_back(
 SAID = replace(value("d1", key="k"), content={"comment": "no"})
 
 
-@pytest.mark.parametrize(
-    ("other", "described"),
-    [
-        (replace(SAID, decision_id="d2"), "right=1 {'comment': 'no'} on d2"),
-        (replace(SAID, metric="thumb"), "thumb=1 {'comment': 'no'} on d1"),
-        (replace(SAID, value=0.5), "right=0.5 {'comment': 'no'} on d1"),
-        (replace(SAID, content={"comment": "yes"}), "right=1 {'comment': 'yes'} on d1"),
-        (replace(SAID, decision_id=None, episode_id="e"), "right=1 {'comment': 'no'} on episode e"),
-        (
-            replace(SAID, kind=Kind.RETRACTION, value=None, metric="thumb"),
-            "retraction {'comment': 'no'} on d1",
-        ),
-    ],
-    ids=["decision", "metric", "value", "content", "episode", "retraction"],
-)
+OTHERS = [
+    (replace(SAID, decision_id="d2"), "right=1 {'comment': 'no'} on d2"),
+    (replace(SAID, metric="thumb"), "thumb=1 {'comment': 'no'} on d1"),
+    (replace(SAID, value=0.5), "right=0.5 {'comment': 'no'} on d1"),
+    (replace(SAID, content={"comment": "yes"}), "right=1 {'comment': 'yes'} on d1"),
+    (replace(SAID, decision_id=None, episode_id="e"), "right=1 {'comment': 'no'} on episode e"),
+    (
+        replace(SAID, kind=Kind.RETRACTION, value=None, metric="thumb"),
+        "retraction {'comment': 'no'} on d1",
+    ),
+]
+"""Feedback that differs from `SAID` in one part, and how it is described."""
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
-def test_a_feedback_id_means_one_thing_in_every_part(
-    store: Store, other: Feedback, described: str, *, together: bool
-) -> None:
+def test_a_feedback_id_means_one_thing_in_every_part(store: Store, *, together: bool) -> None:
     store.append([decision("d1"), decision("d2"), replace(decision("d3"), episode_id="e")])
     if not together:
         store.append([SAID])
-    message = f"feedback id 'k' was used for right=1 {{'comment': 'no'}} on d1; it cannot also be {described}"
-    with pytest.raises(ConflictError, match=re.escape(message)):
-        store.append([SAID, other] if together else [other])
+    used = "feedback id 'k' was used for right=1 {'comment': 'no'} on d1; it cannot also be "
+    for other, described in OTHERS:
+        with pytest.raises(ConflictError, match=re.escape(used + described)):
+            store.append([SAID, other] if together else [other])
     assert store.counts()["feedback"] == 1 - together
 
 

@@ -52,6 +52,8 @@ def test_what_is_reported_adds_up_by_key_and_period(store: Store) -> None:
         usage.exchange({("k1", today): Amount(1, 10, 0.5), ("k2", month): Amount(3)}, {}, NOON)
     usage.exchange({("k1", "2023-11-13"): Amount(7), ("k1", "2023-10"): Amount(50, 1)}, {}, NOON)
     usage.exchange({("k1", month): Amount(5, 50), ("k1", period(NOON, MINUTE)): Amount(9)}, {}, NOON)
+    left = Usage(store, "r2").exchange({}, {}, NOON, Reserve(("k1", month), "requests", 80, 80))
+    assert left == Grant(75, 0), "of what this key has used in this period"
     assert spend(store, NOON) == {
         "k1": {"day": Amount(2, 20, 1.0), "month": Amount(5, 50), "total": Amount(55, 51)},
         "k2": {"day": Amount(), "month": Amount(6), "total": Amount(6)},
