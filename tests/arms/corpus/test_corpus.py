@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arms.base import Passage
@@ -115,12 +115,18 @@ def test_equal_passages_have_equal_digests_however_they_were_batched(
     assert parts.digest == whole.digest
 
 
-texts = st.text(max_size=3)
+texts = st.text('ab",[\\', max_size=3)
 
 
 @given(
     st.lists(st.tuples(texts, texts, texts), max_size=3), st.lists(st.tuples(texts, texts, texts), max_size=3)
 )
+@example([("a", "b", "c")], [("a", "", "bc")])
+@example([("a", "b", "c")], [("a", "bc", "")])
+@example([("a", "b", "c")], [("ab", "", "c")])
+@example([("a", "", ""), ("b", "", "")], [("b", "", ""), ("a", "", "")])
+@example([("a", "", "")], [("a", "", ""), ("", "", "")])
+@example([("a", "b", "c"), ("d", "", "")], [("a", "b", "c"), ("d", "", "")])
 def test_a_digest_tells_passages_apart_by_id_title_text_and_order(
     left: list[tuple[str, str, str]], right: list[tuple[str, str, str]]
 ) -> None:

@@ -217,12 +217,20 @@ def test_a_bad_file_is_refused_by_name_or_left_out_and_listed(tmp_path: Path) ->
     assert [one.partition(": ")[0] for one in corpus.skipped()] == ["a.pdf"]
 
 
-NONSENSE = (b"", b"\0" * 100, b"PK\x03\x04", b"%PDF-1.4", b"<" * 10_000)
+NONSENSE = {
+    "empty": b"",
+    "nulls": b"\0" * 100,
+    "zip": b"PK\x03\x04",
+    "pdf": b"%PDF-1.4",
+    "brackets": b"<" * 10_000,
+}
 
 
-@pytest.mark.parametrize("content", NONSENSE)
+@pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize(
-    ("suffix", "problem"), [(".pdf", "is no PDF: Failed to load"), (".docx", "is no DOCX: File is not a zip")]
+    ("suffix", "problem"),
+    [(".pdf", "is no PDF: Failed to load"), (".docx", "is no DOCX: File is not a zip")],
+    ids=["as pdf", "as docx"],
 )
 def test_what_is_no_document_is_said_and_the_next_file_is_read(
     tmp_path: Path, content: bytes, suffix: str, problem: str
@@ -234,7 +242,8 @@ def test_what_is_no_document_is_said_and_the_next_file_is_read(
 
 @pytest.mark.parametrize(
     ("content", "texts"),
-    [*zip(NONSENSE, ([], ["\ufffd" * 100], ["PK"], ["%PDF-1.4"], ["<" * 10_000]), strict=True)],
+    [*zip(NONSENSE.values(), ([], ["\ufffd" * 100], ["PK"], ["%PDF-1.4"], ["<" * 10_000]), strict=True)],
+    ids=NONSENSE,
 )
 def test_anything_is_html_and_is_read_as_a_browser_shows_it(
     tmp_path: Path, content: bytes, texts: list[str]
