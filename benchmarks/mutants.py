@@ -97,7 +97,7 @@ class Reach:
             return self._of_line(mutant.path, mutant.line)
         found, mentioned = set[str](), chain.from_iterable(map(_mentions, mutant.names))
         for path, line in mentioned:
-            found |= self._of_line(path, line)
+            found |= self._of_line(path, line) if _below(path, PACKAGES) else set()
             found |= {one.id for one in self.tests.values() if one.file == path}
         return found
 
@@ -129,7 +129,8 @@ class _Run:
         for data in self._data:
             for line, tests in data.contexts_by_lineno(path).items():
                 then[line].update(tests)
-        old, new = ((root / path).read_text().splitlines() for root in (self.folder / "tree", ROOT))
+        there = self.folder / "tree" / path
+        old, new = there.read_text().splitlines() if there.exists() else [], _text(path).splitlines()
         now = dict[int, set[str]]()
         for tag, i, _, j, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             for n in range(j, end):  # a changed line is reached by those that reached what stood there

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from agent.cli.console import console
 from agent.cli.main import app
 from agent.config import AppConfig, load
 from feedback.log import Store, erasures
@@ -164,7 +165,7 @@ def test_an_erasure_needs_one_subject(config: Path, words: str) -> None:
 def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(console, "width", 300)
     now = time.time()
     common: dict[str, Any] = {"scopes": ("decide",)}
     limits = keys.KeyLimits(rpm_limit=60, max_budget=5.0, budget_duration="day")
