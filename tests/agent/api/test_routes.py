@@ -176,6 +176,8 @@ async def test_each_call_of_personalizer_requires_a_key_with_its_scope(
                     allowed = required in caller_scopes((scope,))
                     assert (answer.status_code in (400, 404)) == allowed, answer.text
                     assert (answer.json()["error"]["code"] == "Forbidden") != allowed
+        elsewhere = await service.client.get("/v1/arms", headers={"ocp-apim-subscription-key": "read-secret"})
+        refused(elsewhere, 401, "invalid_api_key")
 
 
 async def test_a_path_without_a_route_needs_a_key_too(

@@ -145,6 +145,26 @@ async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arm
             assert last.context.arms[arm][ROUTER] == pytest.approx(found[arm], rel=1e-6)
 
 
+async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_after_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.learning.router_scores.BATCH", 2)
+    async with Service(tmp_path).running() as service:
+        for number in range(5):
+            await look_up(service, query=f"question {number} of a river")
+        brought, made, store = bringing(service, arms=None), decisions(service), service.replica.store
+        assert brought.router is not None
+        seen = router_contexts.contexts_of(store, made, brought.router)
+        questions = [one.context.question for one in made]
+        expected = open_router(store, brought.router).scores(questions, HashingEmbedder(DIM))
+    assert len(set(questions)) == len(seen) == 5
+    for context, scores in zip(seen, expected, strict=True):
+        by_arm = dict(zip(SCORED, scores.tolist(), strict=True))
+        found = {arm: features[ROUTER] for arm, features in context.arms.items() if ROUTER in features}
+        assert found.keys() == {"none", "bm25"}
+        assert found == pytest.approx({arm: by_arm[arm] for arm in found}, rel=1e-6)
+
+
 async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         brought = bringing(service)

@@ -117,6 +117,23 @@ async def test_every_action_is_refused_from_another_origin_and_every_route_witho
                     assert other.status_code == 403, path
 
 
+async def test_the_key_of_a_cookie_holds_below_the_console_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with closed(tmp_path, monkeypatch) as service:
+        cookie = {"cookie": f"{KEY_COOKIE}=read-secret"}
+        for path, status in (
+            (CONSOLE, 200),
+            (f"{CONSOLE}/system", 200),
+            (f"{CONSOLE}s", 401),
+            ("/v1/arms", 401),
+        ):
+            answer = await service.client.get(path, headers=cookie)
+            assert answer.status_code == status, path
+            is_page = answer.headers["content-type"].startswith("text/html")
+            assert is_page == (status == 200), path
+
+
 async def test_a_key_that_ceases_to_hold_leads_back_to_the_form_and_a_live_part_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
