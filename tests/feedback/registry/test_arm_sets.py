@@ -59,10 +59,13 @@ def test_a_configuration_that_was_edited_since_wins(store: Store) -> None:
 def test_a_name_that_stood_for_another_arm_is_refused(store: Store) -> None:
     started(store, CONFIGURED)
     replace(store, CHOSEN, CONFIGURED)
-    with pytest.raises(
-        ConflictError, match=r"arm 'bm25' was defined as .*\"k1\": 1.2.* before: give this one another name"
-    ):
-        replace(store, {"bm25": arm("bm25", k1=0.9)}, CONFIGURED)
+    other = {"bm25": arm("bm25", k1=0.9)}
+    for arms in (other, other | {"new": arm("none")}, {"new": arm("none")} | other):
+        with pytest.raises(
+            ConflictError,
+            match=r"arm 'bm25' was defined as .*\"k1\": 1.2.* before: give this one another name",
+        ):
+            replace(store, arms, CONFIGURED)
     assert live(store).arms == CHOSEN
 
 
