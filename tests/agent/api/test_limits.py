@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agent.access import quota
 from arms.llm import base
 from feedback.errors import LogUnavailableError
 from feedback.registry import KeyLimits, KeySettings, keys
@@ -20,7 +21,8 @@ NOON = 1_800_014_400.0
 
 @pytest.fixture
 async def two(log_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Service]]:
-    """Two replicas on one log, each of which reports several times a second."""
+    """Two replicas on one log, each of which reports several times a second, also on a slow machine."""
+    monkeypatch.setattr(quota, "WAIT_S", 60.0)  # for what the other one returns
     async with AsyncExitStack() as stack:
         services = []
         for _ in range(2):
