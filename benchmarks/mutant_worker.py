@@ -20,6 +20,9 @@ from pathlib import Path
 import pytest
 
 OWN = {"agent", "arms", "feedback", "tests", "benchmarks", "examples"}
+MOST_S = 45
+"""Seconds after which a test fails: a change may let it wait for ever."""
+
 MOST_BYTES = 8 << 30
 """Memory that a fork may take: a change may let a loop run without an end."""
 
@@ -76,13 +79,8 @@ def run(tests: list[str], *, first: bool) -> list[str]:
     """Run tests in this process and return what failed."""
     failures = Failures()
     arguments = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        "--continue-on-collection-errors",
-        *tests,
+        *("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"),
+        *("--timeout", str(MOST_S), "--continue-on-collection-errors", *tests),
     ]
     status = pytest.main(["-x", *arguments] if first else arguments, plugins=[failures])
     if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
