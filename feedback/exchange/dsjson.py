@@ -250,21 +250,21 @@ def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != name}
 
 
-def _features(document: object, plain: str, name: str = "") -> Iterator[tuple[str, float]]:
+def _features(document: object, plain: str | None, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield the features of JSON as VW sees them, named by their path; the namespace `plain` adds no name.
 
-    >>> dict(_features({"s": {"w=who": 1.0}, "user": {"age": 30, "likes": ["tea"], "new": False}}, "s"))
-    {'w=who': 1.0, 'user.age': 30.0, 'user.likes=tea': 1.0}
+    >>> dict(_features({"s": {"w=who": 1.0}, "user": {"s": 30, "likes": ["tea"], "new": False}}, "s"))
+    {'w=who': 1.0, 'user.s': 30.0, 'user.likes=tea': 1.0}
     """
     match document:
         case dict():
             for key, value in document.items():
                 if not key.startswith("_"):
-                    inside = "" if key == plain and not name else f"{name}.{key}" if name else key
-                    yield from _features(value, "", inside)
+                    inside = "" if key == plain else f"{name}.{key}" if name else key
+                    yield from _features(value, None, inside)
         case list():
             for at, value in enumerate(document):
-                yield from _features(value, "", f"{name}.{at}" if _is_number(value) else name)
+                yield from _features(value, None, f"{name}.{at}" if _is_number(value) else name)
         case str():
             yield f"{name}={document}", 1.0
         case bool():

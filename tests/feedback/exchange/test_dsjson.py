@@ -204,11 +204,18 @@ def test_an_event_of_a_service_becomes_an_example(tmp_path: Path) -> None:
     assert (found.metrics, left_out) == ({"reward": 1.0}, {})
 
 
-def test_actions_without_tags_of_their_own_are_numbered(tmp_path: Path) -> None:
-    context = {**EVENT["c"], "_multi": [{"f": [1]}, {"_tag": "x"}, {"_tag": "x"}]}
-    (found,), _ = read(tmp_path, {**EVENT, "c": context})
+@pytest.mark.parametrize("tags", [(None, "x", "y"), ("x", None, "y"), ("x", "", "y"), ("x", "y", "x")])
+def test_actions_without_tags_of_their_own_are_numbered(tmp_path: Path, tags: tuple[str | None, ...]) -> None:
+    actions = [{"f": [1]} if tag is None else {"_tag": tag} for tag in tags]
+    (found,), _ = read(tmp_path, {**EVENT, "c": {**EVENT["c"], "_multi": actions}})
     assert found.decision.arms == ("action-1", "action-2", "action-3")
     assert found.decision.drawn == "action-2"
+
+
+@pytest.mark.parametrize("model", ["", "7", "/7", "vowpal", "vowpal/", "vowpal/v7"])
+def test_a_model_that_names_no_kind_of_policy_with_a_version_is_imported(tmp_path: Path, model: str) -> None:
+    (found,), _ = read(tmp_path, {**EVENT, "VWState": {"m": model}})
+    assert (found.decision.policy, found.decision.version) == ("imported", 0)
 
 
 @pytest.mark.parametrize(
