@@ -119,13 +119,13 @@ def read_export(path: Path) -> Iterator[Example]:
             a schema that this Armwise does not know, or of two.
     """
     schema: int | None = None
-    inside, count, last, shift = False, 0, 0, 0
+    inside, last = False, 0
     where = str(path)
     for number, line in read_lines(path):
         where = f"{path}, line {number}"
         if not inside:
             schema = _header(line, where, schema).number
-            inside, count, shift = True, 0, 0
+            inside, count = True, 0
         elif line.startswith(b'{"end"'):
             _confirm_end(line, count, where)
             inside = False
@@ -133,8 +133,8 @@ def read_export(path: Path) -> Iterator[Example]:
             raise ExchangeError(f"{where}: an export begins before the one above has ended: that was cut off")
         else:
             example = _example(line, where)
-            if count == 0 and example.seq <= last:
-                shift = last
+            if count == 0:
+                shift = last if example.seq <= last else 0
             count += 1
             if example.seq + shift <= last:
                 raise ExchangeError(f"{where}: seq {example.seq} does not rise: {last - shift} stands above")

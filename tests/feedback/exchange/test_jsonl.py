@@ -168,6 +168,7 @@ def test_what_is_no_export_is_told_so(tmp_path: Path) -> None:
     assert refusal(tmp_path, b'{"question": "who?"}\n').startswith(
         'line 1: \'{"question": "who?"}\' begins no export, {"format": "armwise-log", ...} does'
     )
+    assert refusal(tmp_path, b"a" * 1_000_000).startswith(f"line 1: '{'a' * 30}' begins no export")
     assert "begins no export" in refusal(tmp_path, b"\xff\xfe\n")
     assert (
         refusal(tmp_path, b'{"format":"armwise-log","schema":1,"written_at":0}\n')
