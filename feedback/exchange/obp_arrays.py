@@ -74,8 +74,6 @@ class ArrayWriter:
             shapes["pi_b"] = (np.float64, (n, n_arms, 1))
         self._arrays = {
             name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
-            if 0 not in shape
-            else np.zeros(shape, dtype)
             for name, (dtype, shape) in shapes.items()
         }
 
@@ -222,9 +220,9 @@ def _header(file: IO[bytes], stored: int) -> tuple[np.dtype[Any], int]:
     if version not in readers:
         raise ValueError(f"an array of format {version} was found; {', '.join(map(str, readers))} are read")
     shape, _, dtype = readers[version](file)
-    size = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or (size > stored and not dtype.hasobject):
-        raise ValueError(f"an array of shape {shape} was declared, and {stored:,} bytes are there")
+    size, there = math.prod(shape) * dtype.itemsize, stored - file.tell()
+    if min(shape, default=0) < 0 or (size > there and not dtype.hasobject):
+        raise ValueError(f"an array of shape {shape} was declared, and {there:,} bytes are there")
     return dtype, size
 
 

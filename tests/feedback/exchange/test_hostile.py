@@ -267,6 +267,21 @@ def test_arrays_that_unpack_to_more_than_fits_are_refused_together(
     assert len(converted(npz(tmp_path, context=npy(np.zeros((3, 33)))), tmp_path / "o")[0]) == 3
 
 
+@pytest.mark.parametrize("missing", [1, 100])
+def test_an_array_that_is_shorter_than_declared_is_refused_before_it_is_read(
+    tmp_path: Path, missing: int
+) -> None:
+    context = npy(np.zeros((3, 50)))
+    assert f"(3, 50) was declared, and {1_200 - missing:,} bytes are there" in refusal(
+        npz(tmp_path, context=context[:-missing])
+    )
+
+
+def test_as_many_arms_as_are_allowed_are_read(tmp_path: Path) -> None:
+    first = next(read_obp(npz(tmp_path, n_actions=npy(100_000)), imported.REWARD, SCALE, Counter()))
+    assert len(first.decision.arms) == 100_000
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", npy(np.zeros(3)), b"\x80\x04."])
 def test_what_is_no_archive_of_arrays_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "feedback.npz"

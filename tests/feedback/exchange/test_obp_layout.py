@@ -186,6 +186,14 @@ def test_the_features_of_most_decisions_become_columns() -> None:
     assert columns.context(examples[0].decision.context) == [1.0, 0.0, 0.5, -0.25]
 
 
+@pytest.mark.parametrize(("features", "row"), [({"length": 0.5}, [0.5]), ({}, [])])
+def test_a_log_without_embeddings_has_no_column_but_those_of_its_features(
+    tmp_path: Path, features: dict[str, float], row: list[float]
+) -> None:
+    export(tmp_path, [example(1, context=Context("who?", features))])
+    assert np.load(tmp_path / ARRAYS)["context"].tolist() == [row]
+
+
 def test_what_was_not_drawn_or_has_no_reward_is_counted(tmp_path: Path) -> None:
     examples = [example(1, policy=LABELS), replace(example(2), metrics={}), example(3)]
     assert export(tmp_path, examples) == {LABELS: 1, "no reward": 1}
