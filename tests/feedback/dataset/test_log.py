@@ -172,6 +172,16 @@ def test_some_rows_of_a_log_are_a_log() -> None:
     assert (some.reward.tolist(), some.questions.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
     np.testing.assert_array_equal(some.X, features[[1, 3]])
     assert log.X is log.X
+    with pytest.raises(EmptyLogError, match=r"no example can be evaluated; left out: \{\}"):
+        log.where(np.zeros(4, dtype=np.bool_))
+
+
+@pytest.mark.parametrize("p_log", [None, np.array([[1.000001]])], ids=["alone", "whole"])
+def test_a_propensity_above_one_by_a_rounding_error_is_accepted(p_log: Floats | None) -> None:
+    arrays: dict[str, Any] = {"arms": ("a",), "drawn": np.array([0]), "reward": np.ones(1), "p_log": p_log}
+    assert Log.from_arrays(**arrays, propensity=np.array([1.000001])).propensity.tolist() == [1.000001]
+    with pytest.raises(ValueError, match=r"propensity must be in \(0, 1\], got 1.00001 at row 0"):
+        Log.from_arrays(**arrays, propensity=np.array([1.00001]))
 
 
 def test_features_that_were_made_are_not_made_again_for_some_rows() -> None:
@@ -193,5 +203,7 @@ def test_features_that_were_made_are_not_made_again_for_some_rows() -> None:
 def test_a_log_without_features_says_so(log: Log) -> None:
     with pytest.raises(ValueError, match="the log has no features"):
         _ = log.X
+    with pytest.raises(ValueError, match="the log has no features"):
+        _ = Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1), propensity=np.ones(1)).X
     with pytest.raises(ValueError, match="needs p_log, or the propensity of the drawn arms"):
         Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))

@@ -63,6 +63,18 @@ def test_an_export_whose_metrics_are_not_declared_is_refused_with_the_lines_to_a
     assert source.remarks(rule) == []
 
 
+def test_every_metric_that_a_file_declares_otherwise_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    theirs = RewardRule(metrics={"click": Metric(), "right": Metric(weight=2.0), "thumb": Metric()})
+    with path.open("wb") as file:
+        write_export([example(1)], file, Header(written_at=0.0, reward=theirs))
+    assert ExportSource(path).remarks(RewardRule(metrics={"right": Metric()})) == [
+        "The metric click of the file is not declared here and has no effect on rewards.",
+        "The metric right is declared differently from the file: weight 1.0 for 2.0.",
+        "The metric thumb of the file is not declared here and has no effect on rewards.",
+    ]
+
+
 def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:
     write(store, RULE.join, [example(seq) for seq in range(1, 4)])
     source = LogSource(store, RULE)
@@ -93,5 +105,5 @@ def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.
     mixed = [example(seq, context=one) for seq, one in enumerate(contexts, 1)]
     seen = described(lambda: iter(mixed))(np.array([1, 2, 3, 5]))
     same = described(lambda: iter([example(1, context=Context("red"))]))(np.array([1]))
-    assert seen.shape == (4, same.shape[1])
+    assert seen.shape == (4, 4096 + 256), "hashed words and named features"
     assert [(seen[row] != same[0]).nnz == 0 for row in range(4)] == [True, True, False, True]
