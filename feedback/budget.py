@@ -16,7 +16,7 @@ arXiv:2011.10124, for the multiplied price.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -49,14 +49,10 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     usd_per_request: float | None = Field(
-        default=None,
-        ge=1e-9,
-        le=1e9,
-        allow_inf_nan=False,
-        description="Ceiling in dollars charged by a paid engine.",
+        default=None, ge=1e-9, le=1e9, description="Ceiling in dollars charged by a paid engine."
     )
     steps_per_request: float | None = Field(
-        default=None, ge=1e-9, le=1e9, allow_inf_nan=False, description="Ceiling in rounds of retrieval."
+        default=None, ge=1e-9, le=1e9, description="Ceiling in rounds of retrieval."
     )
     window: int = Field(
         default=200,
@@ -79,7 +75,7 @@ class Budget(BaseModel):
     @property
     def ceiling(self) -> float:
         """Largest mean cost of a request, in its unit."""
-        return self.usd_per_request or self.steps_per_request or math.nan
+        return cast(float, self.usd_per_request or self.steps_per_request)
 
     @property
     def name(self) -> str:

@@ -181,6 +181,30 @@ def test_a_budget_has_one_ceiling(document: dict[str, float]) -> None:
         Budget.model_validate(document)
 
 
+@pytest.mark.parametrize(
+    ("field", "smallest", "largest"),
+    [
+        ("usd_per_request", 1e-9, 1e9),
+        ("steps_per_request", 1e-9, 1e9),
+        ("window", 20, 1_000_000),
+    ],
+)
+def test_a_number_of_a_budget_is_finite_and_within_its_bounds(
+    field: str, smallest: float, largest: float
+) -> None:
+    ceiling = {} if field.endswith("per_request") else {"usd_per_request": 1.0}
+    for value in (smallest, largest):
+        assert Budget.model_validate({**ceiling, field: value}).model_dump()[field] == value
+    for value in (smallest / 2, smallest - 1, largest * 2, largest + 1, math.inf, math.nan):
+        with pytest.raises(ValidationError, match=rf"1 validation error for Budget\n{field}\n"):
+            Budget.model_validate({**ceiling, field: value})
+
+
+def test_a_budget_with_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        Budget.model_validate({"usd_per_request": 1.0, "usd_per_day": 1.0})
+
+
 def test_dollars_and_steps_are_read_from_the_cost_of_an_execution() -> None:
     cost = Cost(steps=2, usd=0.5)
     assert Budget(usd_per_request=1.0).spent(cost) == 0.5
