@@ -117,7 +117,7 @@ class Pacer:
                 that distribution would have paid.
         """
         ceiling, window = self.budget.ceiling, self.budget.window
-        n, mean = self.arms.get(arm, (0, 0.0))
+        n, mean = self.arms.get(arm, (0, spent))
         n = min(n + 1, window)
         self.arms[arm] = n, mean + (spent - mean) / n
         over = (spent if paid is None else paid) / ceiling - 1.0

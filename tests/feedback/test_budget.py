@@ -107,11 +107,14 @@ def test_the_same_requests_have_the_same_price_in_any_unit_of_cost() -> None:
     assert most == 2 * 200 * 0.02, "it has come to its end"
 
 
-def test_a_replay_is_charged_what_its_distribution_pays_and_costs_of_arms_are_those_of_the_log() -> None:
+@pytest.mark.parametrize(("paid", "debt"), [(1.0, -1.0), (0.0, -2.0)])
+def test_a_replay_is_charged_what_its_distribution_pays_and_costs_of_arms_are_those_of_the_log(
+    paid: float, debt: float
+) -> None:
     pacer, other = Pacer(Budget(steps_per_request=2.0)), Pacer(Budget(steps_per_request=2.0))
-    pacer.note("bm25", 6.0, paid=1.0)
-    other.note("bm25", 1.0)
-    assert (pacer.price, pacer.debt) == (other.price, other.debt) == (other.price, -1.0)
+    pacer.note("bm25", 6.0, paid=paid)
+    other.note("bm25", paid)
+    assert (pacer.price, pacer.debt) == (other.price, other.debt) == (other.price, debt)
     assert pacer.costs(["bm25"]) == (6.0,)
 
 
@@ -156,7 +159,8 @@ def test_the_price_stays_in_its_range_and_continues_exactly_from_a_published_one
     whole = Pacer(budget)
     for arm, spent in before:
         whole.note(arm, spent)
-    published = Price(budget.name, 0, whole.price, whole.debt, dict(whole.arms), 1, 0.0)
+    arms = dict(whole.arms)
+    published = Price(budget.name, 0, whole.price, whole.debt, dict(arms), 1, 0.0)
     again = published.pacer(budget)
     for arm, spent in after:
         whole.note(arm, spent)
@@ -164,7 +168,8 @@ def test_the_price_stays_in_its_range_and_continues_exactly_from_a_published_one
         assert 1e-3 <= whole.price * 0.01 <= 1e3 * (1 + 1e-9)
         assert abs(whole.debt) <= 2 * 200 * 0.01
     assert again == whole
-    assert published.costs(ARMS) == tuple(published.arms.get(arm, (0, 0.0))[1] for arm in ARMS)
+    assert published.arms == arms, "which is stored, and stays as it is"
+    assert published.costs(ARMS) == tuple(arms.get(arm, (0, 0.0))[1] for arm in ARMS)
 
 
 def test_an_arm_that_was_never_drawn_is_expected_to_cost_nothing() -> None:
