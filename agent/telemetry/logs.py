@@ -95,7 +95,7 @@ def log_turn(spec: TelemetrySpec, point: str, key: str | None, seconds: float, *
     turns.info("turn", extra={"fields": fields})
 
 
-def log_json(*, content: bool = False) -> None:
+def log_json(*, content: bool) -> None:
     """Write every log line of this process as JSON: ours, Ray Serve's and those of libraries.
 
     Args:

@@ -27,7 +27,7 @@ def deciding() -> Iterator[Span | None]:
 
 def decided(span: Span | None, decision: Decision) -> None:
     """Record what was decided."""
-    if span is None or not span.recording:
+    if span is None:
         return
     span.set(
         {

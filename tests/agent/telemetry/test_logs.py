@@ -2,6 +2,10 @@
 
 import json
 import logging
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from logging.config import dictConfig
 from pathlib import Path
@@ -45,7 +49,8 @@ def test_a_line_has_the_decision_and_the_trace_that_it_belongs_to(traced: Callab
         ids = tracing.ids_of_span()
     assert (found["message"], found["level"], found["logger"]) == ("3 arms", "WARNING", "agent.x")
     assert (found["decision_id"], (found["trace_id"], found["span_id"])) == ("d-1", ids)
-    assert found["timestamp"].endswith("+00:00")
+    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}\+00:00", found["timestamp"])
+    assert found["pid"] == os.getpid()
     assert not {"decision_id", "trace_id"} & lines(record("idle")).keys()
 
 
@@ -54,7 +59,16 @@ def test_any_text_is_one_line_of_json(text: str) -> None:
     lines(record("%s", text))
 
 
-@pytest.mark.parametrize("shown", [QUESTION, repr(QUESTION), quote(QUESTION), urlencode({"q": QUESTION})])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        QUESTION,
+        repr(QUESTION),
+        repr({"query": f"{QUESTION} In short."}),
+        quote(QUESTION),
+        urlencode({"q": QUESTION}),
+    ],
+)
 @pytest.mark.parametrize("content", [False, True])
 def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown: str, content: bool) -> None:
     turn = tracing.Turn("d-1", "", QUESTION)
@@ -77,6 +91,18 @@ def test_no_secret_of_a_key_is_in_a_line(content: bool) -> None:
     found = lines(record("refused: %s", f"Bearer {SECRET}", error=ValueError(SECRET)), content=content)
     assert found["message"] == "refused: Bearer sk-aw-0123456789ab-..."
     assert "ccc" not in found["exception"]
+
+
+def test_a_line_has_the_fields_of_its_record_and_none_of_them_controls_a_terminal() -> None:
+    one = record("turn")
+    one.fields = {"seconds": 0.5, "arm": "\x1b[2Jbm25", "key": None, "folder": Path("/tmp")}
+    found = lines(one)
+    assert {name: found[name] for name in one.fields} == {
+        "seconds": 0.5,
+        "arm": "\\x1b[2Jbm25",
+        "key": None,
+        "folder": "/tmp",
+    }
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -102,6 +128,37 @@ async def test_a_plain_log_has_no_line_for_a_turn(service: Service, caplog: pyte
     caplog.set_level(logging.INFO, "agent.turns")
     assert (await service.client.post("/v1/retrieve", json={"query": "Where?"})).status_code == 200
     assert [one for one in caplog.records if one.name == "agent.turns"] == []
+
+
+BEGIN = """
+import logging, os, sys
+from agent.telemetry import TelemetrySpec, begin
+from arms import tracing
+library = logging.getLogger("library.of.others")
+library.addHandler(logging.FileHandler(os.devnull))
+library.propagate = False
+begin(TelemetrySpec(logs="json", log_content=sys.argv[1] == "content"))
+tracing.TURN.set(tracing.Turn("d-1", "", "Where is the sea?"))
+library.info("asked: %s", "Where is the sea?")
+logging.getLogger("httpx").info("GET http://service/?q=secret")
+print(f"{os.umask(0):03o}")
+"""
+
+
+@pytest.mark.parametrize(("option", "shown"), [("content", "Where is the sea?"), ("none", "[question]")])
+def test_a_process_writes_what_libraries_log_as_json_and_files_for_its_user_alone(
+    option: str, shown: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BEGIN, option],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    (line,) = map(json.loads, ended.stderr.splitlines())
+    assert (line["logger"], line["message"]) == ("library.of.others", f"asked: {shown}")
+    assert ended.stdout == "077\n"
 
 
 def test_vllm_is_given_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -21,6 +22,7 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["otlp_proto_grpc"]),
         (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, []),
         (COLLECTOR | {"OTEL_SDK_DISABLED": "true"}, []),
+        (COLLECTOR | {"OTEL_SDK_DISABLED": "True"}, []),
         ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ["console", "otlp_proto_http"]),
     ],
 )
@@ -47,6 +49,30 @@ def test_a_wrong_demand_for_texts_records_none(
     assert found is not None
     assert (found.on_spans, found.on_events, found.openinference) == (False, False, True)
     assert "is 'EVERYTHING': one of NO_CONTENT, SPAN_ONLY" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("capture", "on_spans", "on_events"),
+    [
+        *((None, False, False), ("no_content", False, False), ("span_only", True, False)),
+        *(("EVENT_ONLY", False, True), ("SPAN_AND_EVENT", True, True)),
+    ],
+)
+def test_texts_are_recorded_where_the_variable_of_the_conventions_says(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    capture: str | None,
+    on_spans: bool,
+    on_events: bool,
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    environment = {"OTEL_TRACES_EXPORTER": "console"}
+    if capture is not None:
+        environment["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = capture
+    found = traced(TelemetrySpec(), environment)
+    assert found is not None
+    assert (found.on_spans, found.on_events) == (on_spans, on_events)
+    assert caplog.text == ""
 
 
 SCRIPT = """
@@ -79,5 +105,11 @@ def test_a_process_exports_what_it_has_traced_under_the_name_of_the_service() ->
     printed = run(OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="armwise-test")
     assert '"name": "work"' in printed
     assert '"service.name": "armwise-test"' in printed
-    assert '"service.name": "armwise"' in run(OTEL_TRACES_EXPORTER="console")
+    unnamed = run(OTEL_TRACES_EXPORTER="console")
+    assert '"service.name": "armwise"' in unnamed
+    assert f'"service.version": "{metadata.version("armwise")}"' in unnamed
+    attributes = "deployment.environment=test,service.name=ours"
+    assert '"service.name": "ours"' in run(
+        OTEL_TRACES_EXPORTER="console", OTEL_RESOURCE_ATTRIBUTES=attributes
+    )
     assert '"name": "work"' not in run(OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="always_off")

@@ -14,12 +14,13 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.responses import Response
 
 from agent.hosts import arms as hosted
-from agent.telemetry.requests import ServerSpans
+from agent.telemetry import ServerSpans, turns
 from arms import tracing
 from arms.deployments import EmbedderHost, Embedders, GeneratorHost
 from arms.llm import Generator
 from arms.llm.catalog import ScriptedSpec
 from arms.models import Backbone
+from feedback.events import Feedback
 from tests.agent.fakes import Service, failing
 from tests.agent.telemetry.conftest import Spans
 from tests.neighbours import write_corpus
@@ -92,6 +93,8 @@ async def test_a_turn_is_one_trace_from_its_callers_span_to_the_commit(
     assert {span.context.trace_id for span in spans.all} == {request.parent.trace_id}
     assert {spans.parent(name) for name in (*names, "retrieval small")} == {route}
     assert spans.attributes(route)["http.response.status_code"] == 200
+    assert spans.attributes(route)["http.route"] == "/v1/chat/completions"
+    assert {spans.one(name).kind for name in names if name.startswith("INSERT")} == {SpanKind.CLIENT}
     assert all(span.status.status_code is not StatusCode.ERROR for span in spans.all)
 
 
@@ -181,13 +184,17 @@ async def test_openinference_has_its_own_names_where_they_are_asked_for(
 ) -> None:
     async with running(tmp_path) as service:
         spans = traced(openinference=True, on_spans=True)
-        await asked(service, agent={"episode_id": "talk"})
+        found = await asked(service, agent={"episode_id": "talk"})
+        item = {"decision_id": found["decision_id"], "metric_name": "thumb", "value": 1}
+        await service.client.post("/v1/feedback", json=item)
     kinds = {
         span.name.split()[0]: (span.attributes or {}).get("openinference.span.kind") for span in spans.all
     }
+    assert spans.attributes("armwise.decide")["session.id"] == "talk"
     assert kinds == {
         "POST": "CHAIN",
         "armwise.decide": "CHAIN",
+        "armwise.feedback": "EVALUATOR",
         "retrieval": "RETRIEVER",
         "embeddings": "EMBEDDING",
         "chat": "LLM",
@@ -203,10 +210,11 @@ async def test_openinference_has_its_own_names_where_they_are_asked_for(
     assert search["retrieval.documents.0.document.content"]
 
 
+@pytest.mark.parametrize("place", [None, "on_spans", "on_events"])
 async def test_feedback_is_an_evaluation_linked_to_the_span_that_decided(
-    service: Service, traced: Traced
+    service: Service, traced: Traced, place: str | None
 ) -> None:
-    spans = traced()
+    spans = traced(**({place: True} if place else {}))
     found = await asked(service, "auto")
     body = {"decision_id": found["decision_id"], "metric_name": "thumb", "value": -0.5, "comment": "Not so."}
     assert (await service.client.post("/v1/feedback", json=body)).status_code == 202
@@ -219,6 +227,7 @@ async def test_feedback_is_an_evaluation_linked_to_the_span_that_decided(
         "gen_ai.evaluation.name": "thumb",
         "gen_ai.evaluation.score.value": -0.5,
         "gen_ai.response.id": found["decision_id"],
+        **({"gen_ai.evaluation.explanation": "Not so."} if place else {}),
     }
     assert spans.parent("armwise.feedback") == "POST /v1/feedback"
     assert spans.parent("INSERT feedback") == "POST /v1/feedback"
@@ -233,6 +242,26 @@ async def test_feedback_on_a_decision_without_a_trace_is_an_evaluation_without_a
     await service.client.post("/v1/feedback", json={"items": [body, {**body, "feedback_id": "again"}]})
     feedback = [span for span in spans.all if span.name == "armwise.feedback"]
     assert [len(span.links) for span in feedback] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(None, StatusCode.UNSET), (OSError("disk full"), StatusCode.ERROR)]
+)
+async def test_a_commit_that_fails_fails_its_span_and_one_that_is_cancelled_does_not(
+    traced: Traced, error: Exception | None, outcome: StatusCode
+) -> None:
+    spans = traced()
+    commit = asyncio.get_running_loop().create_future()
+    turns.committing((Feedback("f-1", "d-1", "thumb", 1.0, 0.0),), commit)
+    if error is None:
+        commit.cancel()
+    else:
+        commit.set_exception(error)
+    await asyncio.wait([commit])
+    span = spans.one("INSERT feedback")
+    assert span.status.status_code is outcome
+    assert spans.attributes("INSERT").get("error.type") == ("OSError" if error else None)
+    assert "disk full" not in text_of(spans)
 
 
 async def test_a_failed_arm_fails_its_request_and_its_message_is_not_told(
