@@ -183,7 +183,7 @@ def document(method: str, path: str, body: Mapping[str, Any] | None) -> Call[dic
 
 
 def is_busy(response: httpx.Response) -> bool:
-    """Return whether the same request may succeed later; the response was read."""
+    """Return whether the same request may succeed later; a response that is an error was read."""
     return response.status_code in BUSY and envelope(response.content).get("retryable", True) is not False
 
 

@@ -250,15 +250,15 @@ class Client(_Connection):
                 response = self._http.send(self._http.build_request(**self._sent(call)), stream=True)
                 if response.is_error:
                     response.read()
-                    self._taken(response)
-                    raise failure_of(response)
+                self._taken(response)
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
+            if response.is_error:
+                raise failure_of(response)
             return response
 
         try:
             response = Retrying(**self._policy)(attempt)
-            self._reached = True
             try:
                 yield from response.iter_lines()
             finally:
@@ -378,15 +378,15 @@ class AsyncClient(_Connection):
                 response = await self._http.send(self._http.build_request(**self._sent(call)), stream=True)
                 if response.is_error:
                     await response.aread()
-                    self._taken(response)
-                    raise failure_of(response)
+                self._taken(response)
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
+            if response.is_error:
+                raise failure_of(response)
             return response
 
         try:
             response: httpx.Response = await AsyncRetrying(**self._policy)(attempt)
-            self._reached = True
             try:
                 async for line in response.aiter_lines():
                     yield line

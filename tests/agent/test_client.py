@@ -76,16 +76,31 @@ async def test_both_endpoints_give_passages_cost_and_words() -> None:
     }
     assert found.passage_ids == said.passage_ids == ["p1"]
     assert (found.text, said.text) == ("", "Ada")
-    assert (found.agent.cost.total, found.agent.cost.model_extra) == (1.0, {"steps": 1})
-    assert found.latency_s > 0
+    cost = found.agent.cost
+    assert (cost.total, cost.model_extra) == (1.0, {"steps": 1})
+    assert (cost.tokens, cost.retrieval_ms, cost.llm_ms, cost.usd) == (0, 0.0, 0.0, 0.0), "what is not sent"
+    assert 0 < found.latency_s < 60
 
 
-async def test_a_busy_service_is_asked_again_after_the_pause_it_names() -> None:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that an awaited client pauses between attempts, without the wait."""
+    found: list[float] = []
+
+    async def note(pause_s: float) -> None:
+        found.append(pause_s)
+
+    monkeypatch.setattr("asyncio.sleep", note)
+    return found
+
+
+async def test_a_busy_service_is_asked_again_after_the_pause_it_names(pauses: list[float]) -> None:
     client = a_client(
-        answering([BUSY, httpx.Response(429, headers={"retry-after": "0"}), httpx.Response(200, json=FOUND)])
+        answering([BUSY, httpx.Response(429, headers={"retry-after": "7"}), httpx.Response(200, json=FOUND)])
     )
     assert isinstance(await client.retrieve("Who?", k=1), Answer)
     assert client.retries == 2
+    assert pauses == [0.0, 7.0]
 
 
 async def test_a_service_that_stays_busy_is_given_up_with_its_own_words() -> None:
@@ -104,13 +119,7 @@ async def test_a_service_out_of_reach_is_told_at_once() -> None:
     assert client.retries == 0
 
 
-async def test_a_connection_lost_in_the_middle_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-
-    async def note(pause_s: float) -> None:
-        pauses.append(pause_s)
-
-    monkeypatch.setattr("asyncio.sleep", note)
+async def test_a_connection_lost_in_the_middle_is_tried_again(pauses: list[float]) -> None:
     arms = httpx.Response(200, json={"arms": [{"name": "bm25"}, {"name": "old", "enabled": False}]})
     lost = httpx.ReadError("reset")
     client = a_client(answering([arms, lost, lost, httpx.Response(200, json=FOUND)]))
@@ -147,11 +156,28 @@ async def test_a_reply_of_another_shape_is_named() -> None:
     with pytest.raises(ClientError, match=r"/v1/retrieve gave a reply that is no Answer: agent\.pmf: "):
         await client.retrieve("Who?", k=1)
     html = a_client(lambda _: httpx.Response(404, text="<h1>Not found</h1>"))
-    with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found"):
+    with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found") as raised:
         await html.policy()
+    assert raised.value.code == ""
+    foreign = a_client(lambda _: httpx.Response(404, json={"error": "no such page"}))
+    with pytest.raises(ClientError, match=r'gave 404, {"error":"no such page"}$'):
+        await foreign.policy()
     long = a_client(lambda _: httpx.Response(404, text="x" * 201))
     with pytest.raises(ClientError, match=r"gave 404, x{200}$"):
         await long.policy()
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (httpx.Response(200, text="<html>"), "gave 200 and no JSON"),
+        (httpx.Response(403, text="no"), "gave 403, no"),
+    ],
+)
+def test_an_error_does_not_show_the_password_of_an_address(response: httpx.Response, said: str) -> None:
+    http = httpx.Client(transport=httpx.MockTransport(lambda _: response))
+    with pytest.raises(ClientError, match=rf"http://service/health {said}$"):
+        Client("http://user:password@service", http=http).request("GET", "/health")
 
 
 async def test_fields_of_the_reward_that_are_not_known_are_left_out() -> None:
@@ -199,6 +225,9 @@ async def test_feedback_is_learned_once_the_largest_position_is() -> None:
         "d1", em=1.0, right=True
     )
     assert receipts.log_seq == 8
+    items = [{"status": "accepted"}, {"status": "accepted"}]
+    receipts = await a_client(lambda _: httpx.Response(202, json={"items": items})).feedback("d1", em=1.0)
+    assert receipts.log_seq == 0, "without positions, there is nothing to wait for"
 
 
 def test_retry_after_is_seconds_or_a_date_and_bounded() -> None:
@@ -336,10 +365,14 @@ def test_a_client_that_blocks_sends_the_same_and_types_the_answer(monkeypatch: p
     with a_blocking_client(answer) as client:
         found = client.retrieve("Who?", context={"device": "phone"}, explore=False)
         assert (found.decision_id, found.arm, found.propensity) == ("d1", "bm25", 0.5)
-        client.feedback(found, thumb=1)
+        client.feedback(found, {"em": 0.5}, thumb=1)
     asked, rated = (orjson.loads(request.content) for request in seen)
-    assert asked["agent"] == {"context": {"device": "phone"}, "explore": False}
-    assert rated["items"][0]["decision_id"] == "d1"
+    agent = {"context": {"device": "phone"}, "explore": False}
+    assert asked == {"query": "Who?", "model": "auto", "agent": agent}
+    assert rated["items"] == [
+        {"decision_id": "d1", "metric_name": "em", "value": 0.5},
+        {"decision_id": "d1", "metric_name": "thumb", "value": 1},
+    ]
     assert {request.headers["authorization"] for request in seen} == {"Bearer secret"}
 
 
@@ -351,13 +384,15 @@ def test_a_decision_over_actions_of_the_request() -> None:
         assert (request.url.path, body["point"], body["context"]) == ("/v1/decisions", "layout", {"age": 3})
         assert body["actions"] == [{"id": "a"}, {"id": "b", "features": {"wide": 1}}]
         assert body["excluded"] == ["c"]
+        assert request.headers["idempotency-key"] == "mine"
+        assert "key" not in body
         ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
         reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking}
         return httpx.Response(200, json=reply)
 
     client = a_blocking_client(answer)
     actions: list[Any] = ["a", {"id": "b", "features": {"wide": 1}}]
-    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"])
+    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"], key="mine")
     assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
 
 
@@ -396,6 +431,7 @@ async def test_a_stream_gives_the_text_as_it_comes_and_the_answer_at_its_end() -
             _ = stream.answer
     for whole in (stream.answer, blocking.answer):
         assert (whole.text, whole.passage_ids, whole.decision_id) == ("Ada Lovelace", ["p1"], "d1")
+        assert 0 < whole.latency_s < 60
 
 
 def test_a_stream_that_breaks_off_names_the_decision() -> None:
@@ -438,6 +474,21 @@ async def test_a_stream_that_is_lost_is_a_failed_answer_and_its_connection_is_cl
     with pytest.raises(AnswerFailedError, match=r"the stream was lost: .*reset"):
         [_ async for _ in awaited]
     assert body.closed
+
+
+async def test_a_service_that_has_begun_a_stream_was_reached_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
+
+    def replies() -> Answering:
+        said = httpx.Response(200, content=lines(BEGIN, word("Ada"), END) + DONE)
+        return answering([said, httpx.ConnectError("refused"), httpx.Response(200, json=FOUND)])
+
+    blocking, awaited = a_blocking_client(replies()), a_client(replies())
+    assert list(blocking.stream("Who?")) == [text async for text in awaited.stream("Who?")] == ["Ada"]
+    assert blocking.retrieve("Who?").passage_ids == (await awaited.retrieve("Who?")).passage_ids == ["p1"]
+    assert pauses == [0.1, 0.1]
 
 
 def test_a_stream_that_its_reader_leaves_closes_its_connection() -> None:
