@@ -150,6 +150,20 @@ def test_a_key_expires_without_a_row_that_says_so(store: Store) -> None:
         ring.caller(f"Bearer {token}")
 
 
+def test_a_key_that_is_in_no_log_is_refused_by_its_public_id(configured: Keyring) -> None:
+    with pytest.raises(UnauthorizedError, match="no key sk-aw-0123456789ab with this secret"):
+        configured.caller(f"Bearer sk-aw-0123456789ab-{'0' * 48}")
+
+
+def test_the_project_of_a_key_is_found_by_its_name_or_its_public_id(
+    configured: Keyring, store: Store
+) -> None:
+    made, _ = keys.create(store, KeySettings("app", ("decide",), project="beta"), NOW)
+    configured.refresh(store)
+    names = ("USER_KEY", "ADMIN_KEY", made.public_id, "another")
+    assert [configured.project_of(name) for name in names] == ["acme", "default", "beta", None]
+
+
 def test_the_log_holds_a_hash_and_not_the_secret(store: Store) -> None:
     made, token = keys.create(store, KeySettings("app", ("decide",)), NOW)
     _, _, _, secret = token.split("-")
@@ -228,6 +242,7 @@ def test_the_default_project_cannot_name_the_ids_of_another() -> None:
     default = Caller("k", frozenset({"feedback"}))
     assert default.stored("d-1") == "d-1"
     assert default.stored("A~b", "feedback") == "A~b", "no project has this name"
+    assert default.stored("talk:1", "episode") == "talk:1", "no point has this name"
     with pytest.raises(ForeignIdError, match="feedback 'acme~f-1' names a project"):
         default.stored("acme~f-1", "feedback")
     assert Caller("k", frozenset({"admin"})).stored("acme~f-1", "feedback") == "acme~f-1"

@@ -112,6 +112,16 @@ async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
     await quota.admit(who, 10)
 
 
+async def test_what_a_replica_holds_counts_towards_a_call_of_several_requests(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.access.quota.WAIT_S", 0.0)
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=80)
+    await quota.admit(who)
+    await quota.admit(who, 79)
+    assert not await admitted(quota, who)
+
+
 async def test_a_replica_gets_what_an_idle_one_has_leased(store: Store, clock: Clock) -> None:
     (idle, busy), who = replicas(store, clock), caller(rpm_limit=80)
     assert await admitted(idle, who), "it holds an eighth of the limit now"
@@ -154,6 +164,21 @@ async def test_a_budget_of_tokens_counts_for_its_month(store: Store, clock: Cloc
     clock.now += 31 * 24 * 3600
     assert await turn(quotas[0], who, "d-8", cost, (90, 0.0))
     poll.cancel()
+
+
+@pytest.mark.parametrize(
+    ("limits", "cost"),
+    [
+        ({"tpm_limit": 1000, "token_budget": 25, "budget_duration": "1mo"}, Cost(prompt_tokens=25)),
+        ({"max_budget": 0.5, "budget_duration": "1d"}, Cost(usd=0.5)),
+    ],
+)
+async def test_a_spent_budget_refuses_also_a_turn_that_costs_nothing_and_a_key_with_another_limit(
+    store: Store, clock: Clock, limits: dict[str, float | str], cost: Cost
+) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(**limits)
+    assert await turn(quota, who, "d-1", cost, (25, 0.5))
+    assert not await turn(quota, who, "d-2", Cost(), (0, 0.0))
 
 
 async def test_turns_at_once_do_not_exceed_a_budget_by_more_than_one(store: Store, clock: Clock) -> None:
@@ -279,6 +304,18 @@ async def test_minutes_that_are_over_are_forgotten_and_months_are_not(store: Sto
         rows = connection.exec_driver_sql("SELECT period FROM usage ORDER BY period").scalars().all()
     minutes = [period(clock.now, MINUTE)]
     assert rows == sorted([*minutes, period(NOW, DAY), period(NOW, MONTH)])
+
+
+async def test_a_replica_forgets_what_it_held_of_minutes_that_are_over(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(rpm_limit=5, tpm_limit=100)
+    for minute in range(3):
+        await quota.admit(who)
+        await quota.book(who, f"d-{minute}", 10, 0.0)
+        quota.charge(f"d-{minute}", Cost(prompt_tokens=10))
+        await quota.report()
+        held = {(use[1], meter) for use, meter in quota._leases}  # noqa: SLF001
+        assert held == {(period(clock.now, MINUTE), meter) for meter in ("requests", "tokens")}
+        clock.now += 60
 
 
 async def test_what_was_reported_while_the_caller_left_is_counted_once(
