@@ -64,7 +64,7 @@ def test_any_text_is_one_line_of_json(text: str) -> None:
     [
         QUESTION,
         repr(QUESTION),
-        repr({"query": f"{QUESTION} In short."}),
+        repr({"query": f"In short: {QUESTION} Please."}),
         quote(QUESTION),
         urlencode({"q": QUESTION}),
     ],
@@ -139,7 +139,7 @@ library.addHandler(logging.FileHandler(os.devnull))
 library.propagate = False
 begin(TelemetrySpec(logs="json", log_content=sys.argv[1] == "content"))
 tracing.TURN.set(tracing.Turn("d-1", "", "Where is the sea?"))
-library.info("asked: %s", "Where is the sea?")
+library.info("asked: %s\\n", "Where is the sea?")
 logging.getLogger("httpx").info("GET http://service/?q=secret")
 print(f"{os.umask(0):03o}")
 """
@@ -157,7 +157,7 @@ def test_a_process_writes_what_libraries_log_as_json_and_files_for_its_user_alon
         text=True,
     )
     (line,) = map(json.loads, ended.stderr.splitlines())
-    assert (line["logger"], line["message"]) == ("library.of.others", f"asked: {shown}")
+    assert (line["logger"], line["message"]) == ("library.of.others", f"asked: {shown}\\n")
     assert ended.stdout == "077\n"
 
 

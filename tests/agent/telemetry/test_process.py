@@ -108,6 +108,7 @@ def test_a_process_exports_what_it_has_traced_under_the_name_of_the_service() ->
     unnamed = run(OTEL_TRACES_EXPORTER="console")
     assert '"service.name": "armwise"' in unnamed
     assert f'"service.version": "{metadata.version("armwise")}"' in unnamed
+    assert '"process.pid": ' in unnamed
     attributes = "deployment.environment=test,service.name=ours"
     assert '"service.name": "ours"' in run(
         OTEL_TRACES_EXPORTER="console", OTEL_RESOURCE_ATTRIBUTES=attributes
