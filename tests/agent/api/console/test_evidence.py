@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.api.console import evidence
 from agent.api.middleware import CONSOLE
 from agent.config import parse
 from agent.evaluation import Report
@@ -68,6 +69,14 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
 
 
+def test_the_chart_of_the_evidence_leaves_its_first_bounds_out_of_its_height() -> None:
+    lows = [-90.0, -9.0, *[-0.4] * 7, -0.2]
+    points = [{"at": 100.0 + i, "low": low, "gain": 0.6} for i, low in enumerate(lows)]
+    drawn = evidence.trail({"trail": points, "figures": {"margin": 0.1}})
+    assert drawn is not None
+    assert json.loads(drawn)["bounds"] == pytest.approx([-0.4 - 1.0 / 10, 0.6 + 1.0 / 3])
+
+
 async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Service) -> None:
     said = {"reason": "new labels", "share": 0.5}
     assert (await judged.client.post("/v1/policies/1/canary", json=said)).status_code == 200
@@ -84,6 +93,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
             while len(re.findall(r'name="of"', await seen(judged, "/evaluations"))) < 2:
                 await asyncio.sleep(0.01)
     shown = plain(await seen(judged, "/evaluations/compare?of=2&of=1"))
+    ends: list[float] = []
     for number in (1, 2):
         document = await asyncio.to_thread(evaluations.result_of, judged.replica.store, number)
         assert document is not None
@@ -93,10 +103,12 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
         for one in report.candidates:
             assert one.headline is not None
             assert one.headline.value is not None
+            ends += [one.headline.value.low, one.headline.value.high]
             assert (
                 f"{one.headline.value.value:+.3f} {one.headline.value.ends}, {one.headline.estimator}"
                 in shown
             )
+    assert f"drawn from {min(ends):+.3f} to {max(ends):+.3f}" in shown
     assert "not asked" in shown
     for query, status, said in (
         ("of=1", 400, "choose two evaluations"),

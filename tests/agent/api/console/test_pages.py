@@ -2,11 +2,14 @@
 
 import asyncio
 import html
+import json
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,6 +26,7 @@ from feedback.events import Mask
 from feedback.log import tables as t
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import runs, versions
+from feedback.reward import Prices, RewardRule
 from feedback.training_log import read_examples, rollups
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
@@ -95,6 +99,8 @@ async def test_an_empty_log_says_what_to_do_next(service: Service) -> None:
     assert "Nothing was asked in this window." in plain(await seen(service, ""))
     assert "The log holds no decision yet." in plain(await seen(service, "/decisions"))
     assert "No decision matches" in plain(await seen(service, "/decisions?arm=bm25"))
+    apart = await seen(service, "/policies/differences?one=1&other=1")
+    assert "The log holds no decision to compare them on." in apart
 
 
 async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path) -> None:
@@ -135,7 +141,7 @@ async def test_a_filter_that_cannot_be_read_is_named(service: Service, query: st
 
 async def test_a_decision_is_found_verified_explained_and_labelled(linear: Service) -> None:
     found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
-    by_id = await seen(linear, f"/decisions?id={found}")
+    by_id = await seen(linear, f"/decisions?id=%20{found}%20")
     assert "where is the source?" in by_id
     assert (await linear.client.get(f"{CONSOLE}/decisions/none")).status_code == 404
     assert "Verified : version" in plain(await seen(linear, f"/decisions/{found}/verify"))
@@ -185,7 +191,9 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
 
 
 async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(service: Service) -> None:
-    assert "without Ray Serve" in await seen(service, "/system")
+    shown = await seen(service, "/system")
+    assert "without Ray Serve" in shown
+    assert re.search(r"requests well \d+ in progress, \d+ at most", plain(shown))
     found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
     service.replica.deployments = lambda: found
     shown = plain(await seen(service, "/system"))
@@ -279,6 +287,51 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
         assert acme.startswith("acme~")
         hidden = await service.client.get(f"{CONSOLE}/decisions/{acme}", headers=bearer["MAIN"])
         assert hidden.status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "step"),
+    [("1h", 3600, 60), ("24h", 86_400, 480), ("7d", 604_800, 3600), ("30d", 2_592_000, 14_400)],
+)
+def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyond(
+    name: str, length: int, step: int
+) -> None:
+    now = 1_800_000_000.0
+    window = overview.window_of(name, now, None)
+    assert window.step == step
+    assert 0 <= now - length - window.since < step
+    assert window.until == now + 1
+
+
+def sums_of(arms: Sequence[str], **columns: Sequence[float]) -> rollups.Sums:
+    """Sums of a slot each, for as many arms."""
+    n = len(arms)
+    known = {name: np.array(columns.get(name, [0.0] * n)) for name in (*rollups.COUNTS, *rollups.SUMS)}
+    return rollups.Sums(np.arange(n), np.array(arms, dtype=object), np.full(n, 2), known)
+
+
+def test_costs_and_durations_are_means_of_finished_turns_and_of_answers() -> None:
+    rule = RewardRule(cost=Prices(steps=1.0, kilotokens=0.5, usd=2.0, seconds=0.25))
+    columns = {"steps": 8.0, "tokens": 6000.0, "usd": 1.5, "retrieval_s": 2.0, "llm_s": 6.0}
+    rows = sums_of(["bm25"], finished=[4.0], answers=[3.0], **{name: [one] for name, one in columns.items()})
+    found = overview.figures(rows, 0, rule)
+    assert found["cost_mean"] == pytest.approx((8.0 + 3.0 + 3.0 + 2.0) / 4)
+    assert (found["retrieval_ms"], found["llm_ms"]) == (500.0, 2000.0)
+
+
+def test_a_chart_has_each_slot_at_its_middle_and_four_of_them_for_a_reward() -> None:
+    once = {"rewarded": [2.0] * 6, "reward": [1.0] * 6, "reward2": [1.0] * 6}
+    rows = sums_of(["a", "b", "a", "b", "b", "b"], decisions=[3.0, 1.0, 2.0, 0.0, 0.0, 4.0], **once)
+    window = overview.Window("1h", since=6000, until=6360, step=60)
+    found = {name: json.loads(one) for name, one in overview.charts(rows, window, {"a": 0, "b": 1}).items()}
+    assert found["shares"]["x"] == [6030.0, 6090.0, 6150.0, 6330.0]
+    assert found["requests"]["x"] == [6030.0, 6090.0, 6150.0, 6210.0, 6270.0, 6330.0]
+    assert found["rewards"]["x"] == [6120.0, 6360.0]
+    (requests,) = found["requests"]["series"]
+    assert requests["values"] == [3.0, 1.0, 2.0, 0.0, 0.0, 4.0]
+    assert [one["values"] for one in found["shares"]["series"]] == [[100, 0, 100, 0], [0, 100, 0, 100]]
+    assert [one["unit"] for one in found.values()] == ["%", "a minute", "reward"]
+    assert [one["range"] for one in found.values()] == [[6000, 6360]] * 3
 
 
 def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> None:
@@ -408,6 +461,17 @@ async def test_two_versions_are_compared_on_the_logged_questions(linear: Service
     assert (gone.status_code, "there is no version 77" in gone.text) == (404, True)
 
 
+async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Service) -> None:
+    (one,) = linear.replica.store.newest(1, features=True)
+    logged = [
+        replace(one, id=f"d-{p}", context=replace(one.context, features={"p": p})) for p in (0.5, 1.0, 0.75)
+    ]
+    leaning: Any = SimpleNamespace(probabilities=lambda context, _: np.array([context.features["p"], 0.0]))
+    even: Any = SimpleNamespace(probabilities=lambda *_: np.array([0.5, 0.0]))
+    found = [(distance, one.id) for distance, one, _, _ in operating.differing(leaning, even, logged)]
+    assert found == [(0.25, "d-1.0"), (0.125, "d-0.75"), (0.0, "d-0.5")]
+
+
 async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -> None:
     client = linear.client
     await client.post(f"{CONSOLE}/arms/none", data={"enabled": "false"}, headers=ORIGIN)
@@ -424,6 +488,16 @@ async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -
     assert early.status_code == 409
     refused = await client.post(f"{CONSOLE}/warm-starts", headers=ORIGIN)
     assert (refused.status_code, "warm_start" in refused.text) == (409, True)
+
+
+async def test_the_configuration_is_shown_without_the_password_of_the_log(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = service.config.model_copy(update={"log_url": "postgresql+psycopg://armwise:pa55word@db/log"})
+    monkeypatch.setattr(type(service.replica), "config", config)
+    shown = await seen(service, "/system")
+    assert "armwise:***@db/log" in shown
+    assert "pa55word" not in shown
 
 
 async def test_a_key_is_shown_once_and_the_configuration_without_passwords(service: Service) -> None:

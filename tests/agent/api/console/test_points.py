@@ -84,6 +84,7 @@ async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> N
     assert "action-" not in listed
     assert "news%3Ad-1" in await seen(service, f"/decisions?point=news&arm={found['chosen']}")
     assert "No decision matches" in await seen(service, "/decisions?point=news&arm=nobody")
+    assert "Worth by kind" not in await seen(service, "/arms?point=news")
     one = plain(await seen(service, "/decisions/news:d-1"))
     assert f"drawn {found['chosen']} with probability" in one
     assert "Verified : version" in plain(await seen(service, "/decisions/news:d-1/verify"))

@@ -76,6 +76,9 @@ async def test_a_key_signs_in_by_a_cookie_that_scripts_and_other_sites_do_not_ge
         assert (await service.client.get("/v1/policies")).status_code == 401, "for the console alone"
         out = await service.client.post(f"{CONSOLE}/logout", headers=ORIGIN)
         assert out.headers["location"] == f"{CONSOLE}/login"
+        removed = out.headers["set-cookie"]
+        assert removed.startswith(f'{KEY_COOKIE}=""; ')
+        assert removed.endswith(f"; HttpOnly; Max-Age=0; Path={CONSOLE}; SameSite=strict")
         assert (await service.client.get(f"{CONSOLE}/decisions")).status_code == 303
 
 
@@ -171,6 +174,11 @@ async def test_below_a_prefix_every_address_of_a_page_begins_with_it(service: Se
             assert len(found) > 10
             kept = [one for one in found if not one.startswith(("data:", "#", "https://"))]
             assert [one for one in kept if not one.startswith(f"/team/armwise{CONSOLE}")] == []
+        live = {"hx-request": "true"}
+        bare = await service.client.get(CONSOLE, headers=live)
+        below = await client.get(CONSOLE, headers=live)
+        assert f'href="{CONSOLE}/' in bare.text
+        assert f'href="{CONSOLE}/' not in below.text, "the live part of one prefix is not that of another"
         for name in (*page.STATIC, "console.css"):
             assert (await client.get(f"{CONSOLE}/static/{name}")).status_code == 200, name
 

@@ -83,6 +83,9 @@ def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them
     assert len(found) == worth.MOST + 1
     assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
     assert found[-1].name == worth.OTHERS
+    weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
+    (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask")
+    assert (kind.worth, kind.best) == ({"a": None}, None)
 
 
 async def test_a_key_sees_the_kinds_of_its_project_alone(
@@ -126,4 +129,5 @@ async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None
     assert charts[0] == []
     (drawn,) = (json.loads(html.unescape(one)) for one in charts[1])
     assert drawn["x"] == [1, 2]
+    assert drawn["counts"] is True
     assert [one["values"] for one in drawn["series"]] == [[0.5, 0.75], [0.5, 0.6], [0.5, 0.5]]
