@@ -94,7 +94,7 @@ def forked(tests: list[str], limit_s: float, *, first: bool) -> list[str]:
     if not (child := os.fork()):
         status = 1
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             os.close(reading)
             resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
             quiet = os.open(os.environ.get("MUTANTS_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -105,6 +105,8 @@ def forked(tests: list[str], limit_s: float, *, first: bool) -> list[str]:
         finally:
             os._exit(status)
     os.close(writing)
+    with suppress(ProcessLookupError):
+        os.setpgid(child, child)  # whichever of the two comes first
     try:
         ended = select.select([reading], [], [], limit_s)[0]
         answer = os.read(reading, 1 << 20) if ended else b""
