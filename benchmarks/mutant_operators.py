@@ -146,14 +146,16 @@ def _nodes(
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _left_alone(node, field, child):
                 inside = in_function or (field == "body" and isinstance(node, Function))
-                yield from _nodes(child, _names(node, child) or names, in_function=inside)
+                yield from _nodes(child, names + _names(node, child), in_function=inside)
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _names(node: ast.AST, child: ast.AST) -> tuple[str, ...]:
-    """Return the names that a statement which runs at import gives to what it computes."""
+    """Return the names that a statement which runs at import gives to what it makes."""
+    if isinstance(child, ast.ClassDef):
+        return (child.name,)
     if isinstance(child, ast.Assign):
         return tuple(
             one.id for target in child.targets for one in ast.walk(target) if isinstance(one, ast.Name)
