@@ -85,6 +85,9 @@ class Reach:
         self.tests = {
             test.id: test for run in self.runs for test in run.tests if newest.get(test.file) is run
         }
+        self._by_file: defaultdict[str, set[str]] = defaultdict(set)
+        for test in self.tests.values():
+            self._by_file[test.file].add(test.id)
 
     def stale(self, files: Iterable[str]) -> list[str]:
         """Return those files of tests that have changed since they were asked, or never were."""
@@ -97,8 +100,9 @@ class Reach:
             return self._of_line(mutant.path, mutant.line)
         found, mentioned = set[str](), chain.from_iterable(map(_mentions, mutant.names))
         for path, line in mentioned:
-            found |= self._of_line(path, line) if _below(path, PACKAGES) else set()
-            found |= {one.id for one in self.tests.values() if one.file == path}
+            found |= self._by_file[path]
+            if _below(path, PACKAGES):
+                found |= self._of_line(path, line)
         return found
 
     def _of_line(self, path: str, line: int) -> set[str]:
@@ -196,16 +200,7 @@ def measure(files: Sequence[str], workers: int) -> None:
     folder = CACHE / "reached" / f"run-{time.time_ns()}"
     copy_tree(folder / "tree")
     print(f"asking {len(files)} files of tests which lines they reach ...", file=sys.stderr, flush=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "mutant_coverage",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-    ]
+    command = [sys.executable, "-m", "pytest", *("-p", "mutant_coverage"), *("-p", "no:cacheprovider"), "-q"]
     command += ["-n", str(workers), "--dist", "loadfile", "-m", "not slow", "--timeout", "600", *files]
     environment = os.environ | {
         "REACHED": str(folder),
@@ -214,7 +209,7 @@ def measure(files: Sequence[str], workers: int) -> None:
     ended = subprocess.run(command, cwd=folder / "tree", env=environment, stdout=sys.stderr, check=False)
     if ended.returncode not in (0, 1, 5):
         raise SystemExit(f"the tests ended with {ended.returncode}")
-    (folder / "files.json").write_text(json.dumps({file: _digest(ROOT / file) for file in files}))
+    (folder / "files.json").write_text(json.dumps({file: _digest(folder / "tree" / file) for file in files}))
 
 
 def copy_tree(target: Path) -> None:
@@ -335,7 +330,7 @@ class Workers:
     """
 
     def __init__(self, n: int) -> None:
-        self._idle = SimpleQueue[Worker]()
+        self._idle, self._sound = SimpleQueue[Worker](), set[str]()
         self._pool = ThreadPoolExecutor(n)
         self._all = list(self._pool.map(Worker, range(n)))
         for worker in self._all:
@@ -364,8 +359,10 @@ class Workers:
             self._idle.put(worker)
 
     def _doubted(self, trials: Sequence[Trial]) -> list[Trial]:
-        noticing = sorted({trial.noticed for trial in trials if "::" in trial.noticed})
-        failing = set(self._all[0].ask(noticing, 600, first=False)) if noticing else set()
+        """Return the trials that a test noticed which fails without a fault; each is asked once."""
+        noticing = {trial.noticed for trial in trials if "::" in trial.noticed} - self._sound
+        failing = set(self._all[0].ask(sorted(noticing), 600, first=False)) if noticing else set()
+        self._sound |= noticing - failing
         again = [trial for trial in trials if trial.noticed in failing]
         for trial in again:
             trial.tests = [one for one in trial.tests if one not in failing]

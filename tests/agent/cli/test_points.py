@@ -67,6 +67,19 @@ REPLY = {
 """What every verb below can read."""
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Path and time-out of each request that the client makes; none is sent."""
+    made = list[tuple[str, float]]()
+
+    def request(_client: Client, _method: str, path: str, _body: object, timeout_s: float) -> dict[str, Any]:
+        made.append((path, timeout_s))
+        return REPLY
+
+    monkeypatch.setattr(Client, "request", request)
+    return made
+
+
 @pytest.mark.parametrize(
     ("words", "requests"),
     [
@@ -78,15 +91,8 @@ REPLY = {
     ],
 )
 def test_every_request_of_a_verb_names_the_point_and_waits_as_long_as_the_service_may_take(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, requests: list[tuple[str, float]]
+    made: list[tuple[str, float]], tmp_path: Path, words: str, requests: list[tuple[str, float]]
 ) -> None:
-    made = list[tuple[str, float]]()
-
-    def request(_client: Client, _method: str, path: str, _body: object, timeout_s: float) -> dict[str, Any]:
-        made.append((path, timeout_s))
-        return REPLY
-
-    monkeypatch.setattr(Client, "request", request)
     portfolio = tmp_path / "portfolio.yaml"
     portfolio.write_text("arms: {none: {kind: none}}")
     command = words.format(portfolio=portfolio).split()
@@ -95,15 +101,8 @@ def test_every_request_of_a_verb_names_the_point_and_waits_as_long_as_the_servic
 
 
 def test_a_decision_is_recomputed_wherever_its_id_leads_and_with_patience(
-    monkeypatch: pytest.MonkeyPatch,
+    made: list[tuple[str, float]],
 ) -> None:
-    made = list[tuple[str, float]]()
-
-    def request(_client: Client, _method: str, path: str, _body: object, timeout_s: float) -> dict[str, Any]:
-        made.append((path, timeout_s))
-        return REPLY
-
-    monkeypatch.setattr(Client, "request", request)
     said(run("verify", "a/b", "--url", "http://x"), 0)
     assert made == [("/v1/decisions/a%2Fb/verify", 3600.0)]
 
