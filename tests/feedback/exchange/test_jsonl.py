@@ -125,6 +125,8 @@ def test_positions_of_another_log_go_on_after_the_first(tmp_path: Path) -> None:
     path = stored(tmp_path, written([example(1), example(2)]) + written([example(1), example(5)]))
     assert [one.seq for one in read_export(path)] == [1, 2, 3, 7]
     assert [one.decision.id for one in read_export(path)] == ["d-1", "d-2", "d-1", "d-5"]
+    path = stored(tmp_path, written([example(1), example(2)]) + written([example(2), example(3)]))
+    assert [one.seq for one in read_export(path)] == [1, 2, 4, 5], "where the second begins at the last one"
 
 
 def test_a_file_without_its_end_was_cut_off(tmp_path: Path) -> None:
