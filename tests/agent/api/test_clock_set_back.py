@@ -106,9 +106,7 @@ async def test_a_jump_neither_ends_a_key_nor_brings_it_back(
 
 @pytest.mark.parametrize("jump_s", JUMPS)
 async def test_a_jump_gives_no_key_another_minute(clocked: Service, hands: Hands, jump_s: float) -> None:
-    hands.wall_at = (hands.wall_at // 60.0 + 1.0) * 60.0  # the limit is of a minute by the clock
-    hands.passed += 60.0
-    clocked.replica.clock()
+    hands.move(60.0 - hands.wall_at % 60.0)  # the limit is of a minute by the clock: a new one begins
     token = (await make_key(clocked, rpm_limit=2)).json()["key"]
     own = {"authorization": f"Bearer {token}"}
     assert [(await look_up(clocked, headers=own)).status_code for _ in range(3)] == [200, 200, 429]
