@@ -148,10 +148,10 @@ def test_a_fingerprint_changes_with_each_fact_of_a_source_and_only_then(tmp_path
     assert is_new(), "of the second file"
     (folder / "b.md").rename(folder / "c.md")
     assert is_new(), "name"
-    (folder / "d.md").symlink_to("nowhere.md")
-    assert is_new(), "what is left out"
     folder = folder.rename(tmp_path / "moved")
     assert is_new(), "place"
+    (folder / "d.md").symlink_to("nowhere.md")
+    assert is_new(), "what is left out"
 
 
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.md"])
@@ -190,6 +190,16 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
     overlaps = [left[-1] - right[0] + 1 for left, right in pairwise(pieces)]
     assert all(20 <= overlap <= 60 for overlap in overlaps)
     assert (len(pieces) > 1) is (sum(sizes) > 240)
+
+
+@pytest.mark.parametrize(("opening", "begin"), [(139, 160), (140, 140), (180, 180), (181, 160)])
+def test_a_chunk_begins_with_a_paragraph_of_the_20_words_before_and_after_an_overlap_of_40(
+    opening: int, begin: int
+) -> None:
+    words = [f"{n}" for n in range(300)]
+    paragraphs = words[:opening], words[opening:200], words[200:]
+    first, then = chunks("\n\n".join(" ".join(paragraph) for paragraph in paragraphs))
+    assert (first.split()[-1], then.split()[0]) == ("199", str(begin))
 
 
 @pytest.mark.parametrize(("n", "sizes"), [(0, []), (1, [1]), (240, [240]), (241, [200, 81])])

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from arms.portfolio.pool import DiscountedGrid, GraphGrid, PoolError, PoolSpec, VendiGrid, expand, load_pool
-from arms.retrievers import ArmSpec, catalog
+from arms.retrievers import ArmSpec, ArmSpecError, catalog
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pool.yaml"
 OFF = {"dense": False, "discounted": None, "vendi": None, "graph": None}
@@ -29,7 +29,10 @@ def test_the_defaults_are_the_360_of_the_paper() -> None:
 
 
 def test_the_catalogue_knows_every_arm_of_the_pool() -> None:
-    catalog.validate_specs(expand(PoolSpec()), {"minilm", "mpnet"})
+    arms = expand(PoolSpec())
+    catalog.validate_specs(arms, {"minilm", "mpnet"})
+    with pytest.raises(ArmSpecError, match=r"arm 'dense-mpnet': unknown backbone 'mpnet'"):
+        catalog.validate_specs(arms, {"minilm"})
 
 
 def test_names_tell_the_parameters_without_the_tails_of_floats() -> None:

@@ -119,6 +119,17 @@ def test_questions_of_another_model_or_of_other_prompts_have_another_identity(
     assert len(distinct | {identity("one")}) == 4
 
 
+def test_who_reads_an_earlier_file_keeps_it_whole_while_another_takes_its_place(
+    people: Corpus, tmp_path: Path
+) -> None:
+    output = tmp_path / "made.jsonl"
+    output.write_text("earlier\n")
+    with output.open() as earlier:
+        run(people, extraction(people), output)
+        assert earlier.read() == "earlier\n"
+    assert len(output.read_bytes().splitlines()) == 15
+
+
 def test_lines_are_questions_of_each_style_with_distinct_ids(people: Corpus, tmp_path: Path) -> None:
     output = tmp_path / "made.jsonl"
     run(people, extraction(people), output)

@@ -76,6 +76,16 @@ def test_the_error_of_the_mean_weight_is_that_of_the_normal_interval() -> None:
     assert figures.mean_weight_error == pytest.approx((high - low) / 2.0 / 1.959964, rel=1e-6)
 
 
+def test_the_error_of_the_mean_weight_is_at_least_that_of_draws_from_the_whole_distribution() -> None:
+    """The variance of a weight is the sum of p_target^2 / p_log over the arms that can be drawn, less m^2."""
+    p_log, p_target = [0.9, 0.1, 0.0], [0.5, 0.1, 0.4]
+    rare = Sample(np.full(25, 0.9), np.zeros(25, dtype=np.int64), np.ones(25), np.tile(p_target, (25, 1)))
+    assert diagnose(rare, ARMS).mean_weight_error == 0.0, "every weight that was seen is 5/9"
+    figures = diagnose(rare, ARMS, p_log=np.tile(p_log, (25, 1)))
+    variance = 0.5**2 / 0.9 + 0.1**2 / 0.1 - (0.5 + 0.1) ** 2
+    assert figures.mean_weight_error == pytest.approx(np.sqrt(variance / 25))
+
+
 def test_rows_of_one_question_count_as_one_observation() -> None:
     sample = sampled([0.5, 0.3, 0.2], [0.2, 0.2, 0.6], 300, seed=6)
     five_times = Sample(
