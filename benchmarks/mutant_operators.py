@@ -63,11 +63,13 @@ LEFT_ALONE = {
         "text",
         "check",
         "dtype",
+        "compression",
+        "write_statistics",
     ),
 }
 """Keyword arguments that are not dropped: texts, and what changes a type or nothing."""
 
-UNTESTED = {"Option", "Argument", "Field", "logger", "log", "TypeVar", "NewType", "cast", "warn"}
+UNTESTED = {"Option", "Argument", "Field", "logger", "log", "TypeVar", "NewType", "cast", "warn", "fsync"}
 """Functions, and objects of methods, whose arguments are left as they are."""
 
 
@@ -326,7 +328,8 @@ def _(node: ast.AugAssign) -> Iterator[Change]:
 
 @changes.register
 def _(node: ast.If) -> Iterator[Change]:
-    yield node.test, ast.Constant(value=False)
+    if "TYPE_CHECKING" not in ast.unparse(node.test):
+        yield node.test, ast.Constant(value=False)
 
 
 @changes.register

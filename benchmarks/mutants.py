@@ -8,7 +8,8 @@
 Of all changes that `mutant_operators.py` knows for a room, a sample is drawn by a seed and planted, one at a
 time, in a copy of the tree, where those tests run that reach the line: near and quick ones first, up to some
 seconds of tests. Code that runs at import (a constant, a field, a default) is reached by the tests of the
-lines that mention its name, and by those that mention it themselves. A fault is noticed where a test fails,
+lines that mention its name, and by those that mention it themselves. Code that runs in processes which a
+test starts is seen by coverage.py nowhere: the tests of its room run. A fault is noticed where a test fails,
 where the code does not load any more, or where a test does not end. In the end the tests that noticed
 something run without a fault: what one of them noticed that fails then is tried again without it.
 
@@ -104,6 +105,11 @@ class Reach:
             if _below(path, PACKAGES):
                 found |= self._of_line(path, line)
         return found
+
+    def of_room(self, path: str) -> set[str]:
+        """Return the ids of the tests in the folder of tests that stands for that of a file."""
+        room = (Path("tests") / Path(path).parent).as_posix()
+        return {test.id for test in self.tests.values() if test.file.startswith(f"{room}/")}
 
     def _of_line(self, path: str, line: int) -> set[str]:
         found = set[str]()
@@ -249,7 +255,8 @@ def chosen(mutant: Mutant, reach: Reach, files: set[str], most_s: float) -> tupl
 
     Near ones come first, then quick ones. Of two that differ in the database alone, the one with SQLite runs.
     """
-    ids = {one for one in reach.of(mutant) if reach.tests[one].file in files}
+    reached = reach.of(mutant) or reach.of_room(mutant.path)
+    ids = {one for one in reached if reach.tests[one].file in files}
     ids = {
         one for one in ids if "postgres" not in one or one.replace("postgresql", "sqlite") not in ids - {one}
     }

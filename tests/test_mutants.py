@@ -66,6 +66,9 @@ FIRST = "__import__('itertools').islice"
         ("{b for b in c if d}", [f"{{b for b in ({FIRST}(c, 1)) if d}}", "{b for b in c if (True)}"]),
         ("for a in b:\n    continue", ["break", f"for a in ({FIRST}(b, 1)):"]),
         ("if a:\n    b = c", ["if (False):"]),
+        ("if TYPE_CHECKING:\n    import a", []),
+        ("os.fsync(a)", []),
+        ("f(a, compression=b)", ["pass"]),
         ("try:\n    a = b\nexcept BaseException:\n    raise", ["except (Exception):"]),
         ("async def f():\n    await asyncio.shield(a)", ["await (a)", "pass"]),
         ("assert a < 1", []),
@@ -123,13 +126,25 @@ def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path
             def test_round(n):
                 assert limits.rounded(n) > n
             """,
+        "agent/child.py": """
+            def answer():
+                return 40 + 2
+            """,
+        "tests/agent/test_child.py": """
+            import subprocess
+            import sys
+
+            def test_the_answer_of_another_process():
+                code = "from agent.child import answer; print(answer())"
+                assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"42\\n"
+            """,
         "agent/__init__.py": "",
         "arms/__init__.py": "",
         "feedback/__init__.py": "",
         ".gitignore": ".cache\n__pycache__\n",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(dedent(text).lstrip())
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
 
@@ -158,7 +173,7 @@ def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path
         "agent/limits.py:8  n + 1 if n else n + 1  ->  n + 1",
         "agent/limits.py:8  1  ->  2",
     ], lines
-    assert (status, lines[-1]) == (1, "2 of 10 survive, more than 10%")
+    assert (status, lines[-1]) == (1, "2 of 14 survive, more than 10%")
 
 
 def test_a_test_that_does_not_end_notices() -> None:
