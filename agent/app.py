@@ -106,7 +106,7 @@ def _deployment(host: type, name: str, at_once: int) -> Deployment:
 
     Args:
         host: The class.
-        name: Its name in `deployments` of the configuration file.
+        name: Name of the deployment in the configuration file.
         at_once: Concurrent calls of one replica, waiting ones included.
     """
     return serve.deployment(

@@ -97,7 +97,7 @@ def build(
     """Build the object that a spec describes.
 
     Args:
-        spec: Its kind and parameters.
+        spec: Kind and parameters.
         what: Noun for the entries of the catalogue, for messages.
         catalogue: Classes by kind. Their parameters are the fields of their model `Params`, where they have
             one; else those of the signature that do not begin with an underscore.

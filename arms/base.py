@@ -49,14 +49,14 @@ class Usage:
 
 
 UNUSED = Usage()
-"""Of a language model that was not asked."""
+"""Usage of a language model that was not asked."""
 
 
 class ArmError(Exception):
     """An arm failed; the message names it and the reason.
 
     Attributes:
-        usage: Of the language model that the arm had asked by then.
+        usage: Usage of the language model that the arm had asked by then.
     """
 
     usage: Usage = UNUSED
@@ -172,7 +172,7 @@ class Retrieval:
         stages: Those that a cascade ran, in order; empty for any other arm.
         usage: What the language model read and wrote for it, as its host has counted: of all calls, also
             of those that `tokens` leaves out.
-        index_version: Of the index that the passages are from, by the host; empty where it is unknown.
+        index_version: Version of the passages' index, set by the host; empty where it is unknown.
         cached: Whether the passages were kept from an earlier search.
     """
 
@@ -190,7 +190,7 @@ class Arm(Protocol):
     """One way to find passages. Immutable once built, thread-safe.
 
     Attributes:
-        name: Its name in the configuration; the action of the bandit.
+        name: Name in the configuration; the action of the bandit.
         backbones: The embeddings that a query must have.
 
     A class of a user's own may also have `light = True`: a search takes at most a few milliseconds of

@@ -37,8 +37,8 @@ class Turn:
     """The turn that work is part of.
 
     Attributes:
-        decision_id: Its decision; empty outside of a turn.
-        episode_id: Of its conversation; empty for none.
+        decision_id: Id of the decision; empty outside of a turn.
+        episode_id: Id of its conversation; empty for none.
         question: What was asked, which no log line may hold; stays in this process.
     """
 
@@ -90,11 +90,11 @@ class Span:
 
     Args:
         tracing: How this process traces.
-        name: Its name.
+        name: Name of the span.
         attributes: Known at its begin.
         server: Whether it is of a request that this process serves; others are of calls, or within.
         client: Whether it is of a call.
-        parent: Its context; None for the running one.
+        parent: Context of the parent; None for the running one.
         link: The traceparent of a span that it is about; empty for none.
     """
 
@@ -211,7 +211,7 @@ def serving(name: str, headers: Mapping[str, str], attributes: Mapping[str, Attr
     """Begin the span of a request, in the trace that its headers name. Tracing must be on.
 
     Args:
-        name: Of the span.
+        name: Name of the span.
         headers: `traceparent` and `tracestate`, if it has them.
         attributes: Known at its begin.
     """

@@ -21,7 +21,7 @@ GROUP = 1000
 """Rows that are read together."""
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "memory")
-"""Of the URLs that are read and written."""
+"""Schemes of the URLs that are read and written."""
 
 DIGEST_CHARS = 32
 

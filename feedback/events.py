@@ -39,7 +39,7 @@ class Mask(StrEnum):
     CANNOT_FILTER = "cannot_filter"
     """It cannot keep to the filter of the request, or to the permissions of passages."""
     LOADING = "loading"
-    """Its encoder was not loaded yet."""
+    """The encoder of the arm was not loaded yet."""
     BREAKER_OPEN = "breaker_open"
     """It had failed several times in a row."""
     AT_CAP = "at_cap"
@@ -47,9 +47,9 @@ class Mask(StrEnum):
     SEARCH_FAILED = "search_failed"
     """It failed for this question already, before the draw."""
     LLM_UNAVAILABLE = "llm_unavailable"
-    """Its language model had failed several times in a row, or had no room or rate left."""
+    """The language model of the arm had failed several times in a row, or had no room or rate left."""
     UNSUPPORTED = "unsupported"
-    """Its language model does not support what the request asked for."""
+    """The language model of the arm does not support what the request asked for."""
 
 
 class Status(StrEnum):
@@ -213,7 +213,7 @@ class Execution:
         finished_at: Seconds since the epoch, UTC.
         stages: What the arm did in stages, each as named facts that can be written as JSON; empty for an
             arm without.
-        index_version: Of the index that the passages are from; empty where there is none or it is unknown.
+        index_version: Version of the passages' index; empty where there is none or it is unknown.
         cached: Whether the passages were kept from an earlier search; the cost is that of finding them there.
         tokens_by_model: Tokens read, tokens written, and of those read the ones that the engine had cached,
             by name of the language model; empty where the model of the drawn arm alone has spent any.
@@ -309,7 +309,7 @@ class Observation:
         share: Probability with which the decision was sampled, in (0, 1].
         propensity: Probability with which the arm was taken of the eligible ones besides the drawn one; 1
             for a judge.
-        value: Of `SHADOW` the preference for the second answer, in [-1, 1]; of `JUDGE` the grade, in
+        value: For `SHADOW` the preference for the second answer, in [-1, 1]; for `JUDGE` the grade, in
             [0, 1]. None where the arm or the judge failed.
         cost: What the arm and its answer took.
         judge: The judge's model; empty without one.
@@ -361,7 +361,7 @@ class Example:
         failed: Whether the drawn arm failed, which is learned only where the rule declares a reward
             for it.
         by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
-        index_version: Of its execution, as the next two; nothing is learned from them.
+        index_version: Version of the index of its execution, as the next two; nothing is learned from them.
         cached: Whether its passages were kept from an earlier search.
         tokens_by_model: By language model, where that was more than the one of the drawn arm.
     """

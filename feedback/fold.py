@@ -201,7 +201,7 @@ class Fold:
 
         Args:
             fact: The decision, with all feedback on it up to here.
-            status: Its execution status, if that is known.
+            status: Status of the execution, if that is known.
         """
         if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
             return

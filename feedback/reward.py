@@ -169,7 +169,7 @@ class Arithmetic(Generic[N]):
 
 
 NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
-"""Of one decision; `feedback.dataset.rewards` has that of columns."""
+"""Arithmetic of one decision; `feedback.dataset.rewards` has that of columns."""
 
 
 class Complete(StrEnum):
@@ -323,7 +323,7 @@ class RewardRule(BaseModel):
             priced_cost: What `Prices.total` returns.
             cost_weight: That of the requests; None for that of the rule.
             failed: Whether the drawn arm failed.
-            arithmetic: Of numbers or of columns.
+            arithmetic: Arithmetic of numbers, or of columns.
 
         Returns:
             None where the rule declares no reward.

@@ -126,7 +126,7 @@ class Quota:
         """Count a request of a key, or one that counts as several: all of them, or none.
 
         Args:
-            caller: Its caller.
+            caller: Caller of the request.
             requests: As how many it counts.
 
         Raises:
@@ -146,8 +146,8 @@ class Quota:
         """Reserve what a turn may cost at most, before its arm is drawn.
 
         Args:
-            caller: Its caller.
-            decision_id: Its decision, which `charge` or `release` names later.
+            caller: Caller of the request.
+            decision_id: Id of the decision, which `charge` or `release` names later.
             tokens: Most tokens that it reads and writes.
             usd: Most USD that it costs.
 

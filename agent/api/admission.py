@@ -29,7 +29,7 @@ class Opening:
     """A turn that is about to begin.
 
     Attributes:
-        events: Its events.
+        events: Events.
         most: The most that it may cost; None where it costs nothing, and is answered from the log.
     """
 

@@ -74,10 +74,10 @@ def documented(
     """Return the arguments of a route's decorator that document it, and that require a key.
 
     Args:
-        operation_id: Its stable name, by which generated clients call it.
+        operation_id: Stable name, by which generated clients call it.
         reply: The model of its JSON reply; None where it is no JSON, or empty.
         *codes: The errors that it can answer with, besides those of every operation.
-        scopes: Of which a key needs one; none for an operation without a key.
+        scopes: Scopes, one of which a key needs; none for an operation without a key.
         status: The status of its reply.
         success: More of the reply's description: `content` of other types, `headers`, `links`.
         example: A body that it accepts.

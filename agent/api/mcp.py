@@ -169,7 +169,7 @@ async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
 
 @SERVER.tool(name="feedback", annotations=ToolAnnotations(destructive_hint=False, open_world_hint=False))
 async def rate(
-    decision_id: Annotated[LoggedId, Field(description="Of a search or an answer.")],
+    decision_id: Annotated[LoggedId, Field(description="Decision id of a search or an answer.")],
     metric_name: Annotated[Name, Field(description="A metric that the service declares, such as thumb.")],
     value: Annotated[bool | float | str, Field(description="A number, true or false, a label, or a text.")],
     ctx: Context[Any, Any],

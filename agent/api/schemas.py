@@ -45,7 +45,7 @@ def storable(text: str) -> str:
 Text = Annotated[StrictStr, AfterValidator(storable)]
 
 Name = Annotated[StrictStr, Field(max_length=256), AfterValidator(storable)]
-"""Of something that may not exist: short, as the error repeats it."""
+"""Name of something that may not exist: short, as the error repeats it."""
 
 TagText = Annotated[StrictStr, Field(max_length=1000), AfterValidator(storable)]
 
@@ -104,7 +104,7 @@ PublicId = Annotated[
     StrictStr, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), Path(description="Public id of the key.")
 ]
 
-PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST, description="Its number.", examples=[1])]
+PathNumber = Annotated[Digits, Path(ge=1, le=LARGEST, description="Number.", examples=[1])]
 
 PageLimit = Annotated[Digits, Query(ge=1, le=1000, description="How many.")]
 
@@ -207,7 +207,7 @@ class RankRequest(Request):
 
 
 DecisionStatus = Literal["running", "ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"]
-"""Of an execution, or that there is none yet."""
+"""Status of an execution; `running` before there is one."""
 
 
 class DecisionQuery(BaseModel):
@@ -225,7 +225,7 @@ class DecisionQuery(BaseModel):
     )
     status: DecisionStatus | None = Field(default=None, description="How it ended.")
     metric: Name | None = Field(default=None, description="Feedback on it has a value of this metric.")
-    episode: LoggedId | None = Field(default=None, description="Its episode.")
+    episode: LoggedId | None = Field(default=None, description="Episode id.")
     key: Name | None = Field(default=None, description="Public id of a key that sent feedback on it.")
     limit: Annotated[int, Field(ge=1, le=1000, description="How many.")] = 50
     before: Annotated[int, Field(ge=1, le=LARGEST)] | None = Field(

@@ -122,7 +122,7 @@ def serve(
 
     Args:
         config: A Ray Serve configuration file.
-        folder: Of the sockets, with the configuration of HAProxy; None for Ray Serve's own proxy.
+        folder: Folder of the sockets, with the configuration of HAProxy; None for Ray Serve's own proxy.
         address: Host and port that the configuration names.
         console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.

@@ -20,7 +20,7 @@ BUILD_S = 3600.0
 """How long the service may take to build the indexes of new arms, and to learn a policy again."""
 
 LARGEST_SHARE = 0.5
-"""Of a canary; the service has the same limit."""
+"""Largest share of a canary; the service has the same limit."""
 
 
 def request(
@@ -125,7 +125,7 @@ def canary(
     version: Number,
     share: Annotated[
         float,
-        typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Of the traffic; 0 ends it."),
+        typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Share of the traffic; 0 ends the canary."),
     ],
     reason: Reason,
     url: Url = URL,

@@ -49,7 +49,7 @@ FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--versi
         "interval": "Kind of the intervals; see docs/guide/replay.md.",
         "reward_model": "What predicts rewards: ridge, or the faster means.",
         "gate": "Apply the gate to each candidate.",
-        "seed": "Of folds, of resamples, and of what is recomputed.",
+        "seed": "Seed of folds, resamples and recomputed draws.",
     },
 )
 def replay(

@@ -121,7 +121,7 @@ def init(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--llm-model", help="Its name, or its file or folder; of `embedded` optional."),
+        typer.Option("--llm-model", help="Name, file or folder of the model; optional for `embedded`."),
     ] = None,
     llm_url: Annotated[
         str | None, typer.Option("--llm-url", help="Base URL of an endpoint of the OpenAI protocol.")

@@ -65,7 +65,7 @@ class Problem:
     """What is wrong with a deployment, or with the application as a whole.
 
     Attributes:
-        what: Its name, and how it is.
+        what: Name of the process, and how it is.
         message: What Ray Serve says: a sentence, or a traceback after it.
         for_good: Whether Ray Serve has given it up.
     """

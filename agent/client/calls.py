@@ -74,7 +74,7 @@ class Call(Generic[T]):
     """A request.
 
     Attributes:
-        method: Its method.
+        method: HTTP method.
         path: Below the address of the service.
         read: Makes the reply of a response that is a success. Raises ClientError.
         body: Written as JSON; None for none.

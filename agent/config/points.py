@@ -28,7 +28,7 @@ POLICY = {
         "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sf",
     },
 }
-"""Of a point whose actions come with the request, where it names none: the context times their features."""
+"""Features of a point whose actions come with the request and that names none: context times action."""
 
 FEATURES = {"words": 0, "shape": False}
 """Likewise: there is no question in words."""
@@ -47,7 +47,7 @@ class PointSpec(BaseModel):
         description="`request`: the actions come with each request, with their features; null: its `arms`.",
     )
     arms: dict[str, ArmSpec] | None = Field(
-        default=None, min_length=1, description="Its arms; each key that is left out is as at the top level."
+        default=None, min_length=1, description="Arms of the point; what is left out is as at the top level."
     )
     fallback: str | None = Field(default=None, description="As at the top level, like all that follow.")
     answering: writing.Answering = writing.Answering()

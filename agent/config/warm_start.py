@@ -152,7 +152,7 @@ class SyntheticSource(BaseModel):
         description="Whether questions are kept on which arms of kind bm25 and dense find as much as each "
         "other: made questions share the words of their passages, and overrate the first.",
     )
-    seed: int = Field(default=0, ge=0, description="Of the questions.")
+    seed: int = Field(default=0, ge=0, description="Seed that draws passages and wording of the questions.")
     metrics: dict[str, str] = Field(
         default_factory=dict,
         description="Declared metric to the score that it gets, to insert the labels as decisions, too; "
@@ -243,7 +243,9 @@ class RouterPlan(RouterSpec):
         default=router_utility.Utility(), description="Utility of an answer."
     )
     folds: int = Field(default=5, ge=2, description="Folds of its cross-validation.")
-    backbone: str | None = Field(default=None, description="Of the configuration; null is its first.")
+    backbone: str | None = Field(
+        default=None, description="Backbone of the configuration; null for the first."
+    )
     live: bool = Field(
         default=True,
         description="Whether the candidate brings this router: it goes live with its promotion. "

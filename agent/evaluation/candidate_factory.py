@@ -25,11 +25,11 @@ class Setting:
     """The service in which candidates would run.
 
     Attributes:
-        config: Of the service.
+        config: Configuration of the service.
         rule: Rewards for candidates that learn.
         store: The log; None for an export.
         arms: The live arms.
-        budget: Of candidates that decide by a policy, in place of the logged prices; None for these.
+        budget: Budget of candidates that decide by a policy; None to use the logged prices.
     """
 
     config: AppConfig

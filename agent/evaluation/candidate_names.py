@@ -69,8 +69,8 @@ class CandidateName:
         name: As it was given.
         kind: Which kind of candidate it is.
         argument: What follows the `:`; empty where nothing does.
-        number: Of a version; 0 for the other kinds.
-        policy: Of a policy; None for the other kinds.
+        number: Number of the version; 0 for the other kinds.
+        policy: Name of the policy; None for the other kinds.
     """
 
     name: str

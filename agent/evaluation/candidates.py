@@ -74,7 +74,7 @@ class Candidate(Protocol):
 
         Args:
             example: Every row in turn, since observations may stand beside any.
-            reward: Of its decision; None where that is not learned.
+            reward: Reward of the decision; None where it is not learned.
         """
         ...
 
@@ -226,8 +226,8 @@ class Routed:
     For a question that it was trained on, the out-of-fold scores are used; see `agent.routers.out_of_fold`.
 
     Args:
-        folder: Of the trained router.
-        config: Of the service in which it would run.
+        folder: Folder of the trained router.
+        config: Configuration of the service in which it would run.
         arms: The live arms.
 
     Raises:

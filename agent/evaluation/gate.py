@@ -137,8 +137,8 @@ class FinishedEvaluation:
     """An evaluation that is done.
 
     Attributes:
-        number: Its number.
-        report: Its report as JSON.
+        number: Number of the version.
+        report: Report as JSON.
     """
 
     number: int

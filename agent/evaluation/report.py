@@ -36,8 +36,8 @@ class Report(ReportSection):
         questions: Different questions among them.
         first_at: When the first of them was made, seconds since the epoch.
         last_at: When the last one was.
-        positions: Of the first and of the last of them in the training log.
-        digest: Of their positions, draws, propensities and rewards.
+        positions: Positions of the first and last row in the training log.
+        digest: Digest of the rows' positions, draws, propensities and rewards.
         excluded: Decisions that were left out, by reason, most frequent first.
         earned: Mean reward of the decisions.
         drawn: How often each arm was drawn; they sum to 1.

@@ -28,7 +28,7 @@ from feedback.registry import arm_sets, versions
 from feedback.reward import Prices, RewardRule
 
 Name = Annotated[StrictStr, Field(max_length=2000)]
-"""Of a candidate."""
+"""Name of a candidate."""
 
 LONGEST = 20_000
 """Characters of all names together: parsing policies blocks the event loop."""
@@ -77,7 +77,7 @@ class EvaluationRequest(BaseModel):
     candidates: tuple[Name, ...] = Field(
         default=(),
         max_length=100,
-        description="Of served, uniform, fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, "
+        description="Candidates: served, uniform, fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, "
         "policy:<YAML> and router:<folder>; none for uniform, configured, and every arm that was logged.",
     )
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
@@ -104,7 +104,7 @@ class EvaluationRequest(BaseModel):
         "price is found as the log is replayed.",
     )
     estimators: tuple[StrictStr, ...] = Field(
-        default=DEFAULT_ESTIMATORS, min_length=1, description=f"Of {', '.join(ESTIMATORS)}."
+        default=DEFAULT_ESTIMATORS, min_length=1, description=f"Estimators, of {', '.join(ESTIMATORS)}."
     )
     interval: StrictStr = Field(
         default=INTERVALS[0], description=f"Kind of the intervals: {', '.join(INTERVALS)}."
@@ -113,7 +113,7 @@ class EvaluationRequest(BaseModel):
         default="ridge", description="What predicts rewards, for the estimators that look at predictions."
     )
     gate: StrictBool = Field(default=False, description="Whether the gate judges each candidate.")
-    seed: StrictInt = Field(default=0, ge=0, description="Of folds, of resamples, and of what is recomputed.")
+    seed: StrictInt = Field(default=0, ge=0, description="Seed of folds, resamples and recomputed draws.")
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

@@ -48,7 +48,7 @@ class Estimated(ReportSection):
     """The result of one estimator for one candidate.
 
     Attributes:
-        estimator: Its name.
+        estimator: Name of the estimator.
         value: Mean reward of a decision; None where there is no estimate.
         difference: To the baseline, on the same rows; None for the baseline, and without an estimate.
         effective_n: Kish's effective sample size.
@@ -87,7 +87,7 @@ class ArmWeights(ReportSection):
     """The weights of the rows that drew one arm.
 
     Attributes:
-        arm: Its name.
+        arm: Name of the arm.
         drawn: How often it was drawn, in [0, 1].
         wanted: How often the candidate would draw it, in [0, 1].
         overlap: Share of that which the log covers without weights above 1, in [0, 1].
@@ -134,7 +134,7 @@ class Stretch(ReportSection):
         since: When the first was decided, seconds since the epoch.
         until: When the last was.
         rows: How many there are.
-        value: Of the candidate, self-normalised; None without weight there.
+        value: Self-normalised value of the candidate; None without weight there.
     """
 
     since: float
@@ -156,7 +156,7 @@ class CandidateResult(ReportSection):
         weights: None where all are 0.
         shares: How often it draws each arm; they sum to 1. Empty where no row is left.
         over_time: In the order of the log.
-        verdict: Of the gate; None where it was not requested.
+        verdict: Verdict of the gate; None where it was not requested.
     """
 
     name: str

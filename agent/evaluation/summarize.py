@@ -67,8 +67,8 @@ def candidate_results(
 
     Args:
         found: The distributions of the candidates, the baseline first.
-        evaluations: Of the candidates that have rows.
-        inputs: Of verdicts and warnings.
+        evaluations: Evaluations of the candidates that have rows.
+        inputs: Inputs of verdicts and warnings.
     """
     edges = edges_of([one.weight for one in evaluations.values()])
     return tuple(
@@ -193,7 +193,7 @@ def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
 
     Args:
         log: The rows.
-        weight: Of each row for the candidate, shape (n,).
+        weight: Weight of each row for the candidate, shape (n,).
     """
     pieces = np.array_split(np.arange(len(log)), max(1, min(STRETCHES, len(log) // FEWEST)))
     return tuple(

@@ -37,7 +37,7 @@ class Target:
     """The target policy of a candidate.
 
     Attributes:
-        name: Of the candidate.
+        name: Name of the candidate.
         about: Description, in a sentence.
         make: Returns the distribution of each row, shape (n, n_arms); uniform where it is not evaluated.
         kept: Whether it is evaluated on a row, shape (n,).

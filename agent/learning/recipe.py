@@ -99,7 +99,7 @@ class Recipe:
 
         Args:
             store: The log, which has the router, and the arms that are live with it if it brings none.
-            config: Of the service, with the arms of the file.
+            config: Configuration of the service, with the arms of the file.
 
         Raises:
             PolicyError: It cannot decide here; the message says why.

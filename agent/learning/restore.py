@@ -37,7 +37,7 @@ def restore_policy(
 
     Args:
         store: The log.
-        version: Of any recipe; one with another reward needs its checkpoint.
+        version: Version of any recipe; one with another reward needs its checkpoint.
         rule: How rewards are made.
         arms: All arms that the policy may choose among.
         empty: The policy of the version without a history, where the caller has built it already.

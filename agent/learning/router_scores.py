@@ -58,7 +58,7 @@ class StoredTrained:
 
         Args:
             texts: The questions.
-            encoder: Of its backbone; needed for questions that it was not trained on.
+            encoder: Encoder of the router's backbone; needed for questions that it was not trained on.
 
         Returns:
             NaN where it has none: it looks at passages, or a training question was never held out.
@@ -111,7 +111,7 @@ def score_unscored(
 
     Args:
         store: The log.
-        digest: Of the router in it.
+        digest: Digest of the router in it.
         decisions: Their ids and questions.
         backbones: Every encoder by name.
         on_progress: Called with the progress.

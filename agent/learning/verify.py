@@ -103,7 +103,7 @@ def verify(
 
     Args:
         decision: The row of the log; not a label, which has no policy.
-        policy: Of the version that decided; None for a forced arm.
+        policy: Policy of the version that decided; None for a forced arm.
         salt: Enters the hash of the draw.
         propensity: The column of that name; None where the row has none.
         candidate: Policy of the canary that had a share of the decision; None where there was none.

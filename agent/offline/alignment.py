@@ -70,7 +70,9 @@ class Comparing(BaseModel):
     output: Path | None = Field(
         default=None, description="File of the made questions to use: a sample by weight; must not exist."
     )
-    seed: int = Field(default=0, ge=0, description="Of the folds, and of the sample.")
+    seed: int = Field(
+        default=0, ge=0, description="Seed that shuffles questions into folds and draws the sample."
+    )
 
     @model_validator(mode="after")
     def _something(self) -> "Comparing":
@@ -89,7 +91,7 @@ class Alignment:
         auc: Area under the ROC curve of the classifier, cross-validated: .5 where they are alike.
         unlike: Estimated share of the made questions that are unlike any real one: the total variation
             between the two, which bounds the share of labels that mislead; at least 0.
-        weights: Of the made questions, mean 1, shape (n_made,).
+        weights: Weights of the made questions, mean 1, shape (n_made,).
         words: Words and pairs of them that mark a question as made, and as real.
     """
 
@@ -149,7 +151,7 @@ def align(made: Sequence[str], real: Sequence[str], seed: int = 0) -> Alignment:
     Args:
         made: At least `FOLDS` texts.
         real: At least `FOLDS` texts.
-        seed: Of the folds.
+        seed: Seed that shuffles questions into folds.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

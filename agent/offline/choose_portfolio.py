@@ -58,7 +58,7 @@ class Selection(BaseModel):
         ge=1,
         description="Splits of the questions; the first gives the portfolio, all of them its spread.",
     )
-    seed: int = Field(default=0, ge=0, description="Of the splits and of the resamples of intervals.")
+    seed: int = Field(default=0, ge=0, description="Seed of the splits and of the resamples of intervals.")
     delta: float = Field(default=0.05, gt=0, lt=1, description="Chance that the sample bound may not hold.")
     budgets: int = Field(default=8, ge=0, description="Points of value against budget; 0 leaves it out.")
     output: Path = Field(

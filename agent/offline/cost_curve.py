@@ -47,15 +47,15 @@ class CostCurve:
     """What a family of choices costs and earns.
 
     Attributes:
-        unit: Of the cost.
+        unit: Unit of the cost.
         single: The arm of the best mean quality.
         cost: Mean of a question, at each weight of cost, the dearest choices first; shape (n_points,).
         quality: Likewise.
         calls: Share of the questions for which `single` is asked, likewise.
         area: Mean quality over the costs from the cheapest to the dearest arm.
-        interval: Of the area, of 95 %.
+        interval: 95 % interval of the area.
         gain: The area less that of mixtures of single arms.
-        gain_interval: Of the gain, of 95 %.
+        gain_interval: 95 % interval of the gain.
         needs: For each of `TARGETS`.
     """
 
@@ -109,14 +109,14 @@ def cost_curve(
     """Sweep the scores of a router over the weight of cost.
 
     Args:
-        scores: Of the router, shape (n_questions, n_arms).
-        quality: Of each arm on each question, not net of cost, at least 0; shape (n_questions, n_arms).
-        cost: Of each arm alone, shape (n_questions, n_arms).
-        charged: Of each arm if the router chooses it, with what the router had to see; the same shape.
+        scores: Scores of the router, shape (n_questions, n_arms).
+        quality: Quality of each arm on each question before costs, at least 0; shape (n_questions, n_arms).
+        cost: Cost of each arm alone, shape (n_questions, n_arms).
+        charged: Cost of each arm if the router chooses it, with what the router had to see; the same shape.
         arms: Names of the arms.
-        unit: Of the cost.
-        resamples: Of the bootstrap.
-        rng: Of the bootstrap.
+        unit: Unit of the cost.
+        resamples: Number of resamples of the bootstrap.
+        rng: Random generator of the bootstrap.
 
     Returns:
         None if no arm is cheaper than the best one, or that earns nothing: there is nothing to save.

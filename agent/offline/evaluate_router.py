@@ -63,8 +63,10 @@ class Evaluation(BaseModel):
         min_length=1, description="Outcomes of the same arms on other questions, from `armwise label`."
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
-    resamples: int = Field(default=2000, ge=100, le=100_000, description="Of the bootstrap.")
-    seed: int = Field(default=0, ge=0, description="Of the bootstrap.")
+    resamples: int = Field(
+        default=2000, ge=100, le=100_000, description="Number of resamples of the bootstrap."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the bootstrap.")
     output: Path | None = Field(default=None, description="File for the figures, as JSON.")
 
 
@@ -79,7 +81,7 @@ class RouterEvaluation:
         rows: Means of `COLUMNS` that are known, of each arm, the router and the oracle; the cost is that
             which the utility is net of, with what the router had to see.
         gap: Share of the way in utility from the best single arm to the oracle; None if they are equal.
-        interval: Of that share, of 95 %; None likewise.
+        interval: 95 % interval of that share; None likewise.
         p: Probability of such differences to the best single arm, were there none.
         curve: What the router costs and earns over the weight of cost; None if the best arm is the cheapest.
     """
@@ -193,12 +195,12 @@ def evaluate_scores(
     """Evaluate the arms that a router scores highest, of ties the first.
 
     Args:
-        outcomes: Of its arms.
-        scores: Of the router, shape (n_questions, n_arms).
+        outcomes: Outcomes of its arms.
+        scores: Scores of the router, shape (n_questions, n_arms).
         utility: Reported neither scaled nor over an arm.
-        stage: Of the router: it is charged what it had to see.
-        resamples: Of the bootstrap.
-        rng: Of the bootstrap.
+        stage: Stage of the router: it is charged what it had to see.
+        resamples: Number of resamples of the bootstrap.
+        rng: Random generator of the bootstrap.
 
     Raises:
         RouterError: The utility does not fit, or no question has the utility of every arm.

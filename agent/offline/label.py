@@ -68,7 +68,7 @@ class Labelling(BaseModel):
         default=None, description="An ingested corpus; else that of the configuration."
     )
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
-    seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions, and of arms that draw.")
     block: int = Field(default=16, ge=1, description="Questions that are finished, and kept, together.")
     workers: int | None = Field(
         default=None,

@@ -78,7 +78,7 @@ def write_scores(
         measure: A score of theirs.
         specs: Arms by name, and their members.
         backbones: Sentence encoders by name.
-        folder: Of the matrix; must not hold another one.
+        folder: Folder of the matrix; must not hold another one.
         source: Where the outcomes come from.
 
     Raises:

@@ -25,12 +25,12 @@ class Comparison:
 
     Attributes:
         questions: How many they are.
-        portfolio: Of the first arm that was picked, of the best of the first two, and so on.
+        portfolio: Values of the first arm that was picked, of the best of the first two, and so on.
         average: The same of the arms with the largest means on the questions used for choosing.
         lead: 95 % interval of the portfolio minus these, for each number of arms; None where
             scores are filled in: what is expected varies less than what happens.
-        single: Of the arm with the largest mean on the questions used for choosing.
-        oracle: Of the best of all arms on each question.
+        single: Value of the arm with the largest mean on the questions used for choosing.
+        oracle: Value of the best of all arms on each question.
     """
 
     questions: int
@@ -112,7 +112,7 @@ class PortfolioReport:
     """How a portfolio was chosen, and its value.
 
     Attributes:
-        measure: Of what the scores are.
+        measure: Measure that the scores are of.
         algorithm: `greedy` or `knapsack`.
         pool: How many arms there were to choose from.
         arms: Those chosen, in the order of picking.
@@ -151,10 +151,10 @@ class Outcomes:
     """The scores, question by question, of everything that is compared.
 
     Attributes:
-        portfolio: Of the first picks, shape (n_sizes, n_questions).
-        average: Of as many arms with the largest means, shape (n_sizes, n_questions).
-        single: Of the single arm, shape (n_questions,).
-        oracle: Of the best arm, shape (n_questions,).
+        portfolio: Values of the first picks, shape (n_sizes, n_questions).
+        average: Values of as many arms with the largest means, shape (n_sizes, n_questions).
+        single: Values of the single arm, shape (n_questions,).
+        oracle: Values of the best arm, shape (n_questions,).
     """
 
     portfolio: Scores

@@ -33,7 +33,7 @@ class Pool:
         groups: Data set of each question, as a place in `datasets`, shape (n_questions,).
         datasets: Their names.
         cost: Name of the cost that budgets are in.
-        costs: Of each arm, shape (n_arms,); None when no cost was measured.
+        costs: Costs of each arm, shape (n_arms,); None when no cost was measured.
         share: Part of the scores that are known.
         lost_arms: Arms of which no score is known.
         lost_questions: How many questions of which no score is known.
@@ -59,7 +59,7 @@ class Pool:
         """Leave out what nothing is known of.
 
         Args:
-            matrix: Its scores are taken over, not copied.
+            matrix: Matrix, whose scores are taken over, not copied.
             cost: That budgets are in; None for seconds, or else the first that was measured.
 
         Raises:
@@ -156,7 +156,7 @@ def choose(
     Args:
         chosen: The scores on it, all known, shape (n_arms, n_chosen).
         held_out: Those on the others.
-        costs: Of each arm, shape (n_arms,).
+        costs: Costs of each arm, shape (n_arms,).
         size: Arms to choose, unless there is a budget.
         budget: What they may cost together.
         start: Arms that must be among them.

@@ -20,10 +20,10 @@ BLOCK = 256
 """Questions between two steps of the progress."""
 
 FOLDS = 5
-"""Of the models of relevance that a router's training questions are seen with."""
+"""Folds of the relevance models that score a router's training questions."""
 
 FITTING = Fitting(draws=1, rounds=150, depth=5, learning_rate=0.06)
-"""Of these models, and of the one that the router serves with."""
+"""Settings of these models, and of the one that the router serves with."""
 
 Rankings = Sequence[Sequence[Sequence[str]]]
 
@@ -33,12 +33,12 @@ class ObservedFeatures:
     """The features of a router.
 
     Attributes:
-        features: Of all questions, as far as its stage goes.
+        features: Features of all questions, as far as its stage goes.
         k: The most passages that an arm found; 0 where the router does not look at them.
         corpus: Digest of the corpus that they are of; None likewise.
         foreign: Passages that are not of that corpus: they count as not found.
         found: The others, of each arm on each question.
-        answers: Of each arm on each question; None where the router does not compare them.
+        answers: Answers of each arm on each question; None where the router does not compare them.
     """
 
     features: Features
@@ -72,7 +72,7 @@ def relevance_of_others(
         texts: The same.
         known: Questions whose gold passages may be used, by index. Their relevance is that of models fitted
             to the other folds of them, that of all other questions is by a model fitted to all of them.
-        seed: Of the folds.
+        seed: Seed that shuffles questions into folds.
 
     Raises:
         RelevanceError: No passage of these questions is gold, or all are.
@@ -103,7 +103,7 @@ def observed_features(
         backbone: Name of the sentence encoder.
         stage: How far the router looks.
         on_progress: Called with the progress.
-        relevance: Of the router, if it has columns of it.
+        relevance: Relevance model of the router, if it has columns of it.
 
     Raises:
         RouterError: The outcomes have no passages, or only those of another corpus.

@@ -77,7 +77,7 @@ class Scoring(BaseModel):
     )
     k: int = Field(default=4, ge=1, description="Passages, where the measure has no cut-off.")
     limit: int | None = Field(default=None, ge=1, description="Score this many of the shuffled questions.")
-    seed: int = Field(default=0, ge=0, description="Of the shuffle, and of arms that draw.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions, and of arms that draw.")
     block: int = Field(default=32, ge=1, description="Questions that are finished, and kept, together.")
     workers: int | None = Field(default=None, ge=1, description="Processes; else one a processor.")
     timed: int = Field(default=4, ge=0, description="Searches to time each arm by; 0 times none.")

@@ -50,7 +50,9 @@ class Synthesis(BaseModel):
     corpus: str | None = Field(
         default=None, description="An ingested corpus; else that of the configuration."
     )
-    seed: int = Field(default=0, ge=0, description="Of the passages, and of what is asked of each.")
+    seed: int = Field(
+        default=0, ge=0, description="Seed that shuffles passages and chooses what each is asked."
+    )
     at_once: int = Field(default=8, ge=1, le=1024, description="Prompts in flight.")
 
     @model_validator(mode="after")

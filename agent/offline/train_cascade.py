@@ -34,7 +34,7 @@ class CascadeTraining(BaseModel):
     config: AppConfig = Field(description="Names the corpus.")
     outcomes: tuple[Path, ...] = Field(min_length=1, description="Outcomes of arms, from `armwise label`.")
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
-    spec: cascade.CascadeSpec = Field(description="Its stages, routers and rule to stop.")
+    spec: cascade.CascadeSpec = Field(description="Stages, routers and stopping rule of the cascade.")
     utility: router_utility.Utility = Field(
         default=router_utility.Utility(),
         description="Utility of an answer; its costs are those of all asked.",
@@ -42,7 +42,7 @@ class CascadeTraining(BaseModel):
     held_out: float = Field(
         default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
     )
-    seed: int = Field(default=0, ge=0, description="Of what is held out.")
+    seed: int = Field(default=0, ge=0, description="Seed that draws the held-out questions.")
     output: Path = Field(description="Folder of the cascade; one that is there is replaced.")
 
 
@@ -109,7 +109,7 @@ def evaluate(
     """Print the results of a trained cascade on other outcomes, and return them.
 
     Args:
-        folder: Of the cascade.
+        folder: Folder of the cascade.
         outcomes: Outcomes of its arms, on questions that it was not trained on.
         queries: Texts of the questions, where the outcomes leave them out.
         config: Names the corpus.

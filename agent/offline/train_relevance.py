@@ -208,7 +208,7 @@ def validate_relevance(
 
     Args:
         cases: The questions.
-        relevance: Of the passages of each, by a model that was not fitted to it; None to leave it out.
+        relevance: Relevance of the passages of each question, by a model not fitted to it; None to omit it.
         k: Passages of a ranking.
 
     Returns:

@@ -72,7 +72,7 @@ class FromOutcomes(BaseModel):
         description="Hold out each of so many parts in turn, in place of one part. A warm start that goes "
         "with this router needs that of its questions.",
     )
-    seed: int = Field(default=0, ge=0, description="Of what is held out.")
+    seed: int = Field(default=0, ge=0, description="Seed that draws the held-out questions.")
     output: Path = Field(description="Folder of the model; one that is there is replaced.")
 
     def parts(self, texts: Sequence[str]) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:
@@ -103,7 +103,7 @@ class Training(FromOutcomes):
         default=None, description="Score of the retrieved passages, for routers that learn it."
     )
     backbone: str | None = Field(
-        default=None, description="Of the configuration, to embed questions; else its first."
+        default=None, description="Backbone of the configuration that embeds questions; else its first."
     )
     relevance: bool = Field(
         default=False,

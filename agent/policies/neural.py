@@ -17,7 +17,7 @@ from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 
 ENCODER_LEARNING_RATE = 5e-5
-"""Of the paper."""
+"""Learning rate of the paper."""
 
 HEAD_LEARNING_RATE = 0.005
 """For some thousand weights with a random start."""
@@ -63,14 +63,14 @@ class NeuralGreedy:
         hidden: Units of the small network's hidden layer; 0 for a linear one.
         dims: Columns that the small network sees of the named features, hashed.
         max_length: Tokens of a question that the encoder reads.
-        learning_rate: Of AdamW; None is 5e-5 with an encoder and 0.005 without.
+        learning_rate: Learning rate of AdamW; None is 5e-5 with an encoder and 0.005 without.
         weight_decay: Weight decay of AdamW.
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Number of rewards after which epsilon is halved, `log` to divide it by
             ln(1 + rewards), None for no decay.
         min_epsilon: Lower bound of epsilon, in [0, epsilon].
         prior: Predicted reward of an arm without rewards.
-        seed: Of the small network's initial weights.
+        seed: Seed that draws the initial weights of the small network.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.

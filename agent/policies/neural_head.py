@@ -38,7 +38,7 @@ class HeadNet:
         rate: Learning rate of AdamW.
         decay: Weight decay of AdamW.
         prior: Output of an arm without rewards.
-        seed: Of the hidden layer's initial weights.
+        seed: Seed that draws the initial weights of the hidden layer.
     """
 
     def __init__(self, *, dims: int, hidden: int, rate: float, decay: float, prior: float, seed: int) -> None:
@@ -122,7 +122,7 @@ def adamw(state: Array, gradient: Array, step: int, rate: float, decay: float) -
 
     Args:
         state: Value, first and second moment, shape (3, ...).
-        gradient: Of the loss by the value, shape (...).
+        gradient: Gradient of the loss by the value, shape (...).
         step: Number of this step, from 1.
         rate: Learning rate.
         decay: Weight decay.

@@ -114,7 +114,7 @@ class ArmRidge:
             row: Row of the arm.
             x: The question's columns, shape (n_own,).
             z: The arm's shared columns, x first, shape (n_shared,).
-            reward: Of the arm.
+            reward: Reward of the arm.
         """
         n_own, n_shared = len(x), len(z)
         if not n_shared:

@@ -77,10 +77,10 @@ def served_distribution(
 
     Args:
         policy: Called once.
-        context: Of the question.
+        context: Context of the question.
         arms: The eligible arms, at least one.
         floor: Smallest probability of an arm; lowered to 1 / n_arms where that is less.
-        penalty: Of each arm under a budget, in rewards; empty without one. A policy that predicts rewards
+        penalty: Reward lost by each arm under a budget; empty without one. A policy that predicts rewards
             subtracts it from them; from another one, the odds of arms are shifted.
 
     Raises:
@@ -117,7 +117,7 @@ def shadow_distribution(
 
     Args:
         policy: The policy that serves; if it has no shadow policy, the result has shape (0,).
-        context: Of the question.
+        context: Context of the question.
         arms: The eligible arms, at least one.
         floor: As for `served_distribution`.
 

@@ -96,8 +96,8 @@ class ObjectFormat:
 
     Args:
         names: Allowed classes and functions, as `module:name`.
-        prefixes: Of modules, whose own classes are allowed.
-        called: Of the classes, those whose constructor is called.
+        prefixes: Prefixes of modules whose own classes are allowed.
+        called: Classes, of those, whose constructor is called.
     """
 
     def __init__(

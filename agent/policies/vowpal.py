@@ -107,7 +107,7 @@ ALLOWED = frozenset((EXACT_FLAGS + OTHER_FLAGS).split())
 """The arguments that can be given: none of them names a file, a host or a port."""
 
 MAX_BITS = 28
-"""Of the table of weights, which then takes 4 GB."""
+"""Largest number of bits of the table of weights, which then takes 4 GB."""
 
 TOKEN = re.compile(r"[^\s'\"\\]+")
 """A token that VW reads back from a model as it was: it writes them there without quotes."""

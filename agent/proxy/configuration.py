@@ -120,7 +120,7 @@ class Listening:
 
     Attributes:
         host: Address that clients connect to.
-        port: Its port.
+        port: Port.
         folder: Folder of the sockets, readable by this user alone.
         replicas: Replicas of the ingress.
     """

@@ -51,7 +51,7 @@ class Proxy:
     """A running HAProxy.
 
     Args:
-        configuration: Its configuration file.
+        configuration: Configuration file.
 
     Raises:
         ProxyError: There is none, or it refuses the configuration.

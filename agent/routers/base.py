@@ -42,7 +42,7 @@ class Schema:
     Attributes:
         arms: In the order of its outputs.
         names: Features of a question.
-        dim: Of the embedding.
+        dim: Dimension of the embedding.
         retrieved: Features of an arm after retrieval; empty if the router does not use them.
         answered: Features of an arm after answering; likewise.
     """
@@ -113,9 +113,9 @@ class Header:
 
     Attributes:
         format: Version of the file.
-        kind: Of the router.
+        kind: Kind of the router.
         params: Arguments of its class.
-        schema: Of the features that it was fitted on.
+        schema: Schema of the features that it was fitted on.
         blake2b: Digest of the rest of this line and of the arrays that follow.
     """
 
@@ -145,7 +145,7 @@ class Router(ABC):
     Attributes:
         kind: Name in the catalogue of routers.
         stage: The stage of the features that it needs.
-        schema: Of the features that it was fitted on; None before.
+        schema: Schema of the features that it was fitted on; None before.
     """
 
     kind: ClassVar[str]

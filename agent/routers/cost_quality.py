@@ -27,8 +27,8 @@ def sweep(scores: Floats, prices: Floats, points: int = POINTS) -> NDArray[np.in
     equal the cheaper one is chosen, of equal prices the first.
 
     Args:
-        scores: Of a router, shape (n_questions, n_arms).
-        prices: Of the arms, such as the mean cost of an answer; shape (n_arms,).
+        scores: Scores by a router, shape (n_questions, n_arms).
+        prices: Prices of the arms, such as the mean cost of an answer; shape (n_arms,).
         points: Largest number of finite weights above 0.
 
     Returns:
@@ -82,8 +82,8 @@ def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """Return the mean of the frontier over a range of costs, held level beyond its last point.
 
     Args:
-        cost: Of each point, shape (n_points,).
-        quality: Of each point, shape (n_points,).
+        cost: Cost of each point, shape (n_points,).
+        quality: Quality of each point, shape (n_points,).
         low: The least cost of the range.
         high: The largest one.
 

@@ -42,7 +42,7 @@ def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:
     Args:
         table: Features of the questions, shape (n_questions, n_names).
         n: Number of kinds at most.
-        seed: Of the centres.
+        seed: Seed that draws the first centres.
 
     Returns:
         Of each kind, the other questions and its own; none if all questions are alike.
@@ -93,7 +93,7 @@ def best_candidate(
         fit_and_score: Yields the scores of each candidate.
         labels: The questions.
         n: Number of folds.
-        seed: Of the folds.
+        seed: Seed that shuffles clusters or questions into folds.
     """
     if n_candidates == 1:
         return 0

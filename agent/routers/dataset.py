@@ -41,7 +41,7 @@ class ArmTable:
     """Features of each arm on each question.
 
     Attributes:
-        names: Of the features, in the order of the last axis; at least one, each once.
+        names: Names of the features, in the order of the last axis; at least one, each once.
         values: Shape (n_questions, n_arms, n_names), NaN where unknown.
 
     Raises:
@@ -77,7 +77,7 @@ class Features:
     Attributes:
         arms: The arms to score, each once.
         texts: The questions, shape (n_questions,).
-        names: Of the columns of `question`, each once.
+        names: Names of the columns of `question`, each once.
         question: Features of the questions, finite, shape (n_questions, n_names).
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
         retrieved: Features of the arms after all have searched; None before.
@@ -187,10 +187,10 @@ class RoutingDataset:
     """The utility of each arm on each question, with the features of the questions.
 
     Attributes:
-        features: Of the questions.
+        features: Features of the questions.
         utility: Higher is better, NaN where unknown, shape (n_questions, n_arms).
-        quality: Of what each arm retrieved, whatever the answer; like the utility, but an arm may have none
-            at all. None if it was not measured.
+        quality: Quality of what each arm retrieved, whatever the answer; like the utility, but an arm may
+            have none at all. None if it was not measured.
         is_choice: Whether arms are compared: there are two at least, which differ on some question.
 
     Raises:

@@ -112,7 +112,7 @@ class CalibratedParameters(Parameters):
         "its form, to keep only differences between questions that hold for other kinds. That suits labels "
         "of made questions.",
     )
-    seed: int = Field(0, ge=0, description="Of the folds.")
+    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -135,7 +135,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
 
     Attributes:
         slope: Utility by which a score one higher is better, at least 0.
-        offsets: Of each arm, shape (n_arms,).
+        offsets: Offsets of each arm, shape (n_arms,).
     """
 
     kind = "calibrated"

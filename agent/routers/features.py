@@ -156,8 +156,8 @@ def with_relevance(
     """Return features with the columns `RELEVANCE`, and `SUPPORT` where there are answers.
 
     Args:
-        features: Of all questions, after the searches.
-        relevance: Of each passage of each question, by id.
+        features: Features of all questions, after the searches.
+        relevance: Relevance of each passage of each question, by id.
         found: Passages of each arm, best first: `found[question][arm]`.
         answers: `answers[question][arm]`; None before that.
     """
@@ -230,7 +230,7 @@ def features_of(
 
     Args:
         text: The question.
-        embedding: Its unit vector, shape (dim,).
+        embedding: Unit vector, shape (dim,).
         arms: To score.
         found: Passages of each arm, best first; None before they have searched.
         vectors: Unit vectors of passages by id, shape (dim,); a passage without one is left out.

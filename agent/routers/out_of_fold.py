@@ -32,7 +32,7 @@ class OutOfFoldScores:
     Attributes:
         scores: By the digest of the question's text; None if it was never held out. Shape (n_arms,),
             in the order of the router's arms.
-        digest: Of the file.
+        digest: Digest of the file.
     """
 
     scores: Mapping[str, Sequence[float] | None]
@@ -59,8 +59,8 @@ def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: 
     """Write the out-of-fold scores of a router.
 
     Args:
-        folder: Of the router.
-        about: Of the router.
+        folder: Folder of the router.
+        about: Description of the router.
         texts: The training questions; of equal ones, the last counts.
         scores: NaN in the rows of questions that were never held out, shape (n_questions, n_arms).
     """

@@ -15,11 +15,11 @@ class Preparation:
     """Statistics of the training questions.
 
     Attributes:
-        mean: Of each feature of a question, shape (n_names,).
-        spread: Its standard deviation, 1 where it is constant, shape (n_names,).
+        mean: Mean of each feature of a question, shape (n_names,).
+        spread: Standard deviation, 1 where it is constant, shape (n_names,).
         centre: Mean embedding, shape (dim,).
         directions: Principal directions of the embedding, shape (dim, dims).
-        median: Of each feature of an arm, 0 if no arm has it, shape (n_columns,).
+        median: Median of each feature of an arm, 0 if no arm has it, shape (n_columns,).
         arm_spread: Standard deviation of each feature of an arm, 1 where it is constant, shape (n_columns,).
     """
 
@@ -35,7 +35,7 @@ class Preparation:
         """Compute the statistics of training questions.
 
         Args:
-            features: Of at least two questions.
+            features: Features of at least two questions.
             dims: Principal directions to keep, if there are as many.
         """
         embedding = features.embedding.astype(np.float64)

@@ -121,7 +121,7 @@ class Pairs(_Uncentred):
 
     Attributes:
         most: Largest number of pairs of a question that a training step draws.
-        seed: Of the draws.
+        seed: Seed that draws the pairs.
     """
 
     most: int

@@ -76,10 +76,10 @@ class About(BaseModel):
 
     Attributes:
         format: Version of the folder.
-        kind: Of the router.
+        kind: Kind of the router.
         params: Arguments of its class.
-        stage: Of the features that it needs.
-        digest: Of its file.
+        stage: Stage of the features that it needs.
+        digest: Digest of its file.
         arms: That it was fitted on.
         backbone: Name of the sentence encoder of its embeddings.
         encoder: Digest of that encoder.
@@ -88,7 +88,7 @@ class About(BaseModel):
         corpus: Digest of the corpus of these passages; None likewise.
         relevance: Digest of the model of relevance beside it; None if it has no columns of that.
         writing: How the answers that it compares were written; None if it compares none, or if unknown.
-        utility: Of its labels.
+        utility: Utility that its labels hold.
         inputs: Digests of the files that it was trained on, by their paths.
         questions: Number of training questions.
         held_out: Results on held-out questions; None if it was not evaluated.
@@ -249,7 +249,7 @@ def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceMod
         about: The facts of its training.
         saved: From `Router.save`.
         where: Names it in messages.
-        relevance: Its model of relevance; None if it has none.
+        relevance: Relevance model of the router; None if it has none.
 
     Raises:
         RouterError: See `read_trained`.

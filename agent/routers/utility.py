@@ -111,7 +111,7 @@ def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]
     """Return the costs that must be known for each component that has a price.
 
     Args:
-        prices: Of the components.
+        prices: Prices of the components.
         known: Names of the costs that are known.
 
     >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
@@ -154,7 +154,7 @@ def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
 
     Args:
         matrix: Scores in [0, 1], NaN where unknown.
-        name: Of the score, such as `recall`.
+        name: Name of the score, such as `recall`.
     """
     n = len(matrix.questions)
     costs = {cost: np.tile(matrix.costs(cost), (n, 1)) for cost in matrix.table.costs}

@@ -92,10 +92,10 @@ def validate_router(
     """Evaluate a router on held-out questions.
 
     Args:
-        outcomes: Of the held-out questions.
-        scores: Of the router, shape (n_questions, n_arms).
-        utility: Of an answer. It is reported neither scaled nor over an arm.
-        stage: Of the router.
+        outcomes: Outcomes of the held-out questions.
+        scores: Scores of the router, shape (n_questions, n_arms).
+        utility: Utility of an answer. It is reported neither scaled nor over an arm.
+        stage: Stage of the router.
 
     Returns:
         None if there is no question on which every arm is known.
@@ -140,9 +140,9 @@ def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
     A turn pays the searches of all arms, and their share of such a cost is unknown.
 
     Args:
-        outcomes: Of the questions.
-        prices: Of the costs.
-        stage: Of the router.
+        outcomes: Outcomes of the questions.
+        prices: Prices of the costs.
+        stage: Stage of the router.
     """
     if stage is not Stage.RETRIEVED:
         return ""

@@ -22,9 +22,9 @@ class Choice:
     """One of the answers to a request.
 
     Attributes:
-        text: Its text.
+        text: Text of the choice.
         tool_calls: The functions that it calls, in OpenAI's shape.
-        logprobs: Of the tokens of the text, in OpenAI's shape.
+        logprobs: Log-probabilities of the tokens of the text, in OpenAI's shape.
         finish_reason: Why it ended; None before that.
     """
 

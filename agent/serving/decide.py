@@ -38,10 +38,10 @@ def context_of(
     Args:
         question: The text of the request.
         spec: Which features the context has.
-        embeddings: Of the question, by the backbone that `spec` names, if it names one.
+        embeddings: Embeddings of the question, by the backbone that `spec` names, if it names one.
         arms: The live arms.
         extra: The caller's own features.
-        cost_weight: Of the request.
+        cost_weight: Cost weight of the request.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -138,7 +138,7 @@ class Decider:
         clock: Seconds since the epoch.
         health: Circuit breakers and concurrency caps of the arms.
         dropped: The last candidate whose policy failed; it takes part no more.
-        price: Of a unit of cost under the budget; None without one, and before its first request.
+        price: Price of a unit of cost under the budget; None without one, and before its first request.
     """
 
     serving: Serving

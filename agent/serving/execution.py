@@ -16,7 +16,7 @@ from feedback.errors import LogUnavailableError, described
 from feedback.events import Cost, Decision, Execution, Status
 
 CHARACTERS_A_TOKEN = 4
-"""Of most texts; a text of shorter words has a token for each."""
+"""Characters per token in most texts; a text of shorter words has a token for each."""
 
 
 def tokens_in(text: str) -> int:
@@ -42,7 +42,7 @@ class TurnRecorder:
         retrieval: What it found.
         written: By the language model so far; None without one.
         model: Name of the language model that writes; empty before one begins.
-        usage: Its last chunk, with the token counts and the price.
+        usage: Last chunk, with the token counts and the price.
         pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
         read: About the tokens that the model was given.
         usd_of: Price of tokens read and written, where the last chunk never came.

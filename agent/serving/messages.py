@@ -56,10 +56,10 @@ class Canary:
     """A candidate that takes a share of the traffic.
 
     Attributes:
-        policy: Its policy.
-        version: Its number.
-        share: Its weight in the mixture with the served policy, in (0, 1).
-        scorer: Its router, whose scores it sees in the place of those of the served one; None for none.
+        policy: Policy.
+        version: Number of the version.
+        share: Weight in the mixture with the served policy, in (0, 1).
+        scorer: Router whose scores replace those of the served one; None without a router.
     """
 
     policy: Policy
@@ -99,7 +99,7 @@ class Ask:
         max_tokens: Longest answer; None for that of the arm, as with the next two.
         temperature: Sampling temperature of the model.
         top_p: Nucleus sampling of the model.
-        seed: Of the model's sampling.
+        seed: Seed that the model samples by.
         stop: Strings that end the answer.
         options: Further parameters of the model, as `arms.llm.Prompt` has them.
         continues: The decision whose arm, the forced one, searches again for the same question, with the

@@ -54,7 +54,7 @@ class _Finished:
 
     Attributes:
         ask: The question.
-        decision: Its decision.
+        decision: Decision of the turn.
         execution: What the user got.
         passages: What that answer was written from.
         arms: Other arms that answer, too.
@@ -77,7 +77,7 @@ class Observer:
         spec: How much is observed.
         turns: Answers a question again; its default language model is the judge.
         log: Where observations are committed.
-        places: Of the language model.
+        places: Slots of the language model.
         telemetry: Counts observations.
         timer: Seconds, never going back.
     """

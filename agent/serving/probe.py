@@ -95,7 +95,7 @@ def unexplained(retrieval: Retrieval) -> int:
 
 
 UNPROBED = Probes()
-"""Of a turn in which no arm searched before the draw."""
+"""Searches of a turn in which no arm searched before the draw."""
 
 
 async def nothing(arm: str, query: Query, k: int) -> None:

@@ -75,7 +75,7 @@ class TurnLoop:
         templates: Prompts by name, likewise; the first form of `arms.llm.prompts` for another name.
         log: Where facts are committed.
         features: Which features a context has.
-        cost_weight: Of a request that names none.
+        cost_weight: Cost weight of a request that names none.
         fallback: Arm that answers when the drawn one fails.
         arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
         llm_timeout_s: Seconds that the model may take.
@@ -222,7 +222,7 @@ class TurnLoop:
 
         Args:
             ask: The repeated request.
-            decision: Its decision, of an arm that is known here.
+            decision: Decision of the turn, on an arm that is known here.
             on_commit: Called with the commit of the decision, which is done.
 
         Raises:

@@ -85,7 +85,7 @@ class InsertSettings(BaseModel):
     metrics: dict[str, str] = Field(min_length=1, description="Declared metric to the score that it gets.")
     limit: int | None = Field(default=None, ge=1, description="Insert so many of the shuffled questions.")
     draws: int | None = Field(default=None, ge=1, description="Arms to draw on a question; null for all.")
-    seed: int = Field(default=0, ge=0, description="Of the questions, of the draws, and of the order.")
+    seed: int = Field(default=0, ge=0, description="Seed that samples and shuffles questions and draws arms.")
     dry_run: bool = Field(default=False, description="Report what would be inserted, and insert nothing.")
     run: int | None = Field(
         default=None,

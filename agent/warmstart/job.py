@@ -144,7 +144,7 @@ def run_child(descriptor: int) -> None:
     """Do the run that a line of input names; its failure is recorded in the log, not by the exit status.
 
     Args:
-        descriptor: Of the input, which stays open after the line while the parent lives.
+        descriptor: Descriptor of the input, which stays open after the line while the parent lives.
     """
     from agent.warmstart.run import (
         RunFailedError,  # imports the learning and evaluation libraries

@@ -25,11 +25,11 @@ class Step:
     """One step, as the log keeps it.
 
     Attributes:
-        name: Of the step.
+        name: Name of the step.
         at: Start, seconds since the epoch, UTC.
         seconds: Duration.
-        said: Its result in a sentence or more.
-        found: Its result as JSON.
+        said: Result in a sentence or more.
+        found: Result as JSON.
     """
 
     name: str

@@ -89,7 +89,7 @@ def labels_of(
         metrics: Declared metric to the score that is its value, at least one.
         arms: The actions; those without labels, and labels of other arms, are skipped.
         draws: Arms to draw on each question, without replacement; None for all.
-        seed: Of the order, and with the id of the question of the draws.
+        seed: Seed that shuffles the questions and, with the id of a question, draws its arm.
 
     Raises:
         RewardError: A metric is not declared, or does not take a value.

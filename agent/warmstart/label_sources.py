@@ -55,7 +55,7 @@ class Lot:
     Attributes:
         source: Name of the source in the configuration.
         kind: Kind of the source.
-        digest: Of all inputs of the labels.
+        digest: Digest of all inputs of the labels.
         path: Where the labels are, or will be.
         metrics: Declared metric to the score that it gets; empty where no labels are inserted.
         new: Whether no run that ended with a verdict took them before.
@@ -231,7 +231,7 @@ class LabelSources:
         """Return the samples that runs took before, and a new one where there are new questions.
 
         Args:
-            name: Of the source.
+            name: Name of the source.
             source: The source.
             setup: Digest of what answers depend on besides the question.
             recent: Questions of the traffic, each with an answer; empty where none is known.

@@ -53,7 +53,7 @@ def propose_portfolio(
         plan: How many, and by which measure.
         config: Names the live arms.
         lots: Labels, all of them fetched.
-        folder: Of the run; its content is replaced.
+        folder: Folder of the run; its content is replaced.
         step: Takes the result.
         console: Prints the tables.
 

@@ -35,7 +35,7 @@ class RouterScores:
     """Scores of a router on some questions.
 
     Attributes:
-        scores: Of each question, by arm.
+        scores: Scores of each question, by arm.
         out_of_fold: Number of questions that the router was trained on, whose scores are out-of-fold.
         backbone: Name of the sentence encoder that it reads questions with.
         embedding: Unit vectors of the questions by it, shape (n_questions, dim).

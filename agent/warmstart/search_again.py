@@ -36,7 +36,7 @@ def score_by_searching(
 
     Args:
         store: The log.
-        digest: Of the router in it.
+        digest: Digest of the router in it.
         config: Settled, with the arms.
         newest: Most decisions that are looked at.
         on_progress: Called with the progress.

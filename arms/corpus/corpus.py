@@ -93,7 +93,7 @@ class Corpus:
     """Passages by position and by id. Read-only, thread-safe, picklable.
 
     Attributes:
-        manifest: Its name, origin and size.
+        manifest: Name, origin and size.
     """
 
     def __init__(self, target: Path, manifest: Manifest) -> None:

@@ -36,8 +36,8 @@ class Limits:
         file_bytes: Size of the file.
         html_bytes: Size of one of HTML, whose tree takes about ten times as much.
         unpacked_bytes: Size of all that a DOCX file holds.
-        pages: Of a PDF.
-        chars: Of the text.
+        pages: Number of pages of a PDF.
+        chars: Number of characters of the text.
         memory_bytes: Address space of the process.
         seconds: Time for the largest file, after which the process is killed.
         base_seconds: Time for the smallest.
@@ -86,7 +86,7 @@ class Parser:
 
         Args:
             path: The file.
-            where: Its name, of which ids are made: `report.pdf#p3-1` is the first passage of page 3, and
+            where: Name from which ids are made: `report.pdf#p3-1` is the first passage of page 3, and
                 `notes.html#0` that of a document without pages.
             about: Metadata of all passages; those of page and heading are added.
 

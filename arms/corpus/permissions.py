@@ -20,10 +20,10 @@ Rows = Callable[[], Iterable[tuple[int, Metadata]]]
 """Returns the position and the metadata of each passage that has some."""
 
 CACHED_BYTES = 128 << 20
-"""Of the arrays that are cached, and of the values of the columns that they are made from."""
+"""Bytes of the cached arrays and of the column values that they are made from."""
 
 VALUE_BYTES, ENTRY_BYTES = 200, 5_000
-"""Of a distinct value in a column, and of the filter that names an entry, about."""
+"""Approximate bytes of a distinct value in a column and of the filter that names an entry."""
 
 
 @dataclass(frozen=True, slots=True)

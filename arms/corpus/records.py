@@ -33,9 +33,9 @@ class Record:
     """One line, file or name of a source.
 
     Attributes:
-        where: Its place, for messages: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
+        where: Place for messages: `corpus.jsonl:17`, `notes/plan.md`, `heapq.merge`.
         done: Progress after it, in the unit of the source's `total`.
-        passages: Its passages; none when it is blank or bad.
+        passages: Passages; none when it is blank or bad.
         problem: Why it is bad; empty otherwise.
         left_out: Whether the problem is listed and does not end the ingest: a file that is never read.
     """

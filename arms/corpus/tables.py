@@ -43,7 +43,7 @@ def read_table(path: Path, where: str, about: Metadata, before: int) -> Iterator
 
     Args:
         path: The file: UTF-8, or UTF-16 with a byte order mark.
-        where: Its name, of which ids are made: `prices.csv#7` is the row on line 7, or that of id 7.
+        where: Name from which ids are made: `prices.csv#7` is the row on line 7, or that of id 7.
         about: Metadata of all passages.
         before: Progress before it; a record adds the bytes that have been read.
     """

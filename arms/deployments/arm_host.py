@@ -148,8 +148,8 @@ class ArmHost:
         """Run one arm.
 
         Args:
-            arm: Its name.
-            key: Its key.
+            arm: Name of the arm.
+            key: Key of the search.
             query: The question.
             k: Passages to find.
             specs: The arm and its members, for a host that does not know the key.
@@ -177,8 +177,8 @@ class ArmHost:
         """Return the version of the index of an arm, as it is now; None where that is unknown or changes.
 
         Args:
-            arm: Its name.
-            key: Its key.
+            arm: Name of the arm.
+            key: Key of the search.
             specs: The arm and its members, for a host that does not know the key.
 
         Raises:

@@ -20,7 +20,7 @@ class Batches(Generic[In, Out]):
     Args:
         work: Returns one result per item, in order.
         at_most: Items in a batch.
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, work: Callable[[list[In]], Sequence[Out]], at_most: int, name: str) -> None:

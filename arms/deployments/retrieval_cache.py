@@ -68,7 +68,7 @@ def key_of(searched: str, version: str, query: Query, k: int) -> bytes | None:
 
     Args:
         searched: Hash of what is searched and how.
-        version: Of its index.
+        version: Version of its index.
         query: What is searched for; its embeddings follow from the text.
         k: Passages to find.
     """
@@ -110,7 +110,7 @@ class RetrievalCache:
     """What searches have found. Of one event loop; one thread of its own reads and writes the file.
 
     Args:
-        folder: Of the file, which no other user may write to; it need not exist before the first search.
+        folder: Folder of the file, closed to other users; it may be absent until the first search.
         size_bytes: Largest size of the file.
         ttl_s: Seconds for which an entry counts; None for as long as its index does.
         clock: Seconds since the epoch.

@@ -33,7 +33,7 @@ def retrieval(source: str, arm: str, question: str, k: int) -> Iterator[Span | N
 
     Args:
         source: The corpus.
-        arm: Its name.
+        arm: Name of the arm.
         question: What is searched for.
         k: Passages to find.
     """

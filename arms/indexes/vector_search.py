@@ -85,8 +85,8 @@ class VectorIndex:
 
         Args:
             index: The index.
-            params: Its parameters.
-            ranks: Of the positions; without, ids are in the order of positions.
+            params: Parameters.
+            ranks: Ranks of the positions; without, ids are in the order of positions.
             vectors: Those of the passages, shape (n_passages, dim), for `ivf_pq`; may be memory-mapped.
         """
         self.dim = int(index.d)

@@ -35,7 +35,7 @@ class Measure(Generic[T]):
     """A measure of answers or of rankings.
 
     Attributes:
-        name: Its name.
+        name: Name of the measure.
         scores: Names of its scores, of `arms.portfolio.outcomes.SCORES`.
         make: Makes the grading function, once per worker; it must be thread-safe.
         needs: Field that a question must have to be graded.

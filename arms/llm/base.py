@@ -115,7 +115,7 @@ class Chunk:
         index: The choice that it is a piece of.
         tool_calls: Pieces of calls, in OpenAI's shape: `index`, `id`, `function` with `name` and `arguments`.
         logprobs: Log probabilities of the tokens of the text, in OpenAI's shape.
-        finish_reasons: Of the choices after the first, on the last chunk.
+        finish_reasons: Finish reasons of the choices after the first, on the last chunk.
     """
 
     text: str = ""

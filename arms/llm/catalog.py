@@ -105,8 +105,10 @@ class VllmSpec(_Spec):
 class ScriptedCall(_Spec):
     """A call of a function."""
 
-    name: str = Field(description="Its name.")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict, description="Its arguments by name.")
+    name: str = Field(description="Name of the function.")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Arguments of the function by name."
+    )
 
 
 class ScriptedSpec(_Spec):

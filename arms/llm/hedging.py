@@ -28,7 +28,7 @@ class HedgedGenerator(Generator):
 
     Args:
         generator: Writes the answers.
-        quantile: Of the times to the first words, after which the second request is sent.
+        quantile: Quantile of the times to the first words, after which the second request is sent.
 
     Attributes:
         hedged: Number of second requests so far.

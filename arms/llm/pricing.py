@@ -123,7 +123,7 @@ class PricedGenerator(Generator):
 
     Args:
         generator: Writes the answers, and says in the last chunk how many tokens that took.
-        prices: Of these tokens.
+        prices: Prices of these tokens.
     """
 
     def __init__(self, generator: Generator, prices: Prices) -> None:

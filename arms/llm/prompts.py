@@ -98,7 +98,7 @@ class Writing:
     """Settings of an answer.
 
     Attributes:
-        form: Its form.
+        form: Form.
         word_budget: Most words of passages to show.
         max_tokens: Most tokens of the text.
     """

@@ -37,7 +37,7 @@ class Backbone(BaseModel):
     batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Of the weights. bfloat16 is about three times as fast on processors with "
+        description="Precision of the weights. bfloat16 is about three times as fast on processors with "
         "support for it, and changes cosines by about .001.",
     )
     host: Literal["ingress", "own"] = Field(

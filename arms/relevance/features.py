@@ -152,7 +152,7 @@ class _Asked:
         every: All words, in order.
         content: Those that are no function words, in order; all of them if there are no others.
         names: Capitalised spans, padded with spaces.
-        years: Its years.
+        years: Years.
     """
 
     every: list[str]

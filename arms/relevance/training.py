@@ -62,7 +62,7 @@ class Fitting(BaseModel):
     colsample: float = Field(
         default=0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses."
     )
-    seed: int = Field(default=0, ge=0, description="Of all draws.")
+    seed: int = Field(default=0, ge=0, description="Seed of all draws.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Examples:
         fitting: How to fit.
         arms: Names of the arms that are columns.
         k: The most passages that an arm found.
-        seen: Of each question, with all arms.
-        rows: Of each question, shape (n_rows, len(NAMES) + len(arms)).
-        labels: Of each question, 1 for a gold passage and else 0, shape (n_rows,).
+        seen: Candidates of each question, with all arms.
+        rows: Rows of each question, shape (n_rows, len(NAMES) + len(arms)).
+        labels: Labels of each question, 1 for a gold passage and else 0, shape (n_rows,).
     """
 
     fitting: Fitting

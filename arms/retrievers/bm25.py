@@ -174,7 +174,7 @@ class Columns:
         Args:
             documents: The words of each, in order of position.
             order: Position of each row, shape (n_documents,): positions by id.
-            params: Of the weights.
+            params: Parameters of the weights.
 
         Raises:
             ValueError: No document has a word.

@@ -170,7 +170,7 @@ def discounted_picks(
 
     Args:
         relevance: Cosines between question and candidate, shape (m,).
-        vectors: Of the candidates, shape (m, dim).
+        vectors: Vectors of the candidates, shape (m, dim).
         gammas: In [0, 100], shape (c,).
         thresholds: In [0, 1], shape (c,).
         n: At most m.

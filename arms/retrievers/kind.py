@@ -222,7 +222,7 @@ class CascadeDecider(Protocol):
 
         Args:
             question: The question.
-            answers: Of the arms of all stages so far, in their order; None where an arm failed, not all of
+            answers: Answers of the arms of all stages so far, in order; None where an arm failed, not all of
                 them.
             found: The passages of each answer, best first.
 
@@ -237,7 +237,7 @@ class DeciderSpec:
     """A decider as a cascade configures it.
 
     Attributes:
-        folder: Of the trained cascade.
+        folder: Folder of the trained cascade.
         stages: Names of its arms.
         writing: Settings of the answers.
     """
@@ -385,7 +385,7 @@ class Kind(Generic[P]):
     """The definition of a kind of arm.
 
     Attributes:
-        params: Its parameters.
+        params: Parameters.
         build: Build an arm from its name, parameters, resources and members.
         prepare: Build its index if it is missing.
         batch: Make batches of arms of this kind that share work; None without batches.
@@ -430,8 +430,8 @@ def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
     """Return what an arm may reach; None for one of the configuration file, which may reach everything.
 
     Args:
-        kind: Of the arm.
-        params: Its parameters.
+        kind: Kind of the arm.
+        params: Parameters.
         have: Says which arms are trusted.
     """
     if have.trust is None:

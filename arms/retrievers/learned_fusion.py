@@ -36,8 +36,8 @@ class LearnedFusion:
     Args:
         name: The arm.
         members: In the order of `params.arms`.
-        params: Its parameters.
-        model: Of relevance; it knows those of the members by name that it was fitted to.
+        params: Parameters.
+        model: Model of relevance; it knows those of the members by name that it was fitted to.
     """
 
     def __init__(

@@ -159,10 +159,10 @@ class Reply:
     """A whole response.
 
     Attributes:
-        status: Its HTTP status.
+        status: HTTP status.
         reason: The text of the status.
-        headers: Its headers.
-        content: Its body, decompressed.
+        headers: Headers.
+        content: Body, decompressed.
     """
 
     status: int
@@ -179,7 +179,7 @@ class HttpArm:
 
     Args:
         name: The arm.
-        params: Its parameters.
+        params: Parameters.
         limits: What it may reach; None for an arm of the configuration file, which may reach any host.
 
     Raises:
@@ -295,7 +295,7 @@ def check_reach(params: HttpParams, limits: NewArms) -> None:
     """Refuse an arm that would reach a host, or send it a variable, that is not named.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
         limits: What may be named.
 
     Raises:

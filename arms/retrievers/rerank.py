@@ -68,7 +68,7 @@ class Regularizer:
         name: The arm.
         corpus: The corpus.
         vectors: Unit vectors by position, shape (n_passages, dim); may be memory-mapped.
-        params: Its parameters.
+        params: Parameters.
     """
 
     def __init__(

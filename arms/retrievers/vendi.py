@@ -82,7 +82,7 @@ def vendi_picks(
 
     Args:
         relevance: Cosines between question and candidate, shape (m,).
-        vectors: Of the candidates, shape (m, dim).
+        vectors: Vectors of the candidates, shape (m, dim).
         diversities: In [0, 1], shape (c,).
         n: At least 1, at most m.
 

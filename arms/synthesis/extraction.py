@@ -51,8 +51,8 @@ class Extraction:
 
     Args:
         corpus: The passages.
-        styles: Of `STYLES`.
-        seed: Of the choices among sentences, phrases and forms.
+        styles: Styles, of `STYLES`.
+        seed: Seed that chooses among sentences, phrases and forms.
         progress: Progress callback of reading the corpus.
     """
 

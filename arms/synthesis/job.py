@@ -38,7 +38,7 @@ def synthesize(
         output: The file of JSON lines; `<output>.blocks` holds finished blocks until it is written.
         n: How many to make.
         shares: Weight of each style.
-        seed: Of the order of the passages.
+        seed: Seed that shuffles the passages.
         progress: Progress callback.
 
     Raises:

@@ -39,7 +39,7 @@ AGREES = 0.5
 """Share of the words of the shorter answer that the other one must have."""
 
 TOKENS_PER_WORD = 1.4
-"""Of English text, for the estimate of the cost."""
+"""Characters per token in English text, for the estimate of the cost."""
 
 _OF_PASSAGE = re.compile(
     r"\b(?:the|this|these|both|first|second|given)\s+(?:passages?|texts?|articles?|paragraphs?|excerpts?|snippets?)\b"
@@ -63,7 +63,7 @@ class Prompting:
     Args:
         corpus: The passages.
         write: Prompts the language model.
-        styles: Of `PROMPTED`.
+        styles: Styles, of `PROMPTED`.
         extraction: Finds the titles that a passage mentions.
         model: Digest of the language model's specification.
         at_once: Prompts in flight.

@@ -40,7 +40,7 @@ QUESTIONS = Path("examples/stdlib_questions.jsonl")
 """The default questions."""
 
 KINDS = ("exact", "two_facts"), ("paraphrase",)
-"""Of these: the kind that is asked at first, and the paraphrased kind after the drift."""
+"""Kinds: the one that is asked at first, and the paraphrased kind after the drift."""
 
 MADE = ("corpora", "indexes")
 """What the home of the demo shares with the user's: it is derived from its name, and immutable."""

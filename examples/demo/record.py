@@ -77,7 +77,7 @@ class Mark:
 
     Attributes:
         position: Turns before it.
-        label: Its text in the plot.
+        label: Text of the policy in the plot.
     """
 
     position: int
@@ -89,7 +89,7 @@ class Trail:
     """How the evidence for a candidate grew, as the gate reported it.
 
     Attributes:
-        candidate: Its version.
+        candidate: Version of the candidate.
         promote: The final verdict of the gate.
         margin: What the bound has to be above.
         level: Chance that the bound is right.

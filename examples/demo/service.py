@@ -56,7 +56,7 @@ def serving(config: Path, home: Path, log: Path, url: str) -> Iterator[None]:
 
     Args:
         config: What is served.
-        home: Its ARMWISE_HOME.
+        home: ARMWISE_HOME of the service.
         log: Takes what it prints.
         url: Where it listens.
 
@@ -125,7 +125,7 @@ class Desk:
     """Sends what an operator sends, and keeps how that would be typed.
 
     Args:
-        http: Its base URL is the service's.
+        http: Client whose base URL is that of the service.
     """
 
     def __init__(self, http: httpx.AsyncClient) -> None:

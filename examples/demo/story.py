@@ -31,7 +31,7 @@ class Plan(BaseModel):
     warm: int = Field(default=1000, ge=1, description="After the first run, before the drift.")
     drift: int = Field(default=500, ge=1, description="At most until an alarm.")
     settle: int = Field(default=200, ge=1, description="After it, while further alarms may come.")
-    share: float = Field(default=0.5, gt=0, lt=1, description="Of the traffic, for the canary.")
+    share: float = Field(default=0.5, gt=0, lt=1, description="Share of the traffic for the canary.")
     recovered: int = Field(default=1000, ge=1, description="After the second run.")
     switched: int = Field(default=50, ge=1, description="After the last promotion, and after its rollback.")
 

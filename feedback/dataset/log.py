@@ -35,7 +35,7 @@ class Log:
         arms: Every arm that was eligible in some row.
         drawn: Column of the arm that was drawn, shape (n,).
         propensity: Probability with which it was drawn, shape (n,), in (0, 1].
-        reward: Its reward, shape (n,), finite.
+        reward: Reward, shape (n,), finite.
         questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
         seq: Position in the training log, shape (n,), rising.
         at: When it was decided, seconds since the epoch, UTC, shape (n,).
@@ -180,9 +180,9 @@ class Log:
         Args:
             arms: Names of the columns.
             drawn: Column of the arm that was drawn, shape (n,).
-            reward: Its reward, shape (n,).
+            reward: Reward, shape (n,).
             p_log: The logged distribution, shape (n, n_arms).
-            propensity: Of the drawn arm, shape (n,); by default taken from `p_log`.
+            propensity: Propensity of the drawn arm, shape (n,); by default taken from `p_log`.
             questions: Codes of the questions, shape (n,); None where each row has its own.
             X: Features, shape (n, d).
 

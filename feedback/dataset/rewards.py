@@ -91,4 +91,4 @@ def _clip(values: Floats, low: float, high: float) -> Floats:
 
 
 COLUMNS: Arithmetic[Floats] = Arithmetic(_total, _clip)
-"""Of many decisions with the same metrics."""
+"""Arithmetic of many decisions with the same metrics."""

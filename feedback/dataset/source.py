@@ -153,7 +153,7 @@ class ExportSource(Source):
 
     @cached_property
     def _headers(self) -> list[Header]:
-        """Of all the exports in the file."""
+        """Total over all exports in the file."""
         return list(read_headers(self._path))
 
 

@@ -56,7 +56,7 @@ class ArrayWriter:
     """Writes decisions as arrays, on disk all the while, so that a log may be larger than memory.
 
     Args:
-        columns: Of the log.
+        columns: Columns of the log.
         folder: Where the arrays grow.
     """
 

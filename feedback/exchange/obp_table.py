@@ -48,7 +48,7 @@ class Table:
     """The decisions of a campaign.
 
     Attributes:
-        path: Of the table.
+        path: Path of the table.
         column: The place of each column.
         arms: The name of each item, by its number as it is written.
         names: Contents of `armwise.json`; empty where there is none.

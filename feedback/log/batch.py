@@ -41,7 +41,7 @@ class Receipt:
     """Proof that a fact is durable.
 
     Attributes:
-        seq: Its position in the log; 0 for an execution or observation that was in the log already.
+        seq: Position in the log; 0 for an execution or observation that was in the log already.
         status: Status of feedback; None for other facts.
     """
 
@@ -183,7 +183,7 @@ class Batch:
         known: What the log contains; `add` extends it.
         most: Values of feedback that a decision or an episode may have, and retractions; None for any number.
         rows: Rows to insert, by table.
-        receipts: Of the facts so far.
+        receipts: Receipts of the facts so far.
         unclear: Feedback whose status is not known yet, by its place among the receipts.
         redact: What every text passes through before it is written; None for nothing.
         erased_by: Number of the erasure that reaches a decision of the batch, by its id.

@@ -46,7 +46,7 @@ class Database(Protocol):
     """One database, set up so that commits are durable and every wait is bounded.
 
     Attributes:
-        engine: Its connections; their number is bounded.
+        engine: Connections to the database; their number is bounded.
         snapshot: Options of a connection that reads one snapshot of the log.
     """
 
@@ -133,7 +133,7 @@ POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """The name of a decision point: part of a file, of a schema and of ids, so nothing else may stand in it."""
 
 _PARAMETER = "armwise_point"
-"""Of the URL of a point's log on a server, which its driver does not get."""
+"""Parameter in the URL of a point's log on a server; the driver does not get it."""
 
 
 def point_url(url: str, point: str) -> str:
@@ -142,7 +142,7 @@ def point_url(url: str, point: str) -> str:
     They are in another file, or in another schema of the same database.
 
     Args:
-        url: Of the log of the service.
+        url: URL of the log of the service.
         point: Name of the point.
 
     Raises:
@@ -178,7 +178,7 @@ def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
     """Return the database of a URL, without connecting to it.
 
     Args:
-        url: Of SQLite or PostgreSQL.
+        url: URL of SQLite or PostgreSQL.
         answer_s: Longest that a statement may take on a server, in seconds.
 
     Raises:

@@ -41,7 +41,7 @@ class Erasure:
     """A record of what was erased. It has no personal data: neither the user nor an id.
 
     Attributes:
-        number: Its number; `erased` of a decision.
+        number: Number of the erasure; `erased` of a decision.
         at: Seconds since the epoch; of an erasure by age, which goes on for a day, its last part.
         scope: What was erased.
         by: Public id of the key that asked; `cli`, or `retention`.

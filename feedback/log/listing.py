@@ -77,7 +77,7 @@ class Listed:
 
     Attributes:
         decision: The decision.
-        seq: Its position in the log.
+        seq: Position in the log.
         served: The arm that answered; None where none did.
         status: How its execution ended; None where it has none.
     """

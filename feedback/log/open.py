@@ -134,7 +134,7 @@ def open_log(
     """Open the log of a service.
 
     Args:
-        url: Of the database.
+        url: URL of the database.
         rule: Declares the metrics, and how a training log is joined.
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions.

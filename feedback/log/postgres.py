@@ -86,7 +86,7 @@ class PostgreSQL:
     """A database on a server. Implements `feedback.log.database.Database`.
 
     Args:
-        url: Its URL; options in it override our defaults.
+        url: URL of the database; options in it override our defaults.
         point: The decision point whose log it is, in a schema of its own; empty for the current schema.
         answer_s: Longest that a statement may take, in seconds. The server cancels one that takes longer; a
             server that does not even do this, such as one that hangs, is given up soon after.

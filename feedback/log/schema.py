@@ -126,7 +126,7 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
     """Bring a database to the newest revision, keeping its facts, in one transaction.
 
     Args:
-        url: Of the database.
+        url: URL of the database.
         migrations: An Alembic script directory whose revisions are numbers.
 
     Returns:

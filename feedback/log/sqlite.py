@@ -37,7 +37,7 @@ class SQLite:
     """A database in a file. Implements `feedback.log.database.Database`.
 
     Args:
-        url: Its URL; the folder of the file is created if it is missing.
+        url: URL of the database; the folder of the file is created if it is missing.
     """
 
     snapshot: Mapping[str, Any] = {"reading": True}

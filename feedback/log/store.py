@@ -31,11 +31,11 @@ class Record:
 
     Attributes:
         decision: The decision.
-        seq: Its position in the log.
+        seq: Position in the log.
         logged_at: The log's time when it was committed.
         propensity: Recorded propensity of the drawn arm.
-        execution: Its execution; None while it runs, or after a crash.
-        feedback: Its feedback, in the order of the log.
+        execution: Execution; None while it runs, or after a crash.
+        feedback: Feedback, in the order of the log.
         metrics: Aggregated values it was learned with; None if it is not learned.
         example_seq: Position in the training log; None if it is not learned.
         observations: What was found out beside its reward, in the order of the log.
@@ -95,7 +95,7 @@ class Store:
     """The log in one database. Thread-safe; one instance a process.
 
     Args:
-        url: Of the database: `sqlite:///path`, or `postgresql://user@host/name`.
+        url: URL of the database: `sqlite:///path`, or `postgresql://user@host/name`.
         join: Digest of the training log in which decisions are looked up, to find feedback that comes too
             late to be learned.
         clock: Seconds since the epoch.

@@ -19,7 +19,7 @@ class Overlap:
     """Overlap of a log and a target in one arm.
 
     Attributes:
-        arm: Its name.
+        arm: Name of the arm.
         rows: Rows in which the log drew it.
         logged: Share of the rows in which the log drew it, in [0, 1].
         wanted: Share of the decisions for which the target would draw it, in [0, 1].

@@ -105,7 +105,7 @@ def evaluate(
             less than `bernstein` and `anytime` require.
         reward_model: Predicts rewards: `ridge`, which uses the log's features, or `means`.
         q_hat: Predictions, shape (n, n_arms), in place of its own.
-        resamples: Of `bootstrap`.
+        resamples: Number of resamples of `bootstrap`.
         progress: Called with the progress.
 
     Raises:

@@ -37,7 +37,7 @@ def bernstein(
     include the bias of a biased estimator.
 
     Args:
-        terms: Of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
+        terms: Terms of an estimator whose value is a mean of independent rows, or of `replay`, whose kept
             rows are draws of the target.
         reach: Largest weight that any row could have had, over all arms; the estimator's own
             cap counts where it is smaller.
@@ -83,7 +83,7 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
     """Return the exact interval of a proportion, from the rows that `replay` kept.
 
     Args:
-        terms: Of `replay`, neither hedged nor grouped.
+        terms: Terms of `replay`, neither hedged nor grouped.
         level: Coverage, at least.
         low: The one value that rewards have.
         high: The other one.

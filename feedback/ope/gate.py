@@ -95,7 +95,7 @@ class GateFigures:
         effective_n: Kish's effective sample size.
         largest_share: Largest weight over the sum of all.
         mean_weight: Mean of the weights.
-        expected_weight: Its expectation: the overlap; 1 where that is not known.
+        expected_weight: Expectation of the weight: the overlap; 1 where that is not known.
         weight_error: Standard error of the mean weight, with questions as observations, and at least that
             of draws from the logged distributions; None for a single question.
         overlap: Share of the candidate's choices that the log could have drawn; None where only the
@@ -129,7 +129,7 @@ class Point:
         n: Decisions until then.
         at: When the last of them was made, seconds since the epoch, UTC.
         gain: Estimated gain.
-        low: Its lower bound.
+        low: Lower bound of the gain.
     """
 
     n: int

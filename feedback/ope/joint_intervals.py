@@ -44,8 +44,8 @@ class IntervalRequest:
         kind: A name out of `INTERVALS`.
         level: Coverage, in (0, 1).
         reward_range: Smallest and largest possible reward.
-        resamples: Of `bootstrap`.
-        seed: Of the resamples, so that targets on the same rows share them.
+        resamples: Number of resamples of `bootstrap`.
+        seed: Seed that draws the resamples, so that targets on the same rows share them.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class TargetSample:
         weight: p_target / p_log of the drawn arms, shape (n,).
         reach: Largest weight that each row could have had, shape (n,); a guess where the log has the
             probabilities of the drawn arms alone.
-        terms: Its estimates by estimator, where there are any.
+        terms: Estimates by estimator, where there are any.
         served: Whether it is the logging policy.
     """
 

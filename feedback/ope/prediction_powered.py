@@ -30,12 +30,12 @@ class PoweredMean:
 
     Attributes:
         value: The estimate.
-        interval: Its interval, by the normal approximation.
-        weight: Of the grades; 0 where they do not help.
+        interval: Interval by the normal approximation.
+        weight: Weight of the grades; 0 where they do not help.
         audits: Rows with feedback.
         rows: All rows.
         classical: The mean of the feedback alone.
-        classical_interval: Its interval.
+        classical_interval: Interval of the classical estimate.
         bias: Mean grade minus mean value over the rows with feedback.
     """
 
@@ -55,10 +55,10 @@ def powered_mean(
     """Estimate the mean of values that are known on some rows, by grades on all of them.
 
     Args:
-        grades: Of a judge, shape (n,), finite.
+        grades: Grades by a judge, shape (n,), finite.
         values: From feedback, shape (n,), NaN where there is none; the rows that have one are a random
             sample.
-        ratio: Of the propensities of a target policy and of the logged one, shape (n,), for the value of
+        ratio: Propensity by a target policy over the logged one, shape (n,), for the value of
             that policy; None for the mean.
         level: Coverage of the intervals, in (0, 1).
 

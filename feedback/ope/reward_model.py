@@ -38,7 +38,7 @@ def cross_fit(
     Args:
         X: Features, shape (n, d), sparse or dense; None for `means`.
         drawn: Column of the arm that was drawn, shape (n,).
-        reward: Its reward, shape (n,).
+        reward: Reward, shape (n,).
         questions: Codes of the questions from 0, shape (n,).
         n_arms: How many arms there are.
         rng: Source of the folds.

@@ -62,7 +62,7 @@ class Sample:
     Attributes:
         propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
         drawn: Column of the logged arm, shape (n,).
-        reward: Its reward, shape (n,), finite.
+        reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
             did not see the row (`feedback.ope.reward_model`); None where there is no model.

@@ -30,7 +30,7 @@ class ArmSet:
     """The arms that are live since a point in the log.
 
     Attributes:
-        seq: Its position; newer ones are higher.
+        seq: Position of the set; newer ones are higher.
         arms: Every arm by name, as JSON.
         version: The version that brought them; None where an operator or the configuration did.
     """
@@ -113,7 +113,7 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
     To be called within the transaction that records the promotion of the version, or a rollback to it.
 
     Args:
-        connection: Of a write transaction.
+        connection: Connection of a write transaction.
         version: A published version.
         same: Whether two descriptions mean the same arm.
 

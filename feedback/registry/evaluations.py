@@ -51,10 +51,10 @@ class Evaluation:
     """A request to estimate what other policies would have earned, without its result.
 
     Attributes:
-        seq: Its number; later requests have higher ones.
+        seq: Number of the evaluation; later requests have higher ones.
         configured: Digest of the configuration that evaluates it.
         request: The request document.
-        status: Its status.
+        status: Status of the evaluation.
         submitted_at: When it was submitted; this and the other times are seconds since the epoch, UTC.
         started_at: When it was claimed; None before.
         alive_at: Last heartbeat of its worker; None before it is claimed.

@@ -40,7 +40,7 @@ class Promotion:
     """An operator's decision about a version.
 
     Attributes:
-        seq: Its number; later ones are higher. 0 before it is recorded.
+        seq: Number of the promotion; later ones are higher. 0 before it is recorded.
         version: The version that it is about.
         action: What to do with it.
         reason: Why, as the operator put it.

@@ -18,7 +18,7 @@ class StoredRouter:
     Attributes:
         about: The facts of its training, as JSON.
         model: The router.
-        unseen: Its scores of the questions that it was trained on, by routers that were not.
+        unseen: Out-of-fold scores of the questions that it was trained on.
     """
 
     about: dict[str, Any]

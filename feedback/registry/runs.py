@@ -30,14 +30,14 @@ class State(StrEnum):
     ASKED = "asked"
     RUNNING = "running"
     PROMOTED = "promoted"
-    """Its candidate was promoted."""
+    """The candidate was promoted."""
     HELD = "held"
-    """Its candidate was evaluated and not promoted."""
+    """The candidate was evaluated and not promoted."""
     NOTHING_NEW = "nothing_new"
-    """Its inputs were learned, or evaluated, by an earlier run."""
+    """An earlier run learned or evaluated the same inputs."""
     FAILED = "failed"
     ABANDONED = "abandoned"
-    """Its worker died."""
+    """The worker died."""
 
 
 class Trigger(StrEnum):
@@ -63,9 +63,9 @@ class Run:
     """A warm start, from labels to a verdict.
 
     Attributes:
-        seq: Its number; later ones are higher.
+        seq: Number of the run; later ones are higher.
         trigger: What started it.
-        status: Its status.
+        status: Status of the run.
         worker: Name of the worker; empty until it is claimed.
         started_at: When it was claimed, or requested; seconds since the epoch, UTC, like the two below.
         alive_at: Last heartbeat of its worker.

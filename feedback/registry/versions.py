@@ -30,7 +30,7 @@ class Version:
     """One published state of a policy.
 
     Attributes:
-        version: Its number, increasing; 0 before it is published.
+        version: Number of the version, increasing; 0 before it is published.
         parent: The version it continues; None for the first of a recipe.
         recipe: Digest of everything besides the training log that shaped it.
         join: Digest of the rule by which that training log was joined.

@@ -46,12 +46,12 @@ class Segment:
     """A line of the manifest.
 
     Attributes:
-        url: Of the file.
+        url: URL of the file.
         first: Position of its first decision in the log.
         last: Position of its last one.
         decisions: Rows.
         sha256: Of the file.
-        bytes: Of the file.
+        bytes: Size in bytes of the file.
     """
 
     url: str

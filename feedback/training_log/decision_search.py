@@ -38,7 +38,7 @@ class Filters:
         status: How it ended; `listing.RUNNING` where it has not.
         metric: It has feedback of this metric of its own, not of its episode.
         key: It has feedback that was given with this key.
-        episode_id: Its episode.
+        episode_id: Id of the episode.
         text: What its question contains, whatever the case of letters.
         since: When it was committed at the earliest, seconds since the epoch.
         until: And before which time.
@@ -67,14 +67,14 @@ class Found:
     """One decision of a page.
 
     Attributes:
-        seq: Its position in the log.
-        id: Its id in the log.
+        seq: Position in the log.
+        id: Id in the log.
         decided_at: Seconds since the epoch.
-        question: Its first 300 characters.
+        question: First 300 characters of the question.
         drawn: The drawn arm.
         served: The arm that answered; None where none did.
         passages: Ids of what was returned.
-        propensity: Of the drawn arm.
+        propensity: Propensity of the drawn arm.
         mode: How it was chosen.
         version: That gave the distribution.
         status: How it ended; None where it has not.

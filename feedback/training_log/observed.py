@@ -179,7 +179,7 @@ class _Observed:
     """An observation in the log, beside the example of its decision if there is one.
 
     Attributes:
-        seq: Its position in the log.
+        seq: Position in the log.
         what: The observation.
         example_seq: Position of the example of its decision; None for none so far.
         metrics: The metrics of that example; empty without feedback.
@@ -301,7 +301,7 @@ class Graded:
     Attributes:
         arm: Whose answer it is.
         grade: In [0, 1].
-        value: Its feedback as a fraction of its range; None without any.
+        value: Feedback as a fraction of its range; None without any.
     """
 
     arm: str

@@ -132,7 +132,7 @@ class Sums:
         slot: From 0 at the begin of the window, shape (n,).
         arm: Names, shape (n,).
         n_arms: Numbers of eligible arms, shape (n,).
-        columns: Of `COUNTS` and `SUMS`, shape (n,), by name.
+        columns: Columns of `COUNTS` and `SUMS`, shape (n,), by name.
     """
 
     slot: Integers
@@ -156,7 +156,7 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
     Args:
         store: The log.
         since: Begin of the window, seconds since the epoch; a multiple of the width.
-        until: Its end.
+        until: End of the period.
         step: Seconds of a slot: a multiple of an hour, or of a minute within the last two days.
 
     Raises:
@@ -195,7 +195,7 @@ class Rewarded:
 
     Attributes:
         arm: The drawn arm.
-        sums: Of `COUNTS` and `SUMS`, those of its reward.
+        sums: `COUNTS` and `SUMS` of its reward.
         features: Named features of its question.
     """
 

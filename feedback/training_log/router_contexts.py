@@ -92,7 +92,7 @@ def unscored(
 
     Args:
         store: The log.
-        router: Its digest.
+        router: Digest of the router.
         newest: Look at so many of the newest decisions that can be learned; None for those of examples.
         join: Digest of the training log that has these.
         after: Position in it of the example before the first.
@@ -116,7 +116,7 @@ def leave_unscored(store: Store, router: str, before: str) -> None:
 
     Args:
         store: The log.
-        router: Its digest.
+        router: Digest of the router.
         before: Id of the decision before which this holds.
     """
     query = _without_scores(sa.select(_d.seq, _d.id), router).order_by(_d.seq.desc()).limit(CHUNK)

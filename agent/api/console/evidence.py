@@ -37,8 +37,8 @@ class Judged:
     """The newest verdict of the gate on a candidate.
 
     Attributes:
-        name: Of the candidate, as in the request.
-        version: Its number, where it is a version or the recipe of one.
+        name: Name of the candidate, as in the request.
+        version: Number, where it is a version or the recipe of one.
         evaluation: By which it was judged.
         verdict: As `feedback.ope.gate.Verdict.document` returns it.
         chart: The gain, its lower bound and the margin over time; None without decisions.

@@ -73,8 +73,8 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
 
     Args:
         request: The request, which has passed the guard.
-        template: Its name.
-        status: Of the response.
+        template: Name of the template.
+        status: Status of the response.
         values: For the template; their texts are escaped.
     """
     caller, partial = request.state.caller, "hx-request" in request.headers

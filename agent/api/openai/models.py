@@ -27,7 +27,7 @@ async def models(replica: ServiceReplica) -> JSONResponse:
     **documented("getModel", service.Model, "model_not_found", scopes=("decide", "read")),
 )
 async def model(
-    replica: ServiceReplica, model: Annotated[Name, Path(description="Its id, which may have a slash.")]
+    replica: ServiceReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
 ) -> JSONResponse:
     """One of them; an arm is `arm/<name>`, a backbone `backbone/<name>`."""
     names = _names(replica)

@@ -81,7 +81,7 @@ class Part(Open):
 
     @property
     def content(self) -> str | None:
-        """Its text; None where it has none."""
+        """The text; None for a message without."""
         return self.refusal if self.type == "refusal" else self.text
 
 

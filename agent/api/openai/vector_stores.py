@@ -19,7 +19,7 @@ router = APIRouter(tags=["answers"])
 
 
 MAX_ATTRIBUTES = 16
-"""Of a result, as OpenAI's clients expect."""
+"""Attributes of a result, as OpenAI's clients expect."""
 
 StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["stdlib"])]
 

@@ -20,7 +20,7 @@ VERSIONS = ("/personalizer/v1.0", "/personalizer")
 
 
 EventId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:~-]{1,128}$")]
-"""Of an event, which is a decision: fewer characters than Personalizer allows."""
+"""Id of an event, which is a decision: fewer characters than Personalizer allows."""
 
 EventPath = Annotated[EventId, Path()]
 

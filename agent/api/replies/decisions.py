@@ -108,7 +108,7 @@ class DecisionRow(Reply):
     arm_served: str | None
     propensity: float
     status: Ending | None
-    log_seq: int = Field(description="Its position in the log.")
+    log_seq: int = Field(description="Position in the log.")
 
 
 class DecisionList(Reply):
@@ -132,7 +132,7 @@ class ModelTokens(Reply):
 
     prompt: int
     completion: int
-    cached: int = Field(description="Of those read, the ones that its engine had read before.")
+    cached: int = Field(description="Prompt tokens that the engine had cached.")
 
 
 class DecisionRecord(Chosen):
@@ -159,7 +159,9 @@ class DecisionRecord(Chosen):
     choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
     passage_ids: list[str]
     stages: list[dict[str, Any]]
-    index_version: str | None = Field(description="Of the index that answered; null where it is unknown.")
+    index_version: str | None = Field(
+        description="Version of the index that answered; null where it is unknown."
+    )
     cached: bool = Field(description="Whether the passages were kept from an earlier search.")
     tokens_by_model: dict[str, ModelTokens] | None = Field(
         description="Where other language models than that of the drawn arm took part; null where none did."
@@ -214,7 +216,7 @@ class FeedbackReceipt(Reply):
     decision_id: str | None
     episode_id: str | None
     status: Literal["accepted", "duplicate", "pending_decision", "late_not_learned"]
-    log_seq: int = Field(description="Its position in the log.")
+    log_seq: int = Field(description="Position in the log.")
     hint: str | None = Field(description="What to do about feedback that does not count, or not yet.")
 
 

@@ -73,7 +73,9 @@ class CascadeSpec(BaseModel):
     )
     stop: StopRule = Field(StopRule(), description="When it stops.")
     folds: int = Field(5, ge=2, description="Folds of the out-of-fold scores.")
-    seed: int = Field(0, ge=0, description="Of the folds, and of the questions held out for a bound.")
+    seed: int = Field(
+        0, ge=0, description="Seed that draws the folds and the questions held out for a bound."
+    )
 
     @model_validator(mode="after")
     def _a_share_each(self) -> "CascadeSpec":
@@ -98,7 +100,7 @@ class CascadeDataset:
     """What a cascade is fitted to.
 
     Attributes:
-        features: Of the arms that have answered by each stage, without relevance.
+        features: Features of the arms that have answered by each stage, without relevance.
         right: Score that is predicted, in [0, 1], shape (n_questions, n_arms).
         quality: Utility of each answer before costs, likewise.
         cost: Priced cost of each answer, likewise.
@@ -178,7 +180,7 @@ class Cascade:
 
     Attributes:
         spec: What it asks.
-        models: Of each stage.
+        models: Models of each stage.
         thresholds: It goes on where the predicted gain is above, of each stage but the last.
         relevance: Model of the relevance of passages; None without.
     """
@@ -196,8 +198,8 @@ class Cascade:
         """Return the predicted reward of going on, shape (n,); -inf at the last stage. Raises RouterError.
 
         Args:
-            stage: Its number, from 0.
-            features: Of the arms that have answered by then, from `features`.
+            stage: Number, from 0.
+            features: Features of the arms that have answered by then, from `features`.
             scores: Those of the router of answers, shape (n, n_arms).
         """
         gain = self.models[stage].gain
@@ -207,7 +209,7 @@ class Cascade:
         """Walk through the stages on questions whose every answer is known. Raises RouterError.
 
         Args:
-            features: Of the arms that have answered by each stage, from `features`.
+            features: Features of the arms that have answered by each stage, from `features`.
             thresholds: In place of its own, shape (n_stages - 1,).
         """
         limits = np.append(self.thresholds if thresholds is None else thresholds, np.inf)

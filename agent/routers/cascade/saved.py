@@ -46,13 +46,13 @@ class About(BaseModel):
     Attributes:
         format: Version of the folder.
         spec: What it asks, and how it was fitted.
-        calibrations: Of each stage.
-        thresholds: Of each stage but the last.
-        digests: Of the files of its routers, by name.
+        calibrations: Calibrations of each stage.
+        thresholds: Thresholds of each stage but the last.
+        digests: Digests of the files of its routers, by name.
         k: The most passages that an arm found.
         corpus: Digest of the corpus of these passages; None where the arms found none.
         writing: How the answers were written; None if unknown.
-        utility: Of the reward.
+        utility: Utility that the reward defines.
         inputs: Digests of the files that it was trained on, by their paths.
         questions: Number of training questions.
         held_out: Results on held-out questions; None if it was not evaluated.

@@ -43,22 +43,22 @@ class StopRule(BaseModel):
     )
     shares: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = Field(
         default=(),
-        description="Of `share`: of the questions that reach each stage but the last, those that go on.",
+        description="For `share`: share of the questions at each stage but the last that go on.",
     )
     alpha: float | None = Field(
         default=None,
         gt=0.0,
         lt=1.0,
-        description="Of `risk`: the mean score that may be lost against all stages.",
+        description="For `risk`: mean score that may be lost against all stages.",
     )
     delta: float = Field(
-        default=0.1, gt=0.0, lt=1.0, description="Of `risk`: probability that more is lost than alpha."
+        default=0.1, gt=0.0, lt=1.0, description="For `risk`: probability that more than alpha is lost."
     )
     held_out: float = Field(
         default=0.3,
         gt=0.0,
         lt=1.0,
-        description="Of `risk`: part of the questions that only the bound is made from.",
+        description="For `risk`: share of the questions held out for the bound.",
     )
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ def share_thresholds(gains: Sequence[Floats], shares: Sequence[float]) -> Floats
 
     Args:
         gains: Predicted gains at each of these stages, each of shape (n,).
-        shares: Of the questions that reach a stage, those that go on.
+        shares: Share of the questions at a stage that go on.
 
     >>> share_thresholds([np.array([0.1, 0.2, 0.3, 0.4])], [0.25]).round(3).tolist()
     [0.325]
@@ -102,7 +102,7 @@ def p_value(losses: Floats, alpha: float) -> float:
     probability p at most.
 
     Args:
-        losses: Of independent questions, in [-1, 1], shape (n,).
+        losses: Losses of independent questions, in [-1, 1], shape (n,).
         alpha: In (0, 1).
 
     >>> p_value(np.zeros(200), 0.05) < 0.001, p_value(np.full(200, 0.06), 0.05)

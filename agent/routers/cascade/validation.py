@@ -13,7 +13,7 @@ from agent.routers.dataset import Floats
 from arms.portfolio import Outcomes
 
 BINS = 10
-"""Of the error of the probability."""
+"""Bins of the calibration error."""
 
 CASCADE, ORACLE = "cascade", "oracle"
 
@@ -90,7 +90,7 @@ def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcome
     Args:
         cascade: Fitted to others.
         labels: The questions.
-        outcomes: Of the same questions, and of the arms of the cascade in its order, for their costs.
+        outcomes: Outcomes of the same questions and of the arms in the cascade's order, for their costs.
 
     Raises:
         RouterError: The features are not those of its training.

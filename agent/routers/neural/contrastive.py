@@ -39,7 +39,7 @@ class ContrastiveParameters(DescentParameters):
         description="Largest number of tied best arms of a training question, 3 in the paper; null: any.",
     )
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: float = Field(3e-4, gt=0.0, description="Of AdamW.")
+    learning_rate: float = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")
 
 
 class Contrastive(Parametrised[ContrastiveParameters]):

@@ -33,8 +33,8 @@ class NeuralParameters(StageParameters, DescentParameters):
     )
     dropout: float = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: float = Field(1e-3, gt=0.0, description="Of AdamW.")
-    weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
+    learning_rate: float = Field(1e-3, gt=0.0, description="Learning rate of AdamW.")
+    weight_decay: float = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
 
 
 N = TypeVar("N", bound=NeuralParameters)

@@ -58,7 +58,7 @@ class Reading(Examples):
 
     Attributes:
         reader: The text model.
-        texts: Of the questions, shape (n,).
+        texts: Texts of the questions, shape (n,).
     """
 
     reader: "TextReader"

@@ -24,7 +24,7 @@ class Network:
         question: Weights of the question in the first layer, shape (d, width).
         own: Weights of the features of an arm, shape (n_columns, width).
         names: Weights of the one-hot code of the arm, shape (n_arms, width).
-        bias: Of the first layer, shape (width,).
+        bias: Bias of the first layer, shape (width,).
         layers: Weights and biases of the others, shapes (n_in, n_out) and (n_out,); the last has one output.
     """
 

@@ -23,13 +23,13 @@ class DescentParameters(Parameters):
     """The parameters of a router that is fitted by gradient descent."""
 
     epochs: int = Field(10, ge=1, description="Passes over the questions.")
-    weight_decay: float = Field(0.0, ge=0.0, description="Of AdamW.")
+    weight_decay: float = Field(0.0, ge=0.0, description="Weight decay of AdamW.")
     held_out: float = Field(
         0.1, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
     clip: float = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
     seed: int = Field(
-        0, ge=0, description="Of initial weights, dropout, the held-out questions, and the order."
+        0, ge=0, description="Seed of initial weights, dropout, held-out questions and batches."
     )
 
 
@@ -41,7 +41,7 @@ class Descent:
         chosen: The epoch with the smallest held-out loss is kept, or the last one if the held-out share is
             less than one question.
         batch_size: Questions in a step.
-        learning_rate: Of AdamW.
+        learning_rate: Learning rate of AdamW.
         at_once: Questions whose gradient is computed together; a batch is split accordingly, which saves
             memory and changes nothing else.
     """

@@ -56,7 +56,7 @@ class CapabilityParameters(DescentParameters):
     width: int = Field(
         128, ge=1, description="Length of a vector; a text model has its own width, 1024 in the paper."
     )
-    heads: int = Field(8, ge=1, description="Of the attention; a divisor of the width.")
+    heads: int = Field(8, ge=1, description="Heads of the attention; a divisor of the width.")
     best: int = Field(2, ge=1, description="Arms of a question that are positives, but for ties.")
     temperature: float = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
     regularization: float = Field(
@@ -66,11 +66,13 @@ class CapabilityParameters(DescentParameters):
         None, ge=1, description="Questions in a step; null is 512 with a text model, 64 without."
     )
     learning_rate: float | None = Field(
-        None, gt=0.0, description="Of the encoders; null is 2e-6 with a text model, 1e-3 without."
+        None,
+        gt=0.0,
+        description="Learning rate of the encoders; null is 2e-6 with a text model, 1e-3 without.",
     )
     fusion_rate: float = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
     at_once: int = Field(64, ge=1, description="Questions that are read together, as memory allows.")
-    weight_decay: float = Field(0.01, ge=0.0, description="Of AdamW.")
+    weight_decay: float = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
     held_out: float = Field(
         0.05, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )

@@ -17,7 +17,7 @@ class Tower(Protocol):
     """An encoder that is being fitted; also a module of torch.
 
     Attributes:
-        width: Of its vectors.
+        width: Width of its vectors.
         tokens: One input an arm, encoded as a question is.
     """
 
@@ -41,9 +41,9 @@ class HeadTower(nn.Module):
     """A hidden layer and a projection of embeddings, and of tokens of the same length.
 
     Args:
-        dim: Of the embeddings.
+        dim: Dimension of the embeddings.
         n_arms: Number of tokens.
-        width: Of its vectors, and of the hidden layer.
+        width: Width of its vectors, and of the hidden layer.
     """
 
     def __init__(self, dim: int, n_arms: int, width: int) -> None:
@@ -72,7 +72,7 @@ def fit_encoder(
 
     Args:
         tower: Not fitted yet.
-        features: Of the questions.
+        features: Features of the questions.
         right: Positives of a question; one without any is left out. Shape (n_questions, n_arms).
         known: Arms with a label, shape (n_questions, n_arms).
         descent: Settings of the fit.
@@ -112,7 +112,7 @@ def fit_fusion(
         right: As in `fit_encoder`.
         known: Likewise.
         descent: Settings of the fit.
-        heads: Of the attention.
+        heads: Heads of the attention.
         regularization: Weight of the distance from an arm's utility.
     """
     pairs = torch.from_numpy(arms)
@@ -139,7 +139,7 @@ def fusion_losses(
     """Return the loss of each question, summed over the arms that are known, shape (n,).
 
     Args:
-        fused: Of each arm on each question, shape (n, n_arms, width).
+        fused: Fused vectors of each arm on each question, shape (n, n_arms, width).
         needs: Utility vectors of the questions, shape (n, width).
         utilities: Utility vectors of the arms, shape (n_arms, width).
         right: Arms among the best by utility, shape (n, n_arms).

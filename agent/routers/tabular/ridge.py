@@ -26,7 +26,7 @@ class RidgeParameters(Parameters):
     folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
     least: int = Field(3, ge=1, description="Smallest number of questions with a word for it to count.")
     dims: int = Field(32, ge=0, description="Principal components among the features.")
-    seed: int = Field(0, ge=0, description="Of the folds.")
+    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 class RidgeRouter(Parametrised[RidgeParameters]):

@@ -19,11 +19,13 @@ class PointwiseParameters(StageParameters):
     landmarks: int = Field(
         256, ge=1, description="Training rows that the kernel compares with, if there are as many."
     )
-    gamma: float = Field(0.01, gt=0.0, description="Of the kernel: the larger, the narrower.")
+    gamma: float = Field(0.01, gt=0.0, description="Gamma of the kernel: the larger, the narrower.")
     identity: float = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
-    cost: float = Field(1.0, gt=0.0, description="Of an error; the larger, the weaker is the regularisation.")
+    cost: float = Field(
+        1.0, gt=0.0, description="Cost of an error: the larger, the weaker the regularisation."
+    )
     tube: float = Field(0.1, ge=0.0, description="Errors up to this cost nothing (the epsilon of SVR).")
-    seed: int = Field(0, ge=0, description="Of the landmarks.")
+    seed: int = Field(0, ge=0, description="Seed that draws the landmarks.")
 
 
 class PointwiseSVM(Parametrised[PointwiseParameters]):
@@ -101,7 +103,7 @@ class PairwiseParameters(StageParameters):
         description="Penalties on the squared coefficients, one of which cross-validation chooses.",
     )
     folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
-    seed: int = Field(0, ge=0, description="Of the folds.")
+    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Linear:
     Attributes:
         question: Coefficients of the question, shape (d, n_arms).
         own: Coefficients of the features of an arm, shape (n_columns,).
-        offset: Of each arm, shape (n_arms,).
+        offset: Offset of each arm, shape (n_arms,).
     """
 
     question: Floats
@@ -185,7 +187,7 @@ def rank(
         question: Shape (n, d).
         own: Shape (n, n_arms, n_columns).
         utility: NaN where unknown: in no pair. Shape (n, n_arms).
-        strength: Of the regularisation; the offsets of the arms are free.
+        strength: Strength of the regularisation; the offsets of the arms are free.
         start: Initial coefficients; None is 0.
     """
     from scipy.optimize import minimize

@@ -48,7 +48,7 @@ class Boosting(StageParameters):
     gamma: float = Field(0.1, ge=0.0, description="Smallest gain of a split.")
     subsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
     colsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
-    seed: int = Field(0, ge=0, description="Of both draws.")
+    seed: int = Field(0, ge=0, description="Seed that draws rows and columns of each tree.")
 
 
 class PointwiseBoosting(CentreParameters, Boosting):
@@ -70,7 +70,7 @@ class BoostedTrees(Parametrised[B]):
     """Trees over rows of one arm, or of a pair of arms.
 
     Attributes:
-        objective: Of xgboost.
+        objective: Objective of xgboost.
     """
 
     objective: ClassVar[Mapping[str, Any]]

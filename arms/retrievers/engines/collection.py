@@ -28,10 +28,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$
 """A name that every engine takes as it is, in a path or a URL."""
 
 CONSTANT = 60.0
-"""Of the reciprocal rank fusion of a hybrid search, as in `arms.retrievers.fusion`."""
+"""Constant of the reciprocal rank fusion of a hybrid search, as in `arms.retrievers.fusion`."""
 
 PLACES = 5
-"""Of a score, after the point."""
+"""Decimals of a score."""
 
 BETWEEN = ".."
 """Stands between the version that a collection had and the one that it will have."""
@@ -45,8 +45,8 @@ class State:
     """What `ingest` has put into a collection, as stored in the engine.
 
     Attributes:
-        version: Of what was put there before; empty if that was not complete.
-        next: Of what is put there now; `version` once it is complete.
+        version: Version of what was put there before; empty if that was not complete.
+        next: Version of what is put there now; `version` once it is complete.
         corpus: Name of the corpus.
         model: Digest of the model of the vectors; empty without vectors.
         done: Positions of the corpus that are there.
@@ -253,7 +253,7 @@ class EngineArm:
     A hybrid search fuses the two rankings of the engine by reciprocal ranks, the same for all engines.
 
     Attributes:
-        params: Its parameters.
+        params: Parameters.
         collection: What it searches.
     """
 
@@ -328,7 +328,7 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
     """Refuse an arm over a collection, or with a variable, that is not named. Raises ArmError.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
         limits: What may be named.
     """
     named = [one for one in limits.engines if one.place == params.place]
@@ -358,8 +358,8 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
     """Return the kind of the arms of an engine.
 
     Args:
-        name: Of the kind.
-        params: Its parameters.
+        name: Name of the kind.
+        params: Parameters.
         make: Opens a collection, without a connection. Raises ArmBuildError.
     """
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Of what is stored of a passage: a higher one writes every passage again."""
+"""Version of the stored form of a passage: a higher one writes every passage again."""
 
 BATCH = 500
 """Passages between two stored positions, unless the collection has a `batch` of its own."""
@@ -42,7 +42,7 @@ class Passages(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the corpus."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class Report:
     """What a run did.
 
     Attributes:
-        version: Of the collection.
+        version: Version of the collection.
         written: Passages that were new or had changed.
         deleted: Passages that the corpus has no longer.
     """

@@ -50,7 +50,7 @@ class Index:
     """An index of OpenSearch.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
     """
 
     def __init__(self, params: SearchServerParams) -> None:

@@ -22,7 +22,7 @@ class WordStatistics:
     """In how many rows the words of a table stand, as far as it is known.
 
     Attributes:
-        rows: Of the table.
+        rows: Rows of the table.
         shares: Share of the rows with a word, in (0, 1], of the most common words; empty where nothing is
             known.
     """

@@ -34,8 +34,8 @@ EMPTY_LISTS = "empty_lists"
 """Field with the names of metadata that are empty lists, which to Qdrant are as missing ones."""
 
 K1, B, USUAL_WORDS = 1.2, 0.75, 80.0
-"""Of BM25; the usual length of a passage is a constant here, since a sparse vector is made before others are
-known."""
+"""Parameters of BM25. The usual length of a passage is a constant, since a sparse vector is made before
+other passages are known."""
 
 
 class PayloadFields(BaseModel):

@@ -42,7 +42,7 @@ class Rest:
     """The requests of a collection.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
         root: Path of all requests below the address, without a slash at either end.
     """
 

@@ -22,7 +22,7 @@ from arms.retrievers.engines.conditions import TextDialect, condition_of, facts_
 from arms.retrievers.engines.rest import Json, Rest, SearchServerParams
 
 NAMESPACE = "armwise"
-"""Of the ids of documents."""
+"""Namespace of the ids of documents."""
 
 STATE = "armwise-state"
 """Key and only fact of the document that holds the state."""
@@ -66,7 +66,7 @@ class Documents:
     """The documents of a schema.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
     """
 
     def __init__(self, params: SearchServerParams) -> None:

@@ -23,7 +23,7 @@ from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts
 from arms.retrievers.engines.rest import Json, Rest, SearchServerParams
 
 NAMES = uuid.UUID("5d0d0a55-4c8c-4d6a-9c1b-0d6a2b2f2c11")
-"""Of which the ids of objects are made."""
+"""Namespace of the ids of objects."""
 
 NOTHING = "none"
 """A fact that no passage has: a list of values may not be empty."""
@@ -75,7 +75,7 @@ class Objects:
     """The objects of a collection.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
     """
 
     def __init__(self, params: SearchServerParams) -> None:

@@ -43,9 +43,9 @@ class Found:
     """A document of any framework.
 
     Attributes:
-        id: Its id; None where it has none.
-        text: Its text.
-        metadata: Its metadata.
+        id: Id; None where it has none.
+        text: Text.
+        metadata: Metadata.
         score: The higher the better; None where it has none.
     """
 
@@ -134,7 +134,7 @@ def check_reach(params: RetrieverParams, limits: NewArms) -> None:
     """Refuse an arm that would import what is not named, or give it arguments. Raises ArmError.
 
     Args:
-        params: Of the arm.
+        params: Parameters of the arm.
         limits: What may be named.
     """
     if params.retriever not in limits.retrievers:

@@ -21,9 +21,12 @@ class McpParams(HttpParams):
 
     url: str = Field(description="Address of the server, http or https, such as https://search.example/mcp.")
     tool: str = Field("search", min_length=1, description="Name of the tool that searches.")
-    query_argument: str = Field("query", min_length=1, description="Its argument for the question.")
+    query_argument: str = Field(
+        "query", min_length=1, description="Argument of the tool that takes the question."
+    )
     arguments: dict[str, JsonValue] = Field(
-        default_factory=dict, description="Its other arguments; a text that is `{k}` becomes a number."
+        default_factory=dict,
+        description="Other arguments of the tool; the text `{k}` becomes the number of passages.",
     )
     results: str | None = Field(
         "results",

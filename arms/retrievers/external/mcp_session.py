@@ -30,8 +30,8 @@ class Found:
     """What a tool returned.
 
     Attributes:
-        structured: Its result as JSON; None where it has only texts.
-        texts: Its texts.
+        structured: Result as JSON; None where it has only texts.
+        texts: Texts.
     """
 
     structured: JsonValue

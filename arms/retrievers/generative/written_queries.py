@@ -18,9 +18,9 @@ class WritesQueries(Generic[P]):
     """An arm that prompts a language model and searches its base.
 
     Args:
-        name: Of the arm.
+        name: Name of the arm.
         base: The arm that is searched.
-        params: Of its kind.
+        params: Parameters of its kind.
         write: Prompts the model.
         embed: Embeds what it wrote.
     """
