@@ -32,7 +32,7 @@ def drawn_of(p: Floats, drawn: Integers) -> Floats:
 
 
 def refuse_unless_distributions(name: str, p: Floats) -> None:
-    """Raise ValueError at the first row of `p`, shape (n, n_arms), that is no distribution.
+    """Raise ValueError at the first row of `p`, shape (n, n_arms), that is not a distribution.
 
     >>> refuse_unless_distributions("p", np.array([[0.5, 0.4]]))
     Traceback (most recent call last):

@@ -268,7 +268,7 @@ class Feedback:
         kind: The kind.
         source: Who judges with the key that sent it: user, judge or operator; None without a key.
         key: The public id of that key.
-        content: What is no number: the `label` of a categorical value, the `comment` on a value; of a note
+        content: What is not a number: the `label` of a categorical value, the `comment` on a value; of a note
             its `comment` or `demonstration`; of a preference the decision `over` which this one is preferred,
             or the arms `better` and `worse`.
     """

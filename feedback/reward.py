@@ -231,13 +231,15 @@ class RewardRule(BaseModel):
         try:
             return float(_DURATION.validate_python(self.wait_time).total_seconds())
         except ValidationError:
-            raise ValueError(f"wait_time {self.wait_time!r} is no ISO 8601 duration such as PT30M") from None
+            raise ValueError(
+                f"wait_time {self.wait_time!r} is not an ISO 8601 duration such as PT30M"
+            ) from None
 
     @property
     def join(self) -> str:
         """Digest of what decides which decisions are learned, when, and with which values.
 
-        Prices, weights, ranges and the clip are no part of it: they are applied to what was joined.
+        Prices, weights, ranges and the clip are not part of it: they are applied to what was joined.
         """
         document = {
             "metrics": {name: metric.aggregation.value for name, metric in self.metrics.items()},

@@ -228,7 +228,7 @@ class Quota:
         Args:
             limit: What is limited.
             wanted: How much of it.
-            keep: Called as soon as it is taken: a report in between would return what nobody has counted.
+            keep: Called as soon as it is taken: reporting earlier would release usage that was never counted.
         """
         lease = self._leases[limit.use, limit.meter]
         if not _taken(lease, wanted, keep):

@@ -75,14 +75,14 @@ def documented(
 
     Args:
         operation_id: Stable name, by which generated clients call it.
-        reply: The model of its JSON reply; None where it is no JSON, or empty.
+        reply: The model of its JSON reply; None where it is not JSON, or empty.
         *codes: The errors that it can answer with, besides those of every operation.
         scopes: Scopes, one of which a key needs; none for an operation without a key.
         status: The status of its reply.
         success: More of the reply's description: `content` of other types, `headers`, `links`.
         example: A body that it accepts.
         failure: The model of its errors; None for the envelope, and else that of another protocol.
-        others: Models of its replies with other statuses that are no errors.
+        others: Models of its replies with other statuses that are not errors.
     """
     common = (*_ANY, *_PROXY, *(_WITH_KEY if scopes else ()))
     extra: dict[str, Any] = {}

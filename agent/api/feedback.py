@@ -229,7 +229,7 @@ def _read(replica: Replica, caller: Caller, item: FeedbackItem) -> tuple[float |
 
     Raises:
         RewardError: The metric is not declared, or does not take the value.
-        ApiError: It is no text where one was expected, or no pair.
+        ApiError: It is not text where one was expected, or no pair.
         ForeignIdError: The other decision is of another project.
     """
     name, value = item.metric_name, item.value

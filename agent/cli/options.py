@@ -84,7 +84,7 @@ def settings_options(
     Args:
         model: The settings; the description of a field is the help of its option.
         flags: Flags of a field, separated by spaces, where they are not `--name-of-the-field`.
-        without: Fields that are no options.
+        without: Fields that are not options.
         text: Fields that the verb parses from text: a list of them where the field is a container.
         help_texts: Help of an option where it is not the description of the field.
     """
@@ -177,7 +177,7 @@ def weighted(text: str, option: str = "--measure") -> tuple[str, float]:
     try:
         return name, float(weight or 1.0)
     except ValueError:
-        raise ValueError(f"{option} {text}: {weight!r} is no number; name=weight was expected") from None
+        raise ValueError(f"{option} {text}: {weight!r} is not a number; name=weight was expected") from None
 
 
 def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -126,7 +126,7 @@ def _pair(option: str, text: str, read: Callable[[str], Value]) -> tuple[str, Va
     try:
         return name, read(value)
     except ValueError:
-        raise ValueError(f"{option} {text!r}: {value!r} is no number") from None
+        raise ValueError(f"{option} {text!r}: {value!r} is not a number") from None
 
 
 def _value(text: str) -> float | str | bool:

@@ -275,7 +275,7 @@ def _draft(
 def _web_address(text: str) -> None:
     address = urlsplit(text)
     if address.scheme not in ("http", "https") or not address.hostname:
-        raise ValueError(f"{text!r} is no address such as http://localhost:11434/v1")
+        raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 
 def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:

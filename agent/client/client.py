@@ -150,7 +150,7 @@ def _address(url: str) -> str:
     except httpx.InvalidURL:
         sound = False
     if not sound:
-        raise ClientError(f"{url!r} is no address of a service: http://127.0.0.1:8000 would be one")
+        raise ClientError(f"{url!r} is not an address of a service: http://127.0.0.1:8000 would be one")
     return url.rstrip("/")
 
 

@@ -181,7 +181,7 @@ class AppConfig(BaseModel):
         if self.warm_start is not None and self.warm_start.policy is not None:
             build_policy(self.warm_start.policy, names)
         if self.fallback is not None and self.fallback not in names:
-            raise ValueError(f"fallback {self.fallback!r} is no arm{did_you_mean(self.fallback, names)}")
+            raise ValueError(f"fallback {self.fallback!r} is not an arm{did_you_mean(self.fallback, names)}")
         seen = self.features.embedding
         if seen is not None and seen.backbone not in self.backbones:
             hint = did_you_mean(seen.backbone, self.backbones)
@@ -241,7 +241,7 @@ class AppConfig(BaseModel):
     def _check_caps(self) -> "AppConfig":
         for name in self.limits.arm_caps:
             if name not in self.actions:
-                raise ValueError(f"limits.arm_caps: {name!r} is no arm{did_you_mean(name, self.actions)}")
+                raise ValueError(f"limits.arm_caps: {name!r} is not an arm{did_you_mean(name, self.actions)}")
         return self
 
     @model_validator(mode="after")
@@ -266,7 +266,7 @@ class AppConfig(BaseModel):
         for name, spec in self.points.items():
             if name == DEFAULT or not database.POINT.fullmatch(name):
                 raise ValueError(
-                    f"{name!r} is no name of a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
+                    f"{name!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
                     f"not {DEFAULT!r}, which is the top level"
                 )
             checked_name(name)

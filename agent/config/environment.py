@@ -23,7 +23,7 @@ FILE = "_FILE"
 """Ends a variable that holds the path of a file with the value, such as a secret that a container mounts."""
 
 OTHERS = ("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN")
-"""Variables of clients, and of `armwise serve`, which are no settings."""
+"""Variables of clients, and of `armwise serve`, which are not settings."""
 
 SERVICE_LINK = re.compile(
     r"ARMWISE_(\w+_)?(SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)="
@@ -33,7 +33,7 @@ SERVICE_LINK = re.compile(
 
 
 class EnvironmentSettingError(ValueError):
-    """A variable of the environment is no setting, or cannot be read; one line per error."""
+    """A variable of the environment is not a setting, or cannot be read; one line per error."""
 
 
 def variables_of(environment: Mapping[str, str]) -> list[str]:
@@ -60,7 +60,7 @@ def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str]
         environment: The variables.
 
     Raises:
-        EnvironmentSettingError: A variable is no setting, or cannot be read.
+        EnvironmentSettingError: A variable is not a setting, or cannot be read.
 
     >>> class Limits(BaseModel):
     ...     chats: int = 1
@@ -177,5 +177,5 @@ def _set(document: dict[str, Any], place: tuple[str, ...], value: Any, variable:
             document[key] = {}
         document = document[key]
         if not isinstance(document, dict):
-            raise EnvironmentSettingError(f"{variable}: {key!r} is no mapping in the configuration")
+            raise EnvironmentSettingError(f"{variable}: {key!r} is not a mapping in the configuration")
     document[last] = value

@@ -23,7 +23,7 @@ def configured(args: object, without: Collection[str] = ()) -> AppConfig:
         without: Keys that are ignored.
 
     Raises:
-        ConfigError: They are invalid, or a variable ARMWISE_... is no setting.
+        ConfigError: They are invalid, or a variable ARMWISE_... is not a setting.
     """
     try:
         found = overridden(args, AppConfig)

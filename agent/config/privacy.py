@@ -78,7 +78,7 @@ class Privacy(BaseModel):
         r"""Return what every text passes through; None where there is nothing to do.
 
         Raises:
-            ValueError: The hook cannot be imported, or is no function.
+            ValueError: The hook cannot be imported, or is not a function.
 
         >>> ada = Redaction(name="mail", pattern=r"[\w.]+@[\w.]+", replacement="[mail]")
         >>> Privacy(redact=(ada,)).redactor()("write to ada@example.com")
@@ -92,7 +92,7 @@ class Privacy(BaseModel):
             except (ImportError, AttributeError) as error:
                 raise ValueError(f"privacy.hook {self.hook!r} cannot be imported: {error}") from None
             if not callable(hook):
-                raise ValueError(f"privacy.hook {self.hook!r} is no function")
+                raise ValueError(f"privacy.hook {self.hook!r} is not a function")
         if not self.redact and hook is None:
             return None
         steps = [(one.pattern, one.replacement) for one in self.redact]

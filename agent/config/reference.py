@@ -29,7 +29,7 @@ deployment) belongs to Ray Serve.
 
 A variable of the environment wins over the file, and the file over the defaults: `ARMWISE_` and the keys in
 capitals, with two underscores before an inner one, such as `ARMWISE_LIMITS__IN_FLIGHT=32` for `limits:
-{in_flight: 32}`. What is no letter or digit in a key is one underscore. A value is read as YAML, such as
+{in_flight: 32}`. What is not a letter or digit in a key is one underscore. A value is read as YAML, such as
 `ARMWISE_HOSTS='[api.example.com]'`, but for a text, which is taken as it is.
 `ARMWISE_LOG_URL_FILE=/run/secrets/log_url` reads the value from a file. An unknown variable is an error
 that names the closest one. `armwise serve`, and the node on which `serve deploy` builds the application,

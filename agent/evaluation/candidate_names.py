@@ -135,7 +135,7 @@ def _policy(text: str) -> PolicySpec:
     try:
         document = _read(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise CandidateError(f"policy {text!r} is no YAML of a policy: {error}") from None
+        raise CandidateError(f"policy {text!r} is not YAML of a policy: {error}") from None
     try:
         return PolicySpec.model_validate(document)
     except ValidationError as error:

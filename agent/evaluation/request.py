@@ -47,7 +47,7 @@ def moment_of(value: object) -> datetime:
         text = value if isinstance(value, str) else ""
         found = value if isinstance(value, datetime) else datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{value!r} is no date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
+        raise ValueError(f"{value!r} is not a date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
     found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
     require_date(found.timestamp())
     return found
@@ -60,10 +60,10 @@ Amount = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 
 
 LARGEST_VERSION = 2**53
-"""Numbers above are no versions, and no integers of every database."""
+"""Numbers above are not versions, and no integers of every database."""
 
 SHOWN = 1000
-"""Characters of names that are no candidates in a message."""
+"""Characters of names that are not candidates in a message."""
 
 MOST_VERSIONS = 10_000
 """Versions in a range at most; a time window can select more."""

@@ -38,8 +38,8 @@ from feedback.training_log import (
 REPAIR_HINT = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
 
 UNREPAIRED_HINT = (
-    "not mended: a version that has decided stays as it is, and the newest one has learned what the log "
-    "gives; one that has learned more than is joined can be compared once a learner has joined the rest"
+    "not mended: versions that served are compared byte for byte; the newest must equal a fold of the whole "
+    "log; a version ahead of the join is compared after the next join"
 )
 
 

@@ -2,7 +2,7 @@
 
 Everything is compared on the same questions: the portfolio as it grows, as many arms of the
 largest means, the best single arm, and the oracle that may ask every arm. What was chosen on
-a question is no evidence on that question, so everything is reported on held-out questions, too.
+a question is not evidence on that question, so everything is reported on held-out questions, too.
 """
 
 from collections.abc import Mapping, Sequence

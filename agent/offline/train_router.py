@@ -196,7 +196,7 @@ def check_output(folder: Path) -> None:
     """Refuse an output that cannot become a folder, before anything is trained. Raises RouterError."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        why = "is no folder" if not there.is_dir() else "cannot be written to"
+        why = "is not a folder" if not there.is_dir() else "cannot be written to"
         raise RouterError(f"{folder} cannot hold a model, as {there} {why}: choose another output")
 
 

@@ -148,7 +148,7 @@ def describe_action(name: str, features: Mapping[str, float | str | bool]) -> di
 
 
 def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str | bool]:
-    """Return nested features by flat names; a null is no feature, and of equal names the last one counts.
+    """Return nested features by flat names; a null is not a feature, and of equal names the last one counts.
 
     Args:
         features: Values, objects of these, and lists, whose positions are names.

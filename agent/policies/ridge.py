@@ -16,7 +16,7 @@ a row at a time (recursive least squares):
     shared           on the residual of z: predicts the residual of the reward
 
 The shared columns begin with x itself, and what a ridge regression on x leaves of x is `ridge` times
-its inverse times x: that is no block of weights, but a vector which every step computes anyway.
+its inverse times x: that is not a block of weights, but a vector which every step computes anyway.
 
 Each is one block, [inverse; solutions], and a row changes a block by a matrix of rank
 one (Sherman and Morrison's formula, the solutions included), which BLAS adds in place.

@@ -187,10 +187,10 @@ class VowpalPolicy:
         arm's own features and its name are the rest.
 
         Raises:
-            PolicyError: The cost is no sum over these features with the arguments of this policy.
+            PolicyError: The cost is not a sum over these features with the arguments of this policy.
         """
         if not self.is_additive:
-            raise PolicyError(f"the cost of vw {self.args!r} is no sum over the features of a question")
+            raise PolicyError(f"the cost of vw {self.args!r} is not a sum over the features of a question")
         check_context(context)
         whole = self._costs(context, arms)
         found = {}
@@ -352,7 +352,7 @@ def check_args(args: object) -> Mapping[str, str]:
         _check_token(token)
     for flag in ("-b", "--bit_precision"):
         if not (bits := flags.get(flag, "0")).isdecimal() or int(bits) > MAX_BITS:
-            raise PolicyError(f"vw argument {flag} {bits} is no whole number up to {MAX_BITS}")
+            raise PolicyError(f"vw argument {flag} {bits} is not a whole number up to {MAX_BITS}")
     for flag in ("--regcb", "--regcbopt"):
         missing = {"--cb_min_cost", "--cb_max_cost"} - flags.keys()
         if flag in flags and missing:

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 
 
 ENDS, ENDS_S = 5, 5.0
-"""So many ends within so many seconds are no accident."""
+"""So many ends within so many seconds are not an accident."""
 
 LOOK_S = 0.05
 """Pause between two looks at whether requests are under way."""

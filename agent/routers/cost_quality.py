@@ -94,7 +94,7 @@ def area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     0.625
     """
     if not low < high:
-        raise RouterError(f"costs from {low:g} to {high:g} are no range")
+        raise RouterError(f"costs from {low:g} to {high:g} are not a range")
     if cost.min() > low + ROUNDING * abs(low):
         raise RouterError(
             f"the least cost {cost.min():g} of a point is above {low:g}, where the range begins"

@@ -35,7 +35,7 @@ def llm_key(model: str) -> str:
 
 
 class Report(Protocol):
-    """Records how searches ended. A cancelled search is not reported: it is no evidence about its arm."""
+    """Records how searches ended. A cancelled search is not reported: it is not evidence about its arm."""
 
     def __call__(
         self,
@@ -47,7 +47,7 @@ class Report(Protocol):
     ) -> None:
         """Record the arms that answered, those that failed, and those that refused the question.
 
-        The caller chooses what is refused: of an arm that has worked, that is no evidence. One that failed
+        The caller chooses what is refused: of an arm that has worked, that is not evidence. One that failed
         and asked for a rest has it at once.
         """
         ...

@@ -60,7 +60,7 @@ def prompt_of(
 
 @contextmanager
 def reported(report: Report, model: str) -> Iterator[None]:
-    """Report how a language model ended. What was cancelled, or refused a prompt, is no evidence of it."""
+    """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
     key = (llm_key(model),)
     try:
         yield

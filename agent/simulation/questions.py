@@ -74,4 +74,4 @@ def _parse(line: bytes, where: str) -> Question:
     except ValidationError as error:
         first = error.errors()[0]
         what = ": ".join([*map(str, first["loc"]), first["msg"]])
-        raise QuestionsError(f"{where}, is no question: {what}; expected {SHAPE}") from None
+        raise QuestionsError(f"{where}, is not a question: {what}; expected {SHAPE}") from None

@@ -118,7 +118,8 @@ class Corpus:
                 return cls(target, _manifest(database))
         except sqlite3.DatabaseError as error:
             raise CorpusError(
-                f"{target / PUBLISHED} is no corpus ({error}): `armwise serve --prepare-only` reads it again"
+                f"{target / PUBLISHED} is not a corpus ({error}): "
+                "`armwise serve --prepare-only` reads it again"
             ) from error
 
     @property

@@ -51,7 +51,7 @@ SKIPPED = frozenset(
         "math",
     )
 )
-"""Elements of HTML that are no part of its text."""
+"""Elements of HTML that are not part of its text."""
 
 HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 
@@ -162,7 +162,7 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
         locked = "password" in str(error).lower()
-        raise UnreadableError("needs a password" if locked else f"is no PDF: {error}") from error
+        raise UnreadableError("needs a password" if locked else f"is not a PDF: {error}") from error
     with contextlib.closing(document):
         n_pages = len(document)
         if n_pages > limits["pages"]:
@@ -204,7 +204,7 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
         with zipfile.ZipFile(path) as packed:
             members = packed.infolist()
     except zipfile.BadZipFile as error:
-        raise UnreadableError(f"is no DOCX: {error}") from error
+        raise UnreadableError(f"is not a DOCX: {error}") from error
     if len(members) > MAX_MEMBERS or sum(one.file_size for one in members) > limits["unpacked_bytes"]:
         raise UnreadableError(
             f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
@@ -212,7 +212,7 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
     try:
         document = docx.Document(os.fspath(path))
     except (PackageNotFoundError, KeyError, ValueError) as error:
-        raise UnreadableError(f"is no DOCX: {error}") from error
+        raise UnreadableError(f"is not a DOCX: {error}") from error
     # what a page is, is known only where Word has laid the document out
     page = 1 if document.element.xpath("boolean(.//w:lastRenderedPageBreak)") else None
     title, styles = "", dict[str | None, str]()
@@ -353,7 +353,7 @@ def limit_memory(n_bytes: int) -> None:
 def main() -> None:
     """Answer requests until standard input ends."""
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # what a library prints is not a reply
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         limit_memory(asked["memory_bytes"])

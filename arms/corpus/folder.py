@@ -102,7 +102,7 @@ class Folder:
             elif known and path.is_file():
                 files.append(path)
             elif known and not path.is_dir():
-                left_out.append((path, "is no regular file, and is not read"))
+                left_out.append((path, "is not a regular file, and is not read"))
         return files, left_out
 
     def _leaves(self, link: Path) -> str:

@@ -59,7 +59,7 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
     ({}, '---\nA rule above.\n---\n')
 
     Raises:
-        CorpusError: It names groups, and is no map of YAML, or they are no list of texts.
+        CorpusError: It names groups, and is not a map of YAML, or they are not a list of texts.
     """
     block = FRONT_MATTER.match(text)
     found: object = None

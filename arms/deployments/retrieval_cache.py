@@ -1,9 +1,8 @@
 """An exact cache of searches, shared by the processes of a machine: one SQLite file of bounded size.
 
 What was found is kept under a hash of all that a search depends on: what is searched and how, the version of
-its index, the text, the number of passages, the filter and the groups of the caller. A search differs in none
-of these from the one that is answered from here, or it is no hit. The file is a cache: it may be lost at any
-time, and where it cannot be used, every search is made.
+its index, the text, the number of passages, the filter and the groups of the caller. A hit agrees in all of
+them. The file is a cache: it may be lost at any time, and where it cannot be used, every search is made.
 
 A value is JSON after a hash of it, which also finds a damaged page: SQLite has no checksums. The usual
 library, diskcache, unpickles what it finds on the disk (CVE-2025-69872, not fixed; last release in 2023).

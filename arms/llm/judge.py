@@ -102,7 +102,7 @@ def grade(
         passages: Best first; may be empty.
         answer: The answer, for a rubric that grades it.
         word_budget: Most words of passages to show.
-        retries: Further attempts after text that is no grade.
+        retries: Further attempts after text that is not a grade.
 
     Raises:
         JudgeError: No attempt gave a grade.

@@ -129,7 +129,7 @@ def quoted(text: str) -> str:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number)

@@ -221,9 +221,9 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
     try:
         line = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise OutcomesError(f"{where}, is no JSON: {error}") from None
+        raise OutcomesError(f"{where}, is not JSON: {error}") from None
     if not isinstance(line, dict):
-        raise OutcomesError(f"{where}, is no JSON object but {text[:60]!r}")
+        raise OutcomesError(f"{where}, is not JSON object but {text[:60]!r}")
     for key in line.keys() - KEYS:
         raise OutcomesError(f"{where}: unknown key {key!r}{did_you_mean(key, KEYS)}")
     for key in ("id", "arm"):

@@ -150,7 +150,7 @@ class _Asked:
 
     Attributes:
         every: All words, in order.
-        content: Those that are no function words, in order; all of them if there are no others.
+        content: Those that are not a function words, in order; all of them if there are no others.
         names: Capitalised spans, padded with spaces.
         years: Years.
     """

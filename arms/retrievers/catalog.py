@@ -267,7 +267,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
     """Build an arm from its index.
 
     Raises:
-        ArmSpecError: There is no such arm, or the user's own class is no arm.
+        ArmSpecError: There is no such arm, or the user's own class is not an arm.
         IndexMismatchError: Its index is missing: call `prepare` first.
     """
 

@@ -74,7 +74,7 @@ class NewArms(BaseModel):
                 sound = False
             if not sound or not host:
                 raise ValueError(
-                    f"{host!r} is no host: search.example or 10.0.0.7:8080 was expected, lower case"
+                    f"{host!r} is not a host: search.example or 10.0.0.7:8080 was expected, lower case"
                 )
         return hosts
 
@@ -160,7 +160,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         for address in addresses:
             if not self._may_be_reached(ipaddress.ip_address(address)):
                 raise ArmError(
-                    f"{host} is at {address}, which is no public address: only `new_arms` of the "
+                    f"{host} is at {address}, which is not a public address: only `new_arms` of the "
                     "configuration can name it, or its network"
                 )
         failed = httpcore.ConnectError(f"{host} has no address")

@@ -305,7 +305,7 @@ def check_reach(params: HttpParams, limits: NewArms) -> None:
     variables = limits.variables(url)
     if variables is None:
         raise ArmError(
-            f"{place_of(url)} is no host that `new_arms.hosts` of the configuration names, and the arm is "
+            f"{place_of(url)} is not a host that `new_arms.hosts` of the configuration names, and the arm is "
             "none of its arms"
         )
     for variable in params.header_env.values():

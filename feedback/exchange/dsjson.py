@@ -170,14 +170,14 @@ def _decision(event: _Event, where: str) -> Decision:
         missing = "EventId" if event.ident is None else "c._multi"
         raise ExchangeError(f"{where}: {missing} is missing")
     if not all(isinstance(action, dict) for action in shown):
-        raise ExchangeError(f"{where}: c._multi has an action that is no object")
+        raise ExchangeError(f"{where}: c._multi has an action that is not an object")
     if "_slots" in context:
         raise LeftOut("several slots")
     if event.probabilities is None or len(event.probabilities) != len(shown):
         raise LeftOut("no distribution")
     actions = event.actions or tuple(range(1, len(shown) + 1))
     if sorted(actions) != list(range(1, len(shown) + 1)):
-        raise ExchangeError(f"{where}: a is {list(actions)}, which is no order of {len(shown)} actions")
+        raise ExchangeError(f"{where}: a is {list(actions)}, which is not an order of {len(shown)} actions")
     drawn = actions[0] if event.drawn is None else event.drawn
     if drawn not in actions:
         raise ExchangeError(f"{where}: _label_Action is {drawn}; there are {len(shown)} actions")

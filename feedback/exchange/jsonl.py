@@ -87,7 +87,7 @@ def read_header(path: Path) -> Header:
     """Return the header of an export; of several in one file, the first.
 
     Raises:
-        ExchangeError: It is no export, or one of another schema.
+        ExchangeError: It is not an export, or one of another schema.
     """
     return next(read_headers(path))
 
@@ -115,7 +115,7 @@ def read_export(path: Path) -> Iterator[Example]:
         path: The file; it is unpacked when its name ends in .gz.
 
     Raises:
-        ExchangeError: The file cannot be read, was cut off, has a line that is no example, or is of
+        ExchangeError: The file cannot be read, was cut off, has a line that is not an example, or is of
             a schema that this Armwise does not know, or of two.
     """
     schema: int | None = None

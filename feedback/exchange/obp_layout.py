@@ -109,7 +109,7 @@ def read_obp(
         left_out: Counts by reason the rows that no evaluation can use.
 
     Raises:
-        ExchangeError: Something cannot be read, is missing, or is no number.
+        ExchangeError: Something cannot be read, is missing, or is not a number.
     """
     if path.suffix == ".npz":
         yield from read_arrays(path, metric, scale, left_out)

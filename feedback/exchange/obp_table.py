@@ -52,7 +52,7 @@ class Table:
         column: The place of each column.
         arms: The name of each item, by its number as it is written.
         names: Contents of `armwise.json`; empty where there is none.
-        texts: User features that are no numbers.
+        texts: User features that are not numbers.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class Table:
         try:
             return float(value)
         except ValueError:
-            raise self._error(line, f"{name} is {value!r}, which is no number") from None
+            raise self._error(line, f"{name} is {value!r}, which is not a number") from None
 
     def decision(self, line: int, row: list[str]) -> Decision:
         """Return the decision of a row. Raises LeftOut, ExchangeError."""

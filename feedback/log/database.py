@@ -155,7 +155,7 @@ def point_url(url: str, point: str) -> str:
     """
     if not POINT.fullmatch(point):
         raise StoreError(
-            f"{point!r} is no name of a decision point: use 1 to 32 of a-z 0-9 -, a letter first"
+            f"{point!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first"
         )
     parsed = _parsed(url)
     if parsed.get_backend_name() != "sqlite":
@@ -195,7 +195,7 @@ def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
 
             point = parsed.query.get(_PARAMETER, "")
             if point and (not isinstance(point, str) or not POINT.fullmatch(point)):
-                raise StoreError(f"{_PARAMETER} {point!r} is no name of a decision point")
+                raise StoreError(f"{_PARAMETER} {point!r} cannot name a decision point")
             return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point), answer_s)
     raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
 

@@ -109,7 +109,7 @@ def evaluate(
         progress: Called with the progress.
 
     Raises:
-        ValueError: An unknown estimator, interval or baseline; a target that is no distribution in some
+        ValueError: An unknown estimator, interval or baseline; a target that is not a distribution in some
             row.
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)

@@ -1,7 +1,7 @@
 """The lag: how far learning is behind the log.
 
-A version has learned the first examples of a training log. Facts after the one that completed its last
-example and before the one that completes the next taught nothing: they count as applied, too.
+A version has learned the first examples of a training log. Facts between two completed examples carry no
+reward, so they count as applied.
 """
 
 import time

@@ -62,7 +62,7 @@ def contexts_of(
         decisions: In any order.
         router: Digest of the router of the recipe; None for none of its own.
         stored_since: Whether scores that were stored after the decision count. They are there by the time
-            that an example is learned, and may not be for a decision that is no example yet.
+            that an example is learned, and may not be for a decision that is not an example yet.
     """
     numbers = {number for one in decisions for number in (one.version, one.candidate) if number}
     with store.reading() as connection:

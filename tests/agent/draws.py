@@ -17,7 +17,7 @@ from feedback.events import Mode
 from tests.agent.traffic import ARMS, MODES, Draws, failing
 
 LEAST_P, LARGEST_Z = 1e-6, 5.0
-"""A verdict beyond either of them is no accident."""
+"""A verdict beyond either of them is not an accident."""
 
 LEAST_ROWS = 1500
 """Decisions in a stratum: with the floor of the traffic, 30 draws of the rarest arm are expected."""

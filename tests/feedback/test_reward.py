@@ -250,7 +250,7 @@ def test_the_wait_time_is_an_iso_duration(duration: str, seconds: float) -> None
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"wait_time": "soon"}, "'soon' is no ISO 8601 duration such as PT30M"),
+        ({"wait_time": "soon"}, "'soon' is not an ISO 8601 duration such as PT30M"),
         ({"wait_time": "-PT1S"}, "must be longer than zero"),
         ({"clip": (1, -1)}, r"clip \(1\.0, -1\.0\) is empty"),
         ({"cost_weight": -1}, "greater than or equal to 0"),

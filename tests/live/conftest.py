@@ -70,7 +70,7 @@ class Process:
 
 
 def _running() -> Iterator[tuple[Process, int]]:
-    """Yield every process that is no zombie, with the number of its parent."""
+    """Yield every process that is not a zombie, with the number of its parent."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent, *fields = stat.read_text().rpartition(")")[2].split()

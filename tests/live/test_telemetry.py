@@ -220,7 +220,7 @@ def _answers(port: int) -> bool:
 
 
 def results(port: int, query: str) -> list[str]:
-    """Return the values that a query finds, without those that are no number."""
+    """Return the values that a query finds, without those that are not a number."""
     response = httpx.get(f"http://127.0.0.1:{port}/api/v1/query", params={"query": query})
     assert response.status_code == 200, f"{query}: {response.text}"
     values = [one["value"][1] for one in response.json()["data"]["result"]]

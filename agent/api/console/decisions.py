@@ -199,7 +199,8 @@ async def label(
     try:
         value = float(fields.get("value", ""))
     except ValueError:
-        raise ApiError("invalid_value", f"value {fields.get('value', '')!r} is no number", "value") from None
+        given = fields.get("value", "")
+        raise ApiError("invalid_value", f"value {given!r} is not a number", "value") from None
     comment = {"comment": fields["comment"]} if "comment" in fields else {}
     item = valid(
         FeedbackItem,

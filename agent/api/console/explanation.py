@@ -34,7 +34,7 @@ class Additive(Protocol):
         """Return what each feature adds to the score of each arm, shape (n,), by its name.
 
         Raises:
-            PolicyError: As it is configured, the score is no such sum.
+            PolicyError: As it is configured, the score is not such a sum.
         """
         ...
 

@@ -41,7 +41,7 @@ async def decide(request: Request, replica: AppReplica, caller: RequestCaller) -
     try:
         fields = orjson.loads((await form_of(request)).get("request", ""))
     except orjson.JSONDecodeError as error:
-        raise ApiError("invalid_value", f"the request is no JSON: {error}", "request") from None
+        raise ApiError("invalid_value", f"the request is not JSON: {error}", "request") from None
     body = valid(RankRequest, {**fields, "point": replica.point} if isinstance(fields, dict) else fields)
     made = await ranking.decide(ranking.ranking_at(replica, replica.point), caller, body, None, None)
     return await asked(request, replica, caller, made.id)

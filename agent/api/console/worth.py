@@ -26,7 +26,7 @@ RUNS = 20
 """Warm starts among which the last portfolio is looked for."""
 
 WORD = "w"
-"""What a feature of a word begins with: words are no kinds."""
+"""What a feature of a word begins with: words are not kinds."""
 
 Estimate = tuple[float, intervals.Interval] | None
 

@@ -37,7 +37,7 @@ def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
             one["tool_calls"] = calls
         if message.role == "tool":
             if message.tool_call_id not in names:
-                known = f"{message.tool_call_id!r} is no call of an earlier message"
+                known = f"{message.tool_call_id!r} is not a call of an earlier message"
                 raise ApiError("invalid_value", known, f"messages.{i}.tool_call_id")
             one["tool_call_id"] = names[message.tool_call_id]
         found.append(one)

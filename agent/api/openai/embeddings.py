@@ -54,7 +54,7 @@ def _backbone(config: AppConfig, model: str) -> str:
     prefix, _, name = model.partition("/")
     if prefix != "backbone" or name not in config.backbones:
         known = ", ".join(f"backbone/{name}" for name in config.backbones) or "none"
-        raise ApiError("model_not_found", f"{model!r} is no model of embeddings; there are: {known}", "model")
+        raise ApiError("model_not_found", f"{model!r} is not an embedding model; there are: {known}", "model")
     return name
 
 

@@ -83,7 +83,7 @@ def _check_tools(given: dict[str, Any]) -> None:
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, dict) and (name := choice["function"]["name"]) not in names:
         raise ApiError(
-            "invalid_value", f"{name!r} is no function of 'tools': {', '.join(names)}", "tool_choice"
+            "invalid_value", f"{name!r} is not a function of 'tools': {', '.join(names)}", "tool_choice"
         )
     if choice == "required" and not names:
         raise ApiError("invalid_value", "'required' needs 'tools'", "tool_choice")

@@ -20,7 +20,7 @@ class Item(Reply):
     metric_name: str | None
     value: float | None
     content: dict[str, Any] = Field(
-        description="What is no number: `comment`, `demonstration`, `label`, and what is preferred to what."
+        description="Values that are not numbers: `comment`, `demonstration`, `label`, and preferences."
     )
     received_at: Time
     event_time: Time | None

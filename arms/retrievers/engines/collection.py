@@ -241,7 +241,7 @@ class ServerParams(NetworkParams):
         try:
             password = httpx.URL(self.url).password
         except httpx.InvalidURL as error:
-            raise ValueError(f"url is no address: {error}") from None
+            raise ValueError(f"url is not an address: {error}") from None
         if password:
             raise ValueError("url holds a password, which everybody sees: name a variable as key_env")
         return self
@@ -303,7 +303,7 @@ def _ranked(found: list[Passage], n: int) -> tuple[Passage, ...]:
     """Return the best passages.
 
     Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
-    cosine with a vector of zeros is no number, and counts as 0.
+    cosine with a vector of zeros is not a number, and counts as 0.
     """
     scores = (round(one.score, PLACES) if math.isfinite(one.score) else 0.0 for one in found)
     return best((one.scored(score) for one, score in zip(found, scores, strict=True)), n)

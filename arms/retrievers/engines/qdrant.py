@@ -77,7 +77,7 @@ class QdrantParams(NetworkParams):
         if (self.url is None) == (self.path is None):
             raise ValueError("either url or path must be set")
         if self.url is not None and not re.fullmatch(r"https?://[^@/]+(/[^@]*)?", self.url):
-            raise ValueError(f"url {self.url!r} is no address such as http://localhost:6333")
+            raise ValueError(f"url {self.url!r} is not an address such as http://localhost:6333")
         return self
 
 

@@ -34,7 +34,7 @@ class SearchServerParams(ServerParams):
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:
         if self.http.url != self.url or httpx.URL(self.url).query:
-            raise ValueError(f"url {self.url!r} is no address of an engine")
+            raise ValueError(f"url {self.url!r} is not an address of an engine")
         return self
 
 

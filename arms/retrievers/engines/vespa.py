@@ -46,7 +46,7 @@ class VespaParams(SearchServerParams):
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if "-" in name:
-            raise ValueError(f"{name!r} is no name of a schema of Vespa, which has no '-'")
+            raise ValueError(f"{name!r} is not a name of a schema of Vespa, which has no '-'")
         return name
 
 

@@ -46,7 +46,7 @@ class WeaviateParams(SearchServerParams):
     @classmethod
     def _is_a_name(cls, name: str) -> str:
         if "-" in name or not name[0].isalpha():
-            raise ValueError(f"{name!r} is no name of a collection of Weaviate: letters, digits and _ are")
+            raise ValueError(f"{name!r} is not a name of a collection of Weaviate: letters, digits and _ are")
         return name
 
 

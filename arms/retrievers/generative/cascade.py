@@ -133,4 +133,4 @@ KIND = Kind(
     draws=True,
     bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
 )
-"""The expected steps are those of the first stage at most: how often it goes on is the decider's to know."""
+"""The expected steps are those of the first stage: the decider determines the expected number of stages."""

@@ -175,7 +175,7 @@ def test_a_hook_comes_after_the_patterns_and_fails_closed() -> None:
     redact = Privacy.model_validate({"redact": [MAIL], "hook": "textwrap:dedent"}).redactor()
     assert redact is not None
     assert redact("  to ada@example.com") == "to [mail]"
-    for hook, message in (("no.such:thing", "cannot be imported"), ("os:sep", "is no function")):
+    for hook, message in (("no.such:thing", "cannot be imported"), ("os:sep", "is not a function")):
         with pytest.raises(ValueError, match=message):
             Privacy(hook=hook).redactor()
     broken = Privacy(hook="builtins:len").redactor()

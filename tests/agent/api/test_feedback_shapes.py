@@ -1,4 +1,4 @@
-"""Feedback that is no number, and feedback in the shapes of other systems."""
+"""Feedback that is not a number, and feedback in the shapes of other systems."""
 
 import asyncio
 import base64

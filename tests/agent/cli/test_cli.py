@@ -731,7 +731,7 @@ def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, ve
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://h:x"])
 def test_an_address_that_is_none_is_named(url: str) -> None:
-    assert f"{url!r} is no address" in said(run("ask", "?", "--url", url), 1)
+    assert f"{url!r} is not an address" in said(run("ask", "?", "--url", url), 1)
 
 
 # -- simulate -------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_a_damaged_corpus_is_read_again_and_indexes_stay(
 
 def test_a_corpus_that_cannot_be_opened_names_what_reads_it_again(home: Home) -> None:
     damage(home.config.corpus_path / "passages.db", "cut to half")
-    with pytest.raises(CorpusError, match=r"passages\.db is no corpus .*`armwise serve --prepare-only`"):
+    with pytest.raises(CorpusError, match=r"passages\.db is not a corpus .*`armwise serve --prepare-only`"):
         Corpus.open(home.config.corpus_path)
 
 

@@ -126,7 +126,7 @@ def test_the_layout_of_obp_is_written_into_a_folder(
         (["--since", "2027-01-01", "--format", "obp"], "there is nothing to write"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "must be before until"),
         (["--since", "20270105"], "no example of 300 is of that time: nothing was written"),
-        (["--since", "yesterday"], "since: 'yesterday' is no date such as 2026-05-01"),
+        (["--since", "yesterday"], "since: 'yesterday' is not a date such as 2026-05-01"),
         (["--format", "csv"], "'csv' is not one of 'jsonl', 'dsjson', 'obp'"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ),
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
-        ("fallback", "bm52", "fallback 'bm52' is no arm; did you mean 'bm25'?"),
+        ("fallback", "bm52", "fallback 'bm52' is not an arm; did you mean 'bm25'?"),
         ("policy/kind", "vopal", "no policy of kind 'vopal'; did you mean 'vowpal'?"),
         ("policy/params", {"arg": ""}, "policy 'vowpal' has no parameter 'arg'; did you mean 'args'?"),
         ("policy", {"kind": "fixed", "params": {"arm": "x"}}, "policy 'fixed' names the arm 'x'"),
@@ -111,7 +111,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("reward/metrics/thumb/range", [1, 0], "reward.metrics.thumb: range [1.0, 0.0] is empty"),
         ("reward/metrics/thumb/type", "int", "reward.metrics.thumb.type: Input should be 'boolean'"),
         ("reward/clip", [1, 1], "reward: clip (1.0, 1.0) is empty"),
-        ("reward/wait_time", "soon", "reward: wait_time 'soon' is no ISO 8601 duration such as PT30M"),
+        ("reward/wait_time", "soon", "reward: wait_time 'soon' is not an ISO 8601 duration such as PT30M"),
         ("reward/wait_time", "PT0S", "reward: wait_time 'PT0S' must be longer than zero"),
         ("reward/complete", "evry", "reward.complete: Input should be 'any', 'all' or 'deadline'"),
         ("salt", "", "salt: String should have at least 1 character, got ''"),
@@ -307,4 +307,4 @@ def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place:
     }
     message = complaint(changed(place, values[place]))
     of_point = place == "points" and name != "auto"  # others have no log of that name, either
-    assert ("is no name of a decision point" if of_point else "is not a valid name") in message
+    assert ("cannot name a decision point" if of_point else "is not a valid name") in message

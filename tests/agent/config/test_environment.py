@@ -153,7 +153,7 @@ def test_a_value_that_cannot_be_read_is_named_and_not_shown(environment: dict[st
 def test_a_file_that_is_wrong_there_is_reported_as_such() -> None:
     args = {**CONFIG, "limits": [1]}
     assert complaint({"ARMWISE_LIMITS__IN_FLIGHT": "1"}, args) == (
-        "ARMWISE_LIMITS__IN_FLIGHT: 'limits' is no mapping in the configuration"
+        "ARMWISE_LIMITS__IN_FLIGHT: 'limits' is not a mapping in the configuration"
     )
 
 

@@ -62,7 +62,7 @@ def test_a_point_changes_neither_the_recipe_nor_the_evaluations_of_the_others() 
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ({"News": NEWS}, "'News' is no name of a decision point: use 1 to 32 of a-z"),
+        ({"News": NEWS}, "'News' cannot name a decision point: use 1 to 32 of a-z"),
         ({"default": NEWS}, "not 'default', which is the top level"),
         ({"news": {"flor": 0.1}}, "unknown key 'points.news.flor'; did you mean 'floor'?"),
         ({"news": {"floor": 0.4}}, "points.news: floor 0.4 is too large for 3 arms: at most 0.3333"),

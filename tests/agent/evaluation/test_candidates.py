@@ -401,7 +401,7 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
         ("uniform:dense", "'uniform:dense' is none of"),
         ("version:x", "'version:x' names no version: a whole number from 1 on"),
         ("recipe:0", "'recipe:0' names no version"),
-        ("policy:{kind: lin", "is no YAML"),
+        ("policy:{kind: lin", "is not YAML"),
         ("policy:{kid: linucb}", "key 'kind' is missing.*such as policy:{kind: linucb"),
         ("policy:[1]", "valid dictionary"),
     ],

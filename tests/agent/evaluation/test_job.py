@@ -145,7 +145,7 @@ def test_on_a_log_with_rows_a_forged_request_builds_no_code(
     [
         ({"until": "9999-12-31T23:59:59-23:59"}, "until: .*up to the year 9999 in UTC"),
         ({"since": "0001-01-01T00:00:00+23:59"}, "since: .*up to the year 9999 in UTC"),
-        ({"until": [1]}, "until: .* is no date"),
+        ({"until": [1]}, "until: .* is not a date"),
         ({"candidate": ["uniform"]}, "unknown key 'candidate'"),
         ({"candidates": ["uniform"], "seed": "x"}, "seed: "),
     ],

@@ -468,7 +468,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_embedded(
 
     monkeypatch.setattr("agent.offline.router_features.build_embedder", never)
     for output in (labelled, labelled / "router"):
-        with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is no folder: choose another output"):
+        with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is not a folder: choose another output"):
             train(config, labelled, output=output)
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=None))
     with pytest.raises(RouterError, match="the outcomes have no passages"):
@@ -543,7 +543,7 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
     path.write_text(yaml.safe_dump({"applications": [{"args": config.model_dump(mode="json")}]}))
     target = tmp_path / "router"
     for words, told in (
-        (["--router", "moran", "--measure", "em=high"], "--measure em=high: 'high' is no number"),
+        (["--router", "moran", "--measure", "em=high"], "--measure em=high: 'high' is not a number"),
         (["--router", "moran", "--measure", "em", "--measure", "em=2"], "--measure em is given twice: with"),
         (["--router", "moran", "--folds", "1"], "folds: Input should be greater than or equal to 2, got 1"),
         ([], "either a kind or a file must name the router"),

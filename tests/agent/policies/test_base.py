@@ -1,4 +1,4 @@
-"""What is drawn is what was stated, and what is no distribution is refused."""
+"""What is drawn is what was stated, and what is not a distribution is refused."""
 
 from collections.abc import Sequence
 

@@ -186,17 +186,20 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
         ("--cb_explore_adf --squarecb --elim", "--elim has no place here: its probabilities can be negative"),
         ("--cb_explore_adf --squarecb --cb_type dr", "vw refuses .* 'dr' is not a valid choice"),
         ("--cb_explore_adf '", "cannot be read: No closing quotation"),
-        ("--cb_explore_adf -b 29", "vw argument -b 29 is no whole number up to 28"),
-        ("--cb_explore_adf --bit_precision=62", "vw argument --bit_precision 62 is no whole number up to 28"),
+        ("--cb_explore_adf -b 29", "vw argument -b 29 is not a whole number up to 28"),
+        (
+            "--cb_explore_adf --bit_precision=62",
+            "vw argument --bit_precision 62 is not a whole number up to 28",
+        ),
         ("--cb_explore_adf --bogus", "vw argument '--bogus' is not allowed"),
         ("--cb_explore_adf --squarecbb", "'--squarecbb' is not allowed; did you mean '--squarecb'"),
         ("--cb_explore_adf -p out", "vw argument '-p' is not allowed"),
         ("--cb_explore_adf -c", "vw argument '-c' is not allowed"),
         ("--cb_explore_adf -bf 9", "vw argument -b 9 is no|vw argument -b f is no|vw refuses"),
-        ("--cb_explore_adf -b18 -b29", "vw argument -b 29 is no whole number up to 28"),
-        ("--cb_explore_adf -b 18 -b 29", "vw argument -b 29 is no whole number up to 28"),
+        ("--cb_explore_adf -b18 -b29", "vw argument -b 29 is not a whole number up to 28"),
+        ("--cb_explore_adf -b 18 -b 29", "vw argument -b 29 is not a whole number up to 28"),
         ("--cb_explore_adf --bit_precision=18 --bit_precision=29", "vw argument --bit_precision 29 is no"),
-        ("--cb_explore_adf -b +40", r"vw argument -b \+40 is no whole number"),
+        ("--cb_explore_adf -b +40", r"vw argument -b \+40 is not a whole number"),
         ("--cb_explore_adf --predictions=out", "vw argument '--predictions' is not allowed"),
         ("--cb_explore_adf --epsilon -pout", "vw argument '-p' is not allowed"),
         ("--cb_explore_adf --ignore 's --readable_model out'", "has a space, a quote or a backslash"),
@@ -381,5 +384,5 @@ def test_contributions_are_refused_where_the_cost_is_no_sum(args: str) -> None:
     policy = VowpalPolicy(f"--cb_explore_adf {args}")
     assert not policy.is_additive
     decision, _ = history(policy, 1, seed=0)[0]
-    with pytest.raises(PolicyError, match="is no sum over the features"):
+    with pytest.raises(PolicyError, match="is not a sum over the features"):
         policy.contributions(decision.context, decision.arms)

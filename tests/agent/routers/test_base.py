@@ -43,7 +43,7 @@ class MeanUtility(Router):
 
     def _restore(self, schema: Schema, state: State) -> None:
         if state["mean"].shape != (len(schema.arms),):
-            raise ValueError(f"{state['mean'].shape} is no mean of each arm")
+            raise ValueError(f"{state['mean'].shape} is not a mean of each arm")
         self.mean = state["mean"]
 
 
@@ -155,7 +155,7 @@ def test_arrays_that_do_not_fit_are_refused_at_loading() -> None:
     router = MeanUtility().fit(world(20, seed=1))
     router.mean = router.mean[:2]
     with pytest.raises(
-        RouterError, match=r"arrays of router 'mean_utility' cannot be read: \(2,\) is no mean"
+        RouterError, match=r"arrays of router 'mean_utility' cannot be read: \(2,\) is not a mean"
     ):
         MeanUtility().load(router.save())
 

@@ -106,5 +106,5 @@ def test_a_range_may_begin_where_the_cheapest_point_is_but_for_rounding() -> Non
 def test_a_range_without_a_point_is_refused() -> None:
     with pytest.raises(RouterError, match="the least cost 2 of a point is above 1"):
         area(np.array([2.0]), np.array([0.5]), 1.0, 3.0)
-    with pytest.raises(RouterError, match="costs from 3 to 3 are no range"):
+    with pytest.raises(RouterError, match="costs from 3 to 3 are not a range"):
         area(np.array([2.0]), np.array([0.5]), 3.0, 3.0)

@@ -206,7 +206,7 @@ def test_an_arm_is_left_out_for_a_reason_and_for_no_other(history: list[tuple[st
             replica.search(arm, event)
             if event == "worked":
                 failures[arm], until[arm] = 0, 0.0
-            elif replica.clock.now >= until[arm]:  # a failure while it rests is no news
+            elif replica.clock.now >= until[arm]:  # a failure while it rests is not news
                 failures[arm] += 1
                 if failures[arm] >= 2:
                     until[arm] = replica.clock.now + 3.0 * 2 ** min(failures[arm] - 2, 6)
@@ -265,7 +265,7 @@ def test_the_defaults_are_those_of_the_settings() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"arm_caps": {"bm52": 1}}, "limits.arm_caps: 'bm52' is no arm; did you mean 'bm25'?"),
+        ({"arm_caps": {"bm52": 1}}, "limits.arm_caps: 'bm52' is not an arm; did you mean 'bm25'?"),
         ({"arm_caps": {"bm25": 0}}, "limits.arm_caps.bm25: Input should be greater than 0, got 0"),
         ({"arm_failures": 0}, "limits.arm_failures: Input should be greater than or equal to 1, got 0"),
         ({"arm_rest_s": 0}, "limits.arm_rest_s: Input should be greater than 0, got 0"),

@@ -24,10 +24,10 @@ def test_plain_and_compressed_files_read_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("{", r"line 2, is no question: Invalid JSON"),
-        ('{"id": "q2"}', r"line 2, is no question: question: Field required; expected \{"),
-        ('{"id": "q2", "question": "Who?", "answers": "Ada"}', r"line 2, is no question: answers: "),
-        ('{"id": "", "question": "Who?"}', r"line 2, is no question: id: "),
+        ("{", r"line 2, is not a question: Invalid JSON"),
+        ('{"id": "q2"}', r"line 2, is not a question: question: Field required; expected \{"),
+        ('{"id": "q2", "question": "Who?", "answers": "Ada"}', r"line 2, is not a question: answers: "),
+        ('{"id": "", "question": "Who?"}', r"line 2, is not a question: id: "),
         ('{"id": "q1", "question": "Who?"}', r"line 2: id 'q1' is already that of line 1"),
     ],
 )

@@ -363,7 +363,7 @@ def test_a_sample_that_was_cut_short_is_taken_again_whatever_was_asked_since(wor
     assert again == lot
     other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
     (other,) = lots_of(world.gathering(JUDGE, arms=other_arms))
-    assert other.path != lot.path, "what was asked of other arms is no part of it"
+    assert other.path != lot.path, "what was asked of other arms is not part of it"
 
 
 def test_old_questions_and_labels_are_not_sampled(world: World) -> None:

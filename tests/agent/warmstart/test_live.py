@@ -160,7 +160,7 @@ def test_routers_that_were_never_promoted_are_removed_but_for_the_newest(world: 
     with world.store.reading() as connection:
         left = connection.scalars(sa.select(t.router_scores.c.router)).all()
     assert set(left) == {found[0], *found[2:]}
-    assert active_recipe(world.store, world.config).router is None, "it is no router, and passed over"
+    assert active_recipe(world.store, world.config).router is None, "it is not a router, and passed over"
 
 
 def test_without_new_labels_the_last_router_is_judged_again_on_more_traffic(world: World) -> None:

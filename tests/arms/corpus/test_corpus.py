@@ -330,7 +330,7 @@ def test_opening_where_there_is_no_corpus_says_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(CorpusError, match=r"no corpus in .*: run ingest first"):
         Corpus.open(tmp_path)
     (tmp_path / corpus_module.PUBLISHED).write_text("not a database, though it has the name of one")
-    with pytest.raises(CorpusError, match=r"is no corpus .*: `armwise serve --prepare-only`"):
+    with pytest.raises(CorpusError, match=r"is not a corpus .*: `armwise serve --prepare-only`"):
         Corpus.open(tmp_path)
 
 

@@ -210,7 +210,7 @@ def test_a_bad_file_is_refused_by_name_or_left_out_and_listed(tmp_path: Path) ->
     source.mkdir()
     (source / "a.pdf").write_bytes(b"%PDF-1.7 nonsense")
     (source / "b.html").write_text("<p>Fine.")
-    with pytest.raises(CorpusError, match=r"a\.pdf: is no PDF: .*; correct it, or skip bad records"):
+    with pytest.raises(CorpusError, match=r"a\.pdf: is not a PDF: .*; correct it, or skip bad records"):
         ingest(source, tmp_path / "out")
     corpus = ingest(source, tmp_path / "out", skip_bad=True)
     assert [one.id for one in corpus] == ["b.html#0"]
@@ -229,7 +229,7 @@ NONSENSE = {
 @pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize(
     ("suffix", "problem"),
-    [(".pdf", "is no PDF: Failed to load"), (".docx", "is no DOCX: File is not a zip")],
+    [(".pdf", "is not a PDF: Failed to load"), (".docx", "is not a DOCX: File is not a zip")],
     ids=["as pdf", "as docx"],
 )
 def test_what_is_no_document_is_said_and_the_next_file_is_read(

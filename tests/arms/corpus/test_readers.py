@@ -352,7 +352,7 @@ def test_a_pipe_a_device_a_loop_and_a_link_to_nothing_are_listed_and_end_nothing
     (guarded / "lost.pdf").symlink_to("nowhere.pdf")
     (guarded / "lost.bin").symlink_to("nowhere.bin")  # of no known format: it is none of the corpus
     assert {one.where: one.problem for one in read(guarded) if one.left_out} == {
-        "pipe.md": "is no regular file, and is not read",
+        "pipe.md": "is not a regular file, and is not read",
         "zeros.txt": "is a link that leaves the folder, and is not read",
         "loop.html": "is a link to nothing",
         "lost.pdf": "is a link to nothing",

@@ -561,7 +561,7 @@ def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
         "f1": 0,
         "recall": 0,
         "judge": 24,
-    }, "a scripted model is no judge"
+    }, "a scripted model is not a judge"
     assert report.unscored["judge"].first.startswith("question 'q1': judge: the judge wrote no grade")
     assert "judge" not in outcomes.scores
     assert read_outcomes(tmp_path / "labels", QUESTIONS).answers == outcomes.answers

@@ -40,7 +40,7 @@ JSONS = st.recursive(
 
 def whole(text: str) -> int:
     if not text.isdecimal():
-        raise ValueError(f"{quoted(text)} is no whole number")
+        raise ValueError(f"{quoted(text)} is not a whole number")
     return int(text)
 
 
@@ -132,7 +132,7 @@ def test_a_model_is_asked_until_it_can_be_read_and_all_of_it_counts(texts: Seque
         assert prompts[1].messages == (
             *prompts[0].messages,
             {"role": "assistant", "content": "twelve"},
-            {"role": "user", "content": "'twelve' is no whole number. Write a number."},
+            {"role": "user", "content": "'twelve' is not a whole number. Write a number."},
         )
 
 
@@ -151,7 +151,7 @@ def test_a_model_that_is_never_read_is_an_error_of_the_type_that_was_asked_for()
     asker.ask("", "", "", whole, max_tokens=5)
     before = asker.tokens
     with pytest.raises(
-        CountError, match="nobody could count in 2 attempts, at last 'uno' is no whole number"
+        CountError, match="nobody could count in 2 attempts, at last 'uno' is not a whole number"
     ) as failed:
         asker.ask("", "", "", whole, max_tokens=5)
     assert failed.value.tokens == asker.tokens > before, "what was read before counts too"

@@ -113,9 +113,9 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
     ("told", "message"),
     [
         ([LINE, {**LINE, "em": 0.0}], "line 2: arm 'bm25' on question 'q1' is already that of line 1"),
-        ([LINE, "{"], "line 2, is no JSON: "),
-        (["", "[]"], "line 2, is no JSON object but"),
-        (['{"id": "q1", "arm": "a", "em": NaN}'], "line 1, is no JSON: "),
+        ([LINE, "{"], "line 2, is not JSON: "),
+        (["", "[]"], "line 2, is not JSON object but"),
+        (['{"id": "q1", "arm": "a", "em": NaN}'], "line 1, is not JSON: "),
         ([LINE, {**LINE, "arm": "a", "em": 1.5}], r"line 2: em is 1\.5; it must be a number in \[0, 1\]"),
         ([{**LINE, "f1": -0.1}], r"line 1: f1 is -0\.1"),
         ([{**LINE, "f1": "1"}], "line 1: f1 is '1'; it must be a number"),

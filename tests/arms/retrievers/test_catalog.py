@@ -105,7 +105,7 @@ class OddlyLight(Own):
 
 
 class NoArm:
-    """A class that is no arm."""
+    """A class that is not an arm."""
 
     def __init__(self, name: str) -> None:
         self.name = name

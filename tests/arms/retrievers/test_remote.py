@@ -424,7 +424,7 @@ def url(server: Server) -> str:
 def test_a_new_arm_whose_host_is_not_named_is_not_built(server: Server) -> None:
     for hosts in ({}, {"127.0.0.1": ()}, {f"127.0.0.1:{server.server_port + 1}": ()}):
         with pytest.raises(
-            ArmError, match=f"127.0.0.1:{server.server_port} is no host that `new_arms.hosts`"
+            ArmError, match=f"127.0.0.1:{server.server_port} is not a host that `new_arms.hosts`"
         ):
             build(server, limited("127.0.0.0/8", hosts=hosts))
 
@@ -434,7 +434,7 @@ def test_an_arm_of_the_configuration_reaches_what_it_names(server: Server) -> No
     params = {"url": server.url, "request": {"q": "{question}", "k": "{k}"}}
     trust = Trust((ArmSpec(kind="remote", params=params),), NewArms())
     assert ids(build(server, trust)) == ["a"]
-    with pytest.raises(ArmError, match="is no host"):
+    with pytest.raises(ArmError, match="is not a host"):
         build(server, trust, results="hits")
 
 
@@ -451,7 +451,7 @@ def test_a_named_host_at_an_inner_address_gets_no_request(
 ) -> None:
     named(["127.0.0.1"])
     arm = build(server, limited(hosts={place(server): ()}), url=url(server))
-    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is no public address"):
+    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is not a public address"):
         ids(arm)
     assert server.asked == []
 

@@ -256,7 +256,7 @@ def test_a_line_that_cannot_be_evaluated_is_counted(
         ),
         (without("EventId"), "line 2: EventId is missing"),
         ({**EVENT, "c": {}}, "line 2: c._multi is missing"),
-        ({**EVENT, "a": [1, 1, 3]}, "line 2: a is [1, 1, 3], which is no order of 3 actions"),
+        ({**EVENT, "a": [1, 1, 3]}, "line 2: a is [1, 1, 3], which is not an order of 3 actions"),
         ({**EVENT, "_label_Action": 4}, "line 2: _label_Action is 4; there are 3 actions"),
         (
             {**EVENT, "pdrop": 0.5},

@@ -75,9 +75,9 @@ def nested(depth: int) -> bytes:
         (line(EventId="\ud800"), "line 1: no JSON"),
         (
             line(c={**EVENT["c"], "_multi": ["a", "b", "c"]}),
-            "c._multi has an action that is no object",
+            "c._multi has an action that is not an object",
         ),
-        (line(c={**EVENT["c"], "_multi": [{}, [1], {}]}), "c._multi has an action that is no object"),
+        (line(c={**EVENT["c"], "_multi": [{}, [1], {}]}), "c._multi has an action that is not an object"),
         (line(Timestamp="9999-12-31T23:59:59-23:59"), "up to the year 9999 in UTC was expected"),
         (line(Timestamp=1e300), "up to the year 9999 in UTC was expected"),
         (line(Timestamp="soon"), "Timestamp is 'soon'"),

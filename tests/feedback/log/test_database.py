@@ -78,7 +78,7 @@ def test_a_url_is_shown_without_any_password() -> None:
 
 
 def test_a_file_that_is_no_database_is_no_log(tmp_path: Path) -> None:
-    (tmp_path / "log.db").write_text("This is no database, it is a text of some length." * 100)
+    (tmp_path / "log.db").write_text("This is not a database, it is a text of some length." * 100)
     with pytest.raises(StoreError, match="not a database") as refused:
         Store(f"sqlite:///{tmp_path / 'log.db'}")
     assert not isinstance(refused.value, LogUnavailableError)

@@ -132,7 +132,7 @@ def test_a_decision_is_verified_explained_and_labelled(served: tuple[Service, st
     page.get_by_label("Value").fill("many")
     page.get_by_role("button", name="Keep this judgement").click()
     page.wait_for_selector(".outcome .problem")
-    assert "'many' is no number" in page.inner_text(".outcome")
+    assert "'many' is not a number" in page.inner_text(".outcome")
     page.get_by_label("Value").fill("0.5")
     page.get_by_role("button", name="Keep this judgement").click()
     page.wait_for_selector(".outcome .note")

@@ -123,7 +123,7 @@ async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("since=yesterday", "'yesterday' is no date such as 2026-05-01"),
+        ("since=yesterday", "'yesterday' is not a date such as 2026-05-01"),
         ("version=two", "version: "),
         ("version=-1", "version: "),
         ("status=<i>", "status: "),

@@ -110,7 +110,7 @@ async def test_the_playground_of_such_a_point_sends_a_request_with_actions(servi
     assert (status, "a-17" in shown, "click 1" in shown) == (200, True, True)
     assert len(service.replica.points["news"].store.newest(9)) == 1
     for request, said in (
-        ("{", "the request is no JSON"),
+        ("{", "the request is not JSON"),
         ("7", "valid dictionary"),
         (json.dumps({"actions": []}), "actions: "),
         (json.dumps({"actions": actions("a", "a")}), "'a' is the id of two actions"),

@@ -185,7 +185,7 @@ def test_a_part_of_vespa_is_not_taken_for_the_whole(
 
 @pytest.mark.parametrize("kind", DOUBLES)
 def test_a_name_that_the_engine_cannot_have_is_refused(kind: str) -> None:
-    with pytest.raises(ArmSpecError, match="'a-b' is no name of a"):
+    with pytest.raises(ArmSpecError, match="'a-b' is not a name of a"):
         described("arm", ArmSpec(kind=kind, params={"url": "http://x", "collection": "a-b"}))
 
 

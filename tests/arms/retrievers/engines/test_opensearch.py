@@ -72,7 +72,7 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
 
 
 def test_an_address_has_no_query() -> None:
-    with pytest.raises(ValueError, match="is no address of an engine"):
+    with pytest.raises(ValueError, match="is not an address of an engine"):
         described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
 
 

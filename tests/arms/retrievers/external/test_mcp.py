@@ -273,7 +273,7 @@ def test_an_arm_of_the_configuration_reaches_what_it_names(server: Server) -> No
     spec = ArmSpec(kind="mcp", params={"url": server.url, "fetch": "fetch"})
     trust = Trust((spec,), NewArms())
     assert len(found(build(server, trust))) == 2
-    with pytest.raises(ArmError, match=r"is no host that `new_arms.hosts`"):
+    with pytest.raises(ArmError, match=r"is not a host that `new_arms.hosts`"):
         build(server, trust, tool="write")
 
 
@@ -287,7 +287,7 @@ def test_a_named_host_at_an_inner_address_gets_no_request(
     url = server.url.replace("127.0.0.1", "inner.example")
     hosts: dict[str, tuple[str, ...]] = {url.split("/")[2]: ()}
     arm = build(server, Trust((), NewArms(hosts=hosts)), url=url)
-    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is no public address"):
+    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is not a public address"):
         found(arm)
     assert server.seen == []
 
