@@ -40,23 +40,17 @@ def begin(spec: TelemetrySpec) -> None:
 
 def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Tracing | None:
     """Return how to trace by OpenTelemetry's variables; None where these name no exporter that works."""
-    names = exporters(environment)
-    if not names:
-        return None
-    made = list(_made(names))
+    made = list(_made(exporters(environment)))
     if not made:
         return None
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     version = metadata.version("armwise")
-    own: dict[str, str | int] = {"service.version": version, "process.pid": os.getpid()}
-    if "OTEL_SERVICE_NAME" not in environment and "service.name=" not in environment.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    ):
-        own["service.name"] = "armwise"
-    provider = TracerProvider(resource=Resource.create(own))  # it reads the variables of the sampler
+    own = {"service.name": "armwise", "service.version": version, "process.pid": os.getpid()}
+    resource = Resource.create(own).merge(OTELResourceDetector().detect())  # the variables go before our own
+    provider = TracerProvider(resource=resource)  # it reads the variables of the sampler
     for exporter in made:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     captured = environment.get(CAPTURE, "NO_CONTENT").upper()

@@ -1,6 +1,11 @@
-"""Spans of this process, kept in memory."""
+"""Spans and log lines of this process, kept in memory."""
 
+import logging
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -52,3 +57,24 @@ def traced() -> Iterator[Callable[..., Spans]]:
 
     yield begin
     tracing.switch(None)
+
+
+@contextmanager
+def beginning(patch: pytest.MonkeyPatch) -> Iterator[StringIO]:
+    """Let a process begin within a block, whose log lines are yielded in the place of its stderr."""
+    factory, umask, turn = logging.getLogRecordFactory(), os.umask(0o022), tracing.TURN.get()
+    root, written = logging.RootLogger(logging.WARNING), StringIO()
+    with patch.context() as patched:
+        patched.setattr(logging, "root", root)
+        patched.setattr(logging.Logger, "root", root)
+        patched.setattr(logging.Logger, "manager", logging.Manager(root))
+        patched.setattr(sys, "__stderr__", written)
+        patched.setenv("VLLM_LOGGING_CONFIG_PATH", "")
+        patched.delenv("VLLM_LOGGING_CONFIG_PATH")
+        try:
+            yield written
+        finally:
+            logging.setLogRecordFactory(factory)
+            os.umask(umask)
+            tracing.TURN.set(turn)
+            tracing.switch(None)

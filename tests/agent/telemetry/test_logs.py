@@ -4,9 +4,8 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
+from io import StringIO
 from logging.config import dictConfig
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agent.telemetry
-from agent.telemetry import JsonLines
+from agent.telemetry import JsonLines, TelemetrySpec, begin
 from arms import tracing
 from tests.agent.fakes import Service
+from tests.agent.telemetry.conftest import beginning
 
 QUESTION = "Where is 'the' sea\nof tranquillity?"
 OUTSIDE = tracing.Turn()
+VLLM = Path(agent.telemetry.__file__).with_name("vllm.json")
 SECRET = "sk-aw-0123456789ab-" + "c" * 48
 
 
@@ -131,42 +132,42 @@ async def test_a_plain_log_has_no_line_for_a_turn(service: Service, caplog: pyte
     assert [one for one in caplog.records if one.name == "agent.turns"] == []
 
 
-BEGIN = """
-import logging, os, sys
-from agent.telemetry import TelemetrySpec, begin
-from arms import tracing
-library = logging.getLogger("library.of.others")
-library.addHandler(logging.FileHandler(os.devnull))
-library.propagate = False
-begin(TelemetrySpec(logs="json", log_content=sys.argv[1] == "content"))
-tracing.TURN.set(tracing.Turn("d-1", "", "Where is the sea?"))
-library.info("asked: %s\\n", "Where is the sea?")
-logging.getLogger("httpx").info("GET http://service/?q=secret")
-print(f"{os.umask(0):03o}")
-"""
-
-
-@pytest.mark.parametrize(("option", "shown"), [("content", "Where is the sea?"), ("none", "[question]")])
+@pytest.mark.parametrize(("content", "shown"), [(True, "Where is the sea?"), (False, "[question]")])
 def test_a_process_writes_what_libraries_log_as_json_and_files_for_its_user_alone(
-    option: str, shown: str
+    monkeypatch: pytest.MonkeyPatch, content: bool, shown: str
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", BEGIN, option],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    (line,) = map(json.loads, ended.stderr.splitlines())
-    assert (line["logger"], line["message"]) == ("library.of.others", f"asked: {shown}\\n")
-    assert ended.stdout == "077\n"
+    with beginning(monkeypatch) as written:
+        library, theirs = logging.getLogger("library.of.others"), StringIO()
+        library.addHandler(logging.StreamHandler(theirs))
+        library.propagate = False
+        begin(TelemetrySpec(logs="json", log_content=content))
+        tracing.TURN.set(tracing.Turn("d-1", "", "Where is the sea?"))
+        library.info("asked: %s\n", "Where is the sea?")
+        library.debug("in detail")
+        logging.getLogger("httpx").info("GET http://service/?q=secret")
+        logging.getLogger("httpx").warning("slow")
+        assert os.environ["VLLM_LOGGING_CONFIG_PATH"] == str(VLLM)
+        assert os.umask(0o077) == 0o077
+    first, second = map(json.loads, written.getvalue().splitlines())
+    assert (first["logger"], first["message"]) == ("library.of.others", f"asked: {shown}\\n")
+    assert (second["logger"], second["message"]) == ("httpx", "slow")
+    assert theirs.getvalue() == ""
+
+
+def test_a_process_leaves_its_log_as_it_is_unless_lines_in_json_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with beginning(monkeypatch) as written:
+        begin(TelemetrySpec())
+        assert logging.getLogger().handlers == []
+        assert "VLLM_LOGGING_CONFIG_PATH" not in os.environ
+    assert written.getvalue() == ""
 
 
 def test_vllm_is_given_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(agent.telemetry.__file__).with_name("vllm.json")
     logger = logging.getLogger("vllm.engine")
     try:
-        dictConfig(json.loads(path.read_text()))
+        dictConfig(json.loads(VLLM.read_text()))
         logger.info("loaded")
     finally:
         logging.getLogger("vllm").handlers.clear()

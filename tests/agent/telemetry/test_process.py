@@ -1,13 +1,17 @@
 """What a process does at its start: it traces where OpenTelemetry's variables say so."""
 
+import os
 import subprocess
 import sys
 from importlib import metadata
 
 import pytest
+from opentelemetry.sdk.trace import Tracer
 
-from agent.telemetry import TelemetrySpec
+from agent.telemetry import TelemetrySpec, begin
 from agent.telemetry.process import exporters, traced
+from arms import tracing
+from tests.agent.telemetry.conftest import beginning
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -97,20 +101,49 @@ def run(**environment: str) -> str:
     ).stdout
 
 
+@pytest.mark.parametrize(("exporter", "on"), [("none", False), ("console", True)])
+def test_a_process_traces_from_its_start_where_an_exporter_is_named(
+    monkeypatch: pytest.MonkeyPatch, exporter: str, on: bool
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    with beginning(monkeypatch):
+        begin(TelemetrySpec())
+        assert tracing.is_on() is on
+
+
 def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> None:
     assert run() == "[]\n"
 
 
-def test_a_process_exports_what_it_has_traced_under_the_name_of_the_service() -> None:
+def test_a_process_exports_what_it_has_traced_unless_the_sampler_leaves_it_out() -> None:
     printed = run(OTEL_TRACES_EXPORTER="console", OTEL_SERVICE_NAME="armwise-test")
     assert '"name": "work"' in printed
     assert '"service.name": "armwise-test"' in printed
-    unnamed = run(OTEL_TRACES_EXPORTER="console")
-    assert '"service.name": "armwise"' in unnamed
-    assert f'"service.version": "{metadata.version("armwise")}"' in unnamed
-    assert '"process.pid": ' in unnamed
-    attributes = "deployment.environment=test,service.name=ours"
-    assert '"service.name": "ours"' in run(
-        OTEL_TRACES_EXPORTER="console", OTEL_RESOURCE_ATTRIBUTES=attributes
-    )
     assert '"name": "work"' not in run(OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="always_off")
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, "armwise"),
+        ({"OTEL_SERVICE_NAME": ""}, "armwise"),
+        ({"OTEL_SERVICE_NAME": "ours"}, "ours"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test,service.name=ours"}, "ours"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "peer.service.name=theirs"}, "armwise"),
+    ],
+)
+def test_spans_are_of_the_service_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], name: str
+) -> None:
+    for variable in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in {"OTEL_TRACES_SAMPLER": "always_off", **environment}.items():
+        monkeypatch.setenv(variable, value)
+    found = traced(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "console", **environment})
+    assert found is not None
+    assert isinstance(found.tracer, Tracer)
+    attributes = found.tracer.resource.attributes
+    assert attributes["service.name"] == name
+    assert attributes["service.version"] == metadata.version("armwise")
+    assert attributes["process.pid"] == os.getpid()

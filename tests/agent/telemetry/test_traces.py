@@ -233,6 +233,16 @@ async def test_feedback_is_an_evaluation_linked_to_the_span_that_decided(
     assert spans.parent("INSERT feedback") == "POST /v1/feedback"
 
 
+async def test_feedback_without_a_metric_is_an_evaluation_named_by_its_kind(
+    service: Service, traced: Traced
+) -> None:
+    spans = traced()
+    found = await asked(service, "auto", agent={"defer_activation": True})
+    await service.client.post(f"/v1/decisions/{found['decision_id']}/activate")
+    (event,) = spans.one("armwise.feedback").events
+    assert (event.attributes or {})["gen_ai.evaluation.name"] == "activation"
+
+
 async def test_feedback_on_a_decision_without_a_trace_is_an_evaluation_without_a_link(
     service: Service, traced: Traced
 ) -> None:
@@ -289,8 +299,12 @@ async def test_a_status_from_500_on_fails_its_request(
         await client.get("/v1/arms")
     request = spans.one("GET")
     assert request.status.status_code is outcome
-    assert spans.attributes("GET")["http.response.status_code"] == status
-    assert spans.attributes("GET").get("error.type") == (str(status) if status >= 500 else None)
+    assert spans.attributes("GET") == {
+        "http.request.method": "GET",
+        "url.path": "/v1/arms",
+        "http.response.status_code": status,
+        **({"error.type": str(status)} if status >= 500 else {}),
+    }
 
 
 @pytest.mark.parametrize(("sampler", "header"), [(None, CALLER[:-2] + "00"), (ALWAYS_OFF, CALLER)])
