@@ -159,13 +159,14 @@ def with_relevance(
         features: Features of all questions, after the searches.
         relevance: Relevance of each passage of each question, by id.
         found: Passages of each arm, best first: `found[question][arm]`.
-        answers: `answers[question][arm]`; None before that.
+        answers: `answers[question][arm]`; None before that, where features have no `answered` table either.
     """
     assert features.retrieved is not None
     rows = [_relevance(known, of_arms) for known, of_arms in zip(relevance, found, strict=True)]
     features = replace(features, retrieved=_extended(features.retrieved, RELEVANCE, rows))
-    if answers is None or features.answered is None:
+    if features.answered is None:
         return features
+    assert answers is not None
     rows = [_support(*one) for one in zip(relevance, found, answers, strict=True)]
     return replace(features, answered=_extended(features.answered, SUPPORT, rows))
 

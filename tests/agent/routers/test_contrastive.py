@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +108,19 @@ def test_the_loss_is_of_the_winners_together(n_right: int) -> None:
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
     assert logits.grad[0, 4] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_difference_of_scores_is_the_temperature_times_the_log_odds(temperature: float) -> None:
+    n = 100
+    features = Features(
+        ("bm25", "dense"), tuple(map(str, range(n))), (), np.zeros((n, 0)), np.ones((n, 1), dtype=np.float32)
+    )
+    labels = RoutingDataset(features, np.repeat([[1.0, 0.0], [0.0, 1.0]], [60, 40], axis=0))
+    options: dict[str, Any] = {"width": 8, "dropout": 0.0, "held_out": 0.0, "batch_size": n}
+    router = Contrastive(epochs=100, learning_rate=0.03, temperature=temperature, **options).fit(labels)
+    (first, second), *_ = router.scores(features)
+    assert first - second == pytest.approx(temperature * 0.405465, abs=0.01)  # log(0.6 / 0.4)
 
 
 def test_the_best_known_arms_win() -> None:

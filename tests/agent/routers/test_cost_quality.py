@@ -50,6 +50,11 @@ def test_mixing_two_arms_has_the_area_of_a_straight_line() -> None:
     assert area(1.0 + share, 0.4 + 0.2 * share, 1.0, 2.0) == pytest.approx(0.5)
 
 
+def test_points_beyond_a_range_bound_its_last_part_alone() -> None:
+    cost, quality = np.array([0.0, 1.0, 3.0, 4.0]), np.array([0.0, 0.5, 0.8, 0.9])
+    assert area(cost, quality, 0.0, 2.0) == pytest.approx((0.25 + 0.575) / 2.0)
+
+
 @given(POINTS, UNIT)
 def test_the_cheapest_mixture_is_as_good_as_wanted_and_no_point_as_good_is_cheaper(
     points: Any, target: float
@@ -84,6 +89,12 @@ def test_a_sweep_of_two_arms_asks_the_dear_one_where_it_gains_most_first() -> No
     gains = np.array([0.3, 0.1, 0.2])
     picks = sweep(np.column_stack([np.zeros(3), gains]), np.array([1.0, 2.0]))
     assert [np.flatnonzero(column).tolist() for column in picks.T] == [[0, 1, 2], [0, 2], [0], [], []]
+
+
+def test_a_sweep_passes_the_weight_at_which_two_arms_are_equal_also_where_it_is_rounded_down() -> None:
+    weight = (0.9 - 0.2) / (3.0 - 2.0)
+    assert 0.9 - weight * 3.0 > 0.2 - weight * 2.0
+    assert sweep(np.array([[0.2, 0.9]]), np.array([2.0, 3.0])).tolist() == [[1, 0, 0]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from agent.cli.prepare import prepare
 from agent.config import ConfigError, load, parse
+from agent.routers import out_of_fold
 from agent.routers.catalog import RouterSpec, build_router
 from agent.routers.dataset import RouterError
 from agent.routers.saved import (
@@ -19,6 +20,7 @@ from agent.routers.saved import (
     Trained,
     digest_of,
     looked_at,
+    read_about,
     read_trained,
     warn_of_corpus,
     write_trained,
@@ -67,6 +69,21 @@ def test_a_router_replaces_the_one_before(tmp_path: Path) -> None:
     kept(tmp_path, "max_sim")
     kept(tmp_path, "moran")
     assert read_trained(tmp_path).router.kind == "moran"
+
+
+def test_a_router_in_use_is_not_loaded_again(tmp_path: Path) -> None:
+    kept(tmp_path)
+    first = read_trained(tmp_path).router
+    assert read_trained(tmp_path).router is first
+
+
+def test_scores_of_another_router_are_refused_with_their_file(tmp_path: Path) -> None:
+    about = read_about(kept(tmp_path))
+    out_of_fold.write_out_of_fold(
+        tmp_path, about.model_copy(update={"digest": "0" * 32}), ["Where?"], np.zeros((1, len(about.arms)))
+    )
+    with pytest.raises(RouterError, match=r"/unseen\.jsonl is of router '0+', not of '"):
+        out_of_fold.read_out_of_fold(tmp_path, about)
 
 
 def test_a_folder_without_a_router_says_what_writes_one(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The worth of a router on held-out outcomes, of which some are unknown."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,14 @@ def test_a_question_with_an_unknown_cost_is_left_out_where_costs_count() -> None
     assert priced is not None
     assert (plain.questions, priced.questions) == (2, 1)
     assert priced.router.utility == pytest.approx(0.9)
+
+
+def test_a_score_that_is_unknown_everywhere_is_not_reported() -> None:
+    rows = outcomes([[0.0, 1.0, 0.5]], [[0.0, 1.0, 2.0]])
+    rows = replace(rows, scores={**rows.scores, "em": np.full((1, 3), NAN)})
+    found = validate_router(rows, np.zeros((1, 3)), PLAIN, Stage.QUESTION)
+    assert found is not None
+    assert (found.router.scores, found.oracle.scores) == ({"f1": 0.5}, {"f1": 1.0})
 
 
 def test_where_no_question_is_known_whole_there_is_nothing_to_report() -> None:

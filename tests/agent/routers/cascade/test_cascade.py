@@ -385,7 +385,15 @@ class Supported(World):
 
 def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> None:
     world, other = Supported(), Supported(seed=1, n=18)
-    made = cascade.fit_cascade(spec(relevance=True, folds=2), world.labels(), lambda *_: None)
+    steps: list[tuple[str, int, int | None]] = []
+    made = cascade.fit_cascade(
+        spec(relevance=True, folds=2), world.labels(), lambda *step: steps.append(step)
+    )
+    assert steps == [
+        *(("fitting relevance", done, 3) for done in (1, 2, 3)),
+        *(("fitting to the answers of each stage", done, 2) for done in (1, 2)),
+        ("fitting to the gains of going on", 1, 1),
+    ]
     first, second = made.features(other.labels())
     assert first.retrieved is not None
     assert second.answered is not None
