@@ -152,8 +152,8 @@ def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcome
 
 def _measured(settings: Labelling) -> tuple[str, ...]:
     """Name the measures."""
-    names = dict.fromkeys(settings.measures or (*METRICS, RECALL))
-    return (*names, EQUIVALENCE) if settings.bem_model and EQUIVALENCE not in names else tuple(names)
+    more = (EQUIVALENCE,) if settings.bem_model else ()
+    return tuple(dict.fromkeys((*(settings.measures or (*METRICS, RECALL)), *more)))
 
 
 def _questions(settings: Labelling, measured: tuple[str, ...], console: Console) -> tuple[Question, ...]:

@@ -164,7 +164,7 @@ def choose(
     Raises:
         ValueError: What is asked for cannot be chosen, or there are no costs for a budget.
     """
-    single, *_ = selection.top_by_average(chosen, 1)
+    (single,) = selection.top_by_average(chosen, 1)
     if budget is None:
         return Choice(
             chosen, held_out, greedy(chosen, size, start), selection.top_by_average(chosen, size), single

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.offline.alignment import Comparing, align, balance, effective_size, on_par, run, sample
+from agent.offline.alignment import (
+    Alignment,
+    Comparing,
+    align,
+    balance,
+    effective_size,
+    on_par,
+    run,
+    sample,
+)
 from agent.offline.score import read_questions
 from arms.portfolio import ArmTable, ScoreMatrix, write_matrix
 from arms.questions import Question
@@ -59,11 +68,31 @@ def test_disjoint_kinds_are_distinguished() -> None:
     assert "what" in found.words[1]
 
 
-def test_made_questions_that_are_like_real_ones_weigh_more() -> None:
-    found = align([*keyed(200, 0), *asked(100, 2)], asked(300, 1))
+@pytest.mark.parametrize("n_real", [300, 60])
+def test_made_questions_that_are_like_real_ones_weigh_more_however_many_real_ones_there_are(
+    n_real: int,
+) -> None:
+    found = align([*keyed(200, 0), *asked(100, 2)], asked(n_real, 1))
     assert found.weights[200:].mean() > 5 * found.weights[:200].mean()
     assert found.unlike == pytest.approx(2 / 3, abs=0.1)  # the share of searches among the made ones
     assert found.verdict.startswith("use the labels only with their weights")
+
+
+@pytest.mark.parametrize(
+    ("unlike", "alike", "verdict"),
+    [
+        (0.3, 1, "the labels may be used as they are"),
+        (0.31, 29, "do not use the labels: hardly a made question is like a real one"),
+        (0.31, 30, "use the labels with their weights"),
+        (0.5, 30, "use the labels with their weights"),
+        (0.51, 30, "use the labels only with their weights, and as a start that feedback corrects"),
+    ],
+)
+def test_the_verdict_follows_the_share_of_questions_that_mislead(
+    unlike: float, alike: int, verdict: str
+) -> None:
+    weights = np.repeat([1.0, 0.0], [alike, 10])
+    assert Alignment(0.5, unlike, weights, ((), ())).verdict == verdict
 
 
 def test_weights_have_mean_one_and_are_clipped() -> None:
@@ -94,6 +123,11 @@ def test_balanced_families_score_the_same(rows: list[tuple[float, float, float]]
             assert of == pytest.approx(of[0])
     else:
         assert found is weights
+
+
+def test_questions_of_weight_zero_do_not_count_among_those_on_which_a_family_is_better() -> None:
+    weights = np.array([1.0, 1.0, 0.0])
+    assert balance(weights, np.array([1.0, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])) is weights
 
 
 @given(
@@ -134,6 +168,11 @@ def test_the_output_holds_questions_like_the_traffic(tmp_path: Path) -> None:
     report = printed(tmp_path, made=made, traffic=real, output=output)
     kept = read_questions(output)
     assert "use the labels" in report
+    rows = [[cell.strip() for cell in line.split("│")[1:4]] for line in report.splitlines() if "│" in line]
+    assert [name for name, _, _ in rows[:5]] == [
+        *("words", "in small letters", "shape=keyword", "shape=question", "ask=what")
+    ]
+    assert rows[2][1:] == ["0.50", "0.00"]
     assert len(kept) > 60
     assert np.mean([question.text.startswith("what") for question in kept]) > 0.9
     assert all(question.gold_ids == ("p",) for question in kept)

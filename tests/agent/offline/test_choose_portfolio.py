@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -116,6 +117,14 @@ def test_the_figures_can_be_worked_out_in_the_head(tmp_path: Path) -> None:
         (0.75, 0.75, 0.625),
     ]
     assert report.known is None
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if "│" in line]
+    assert [row[:4] for row in rows if row[0] in ("1", "2", "3")] == [
+        ["1", "words", "0.500", "0.500"],
+        ["2", "mini", "0.750", "0.625"],
+        ["3", "", "0.750", "0.750"],
+        ["1", "1", "0.500", "0.500"],  # the budgets
+        ["2", "2", "0.750", "0.750"],
+    ]
     for shown in (
         "R@4",
         "best single arm",
@@ -170,6 +179,32 @@ def test_all_results_are_written_and_earlier_ones_replaced(tmp_path: Path) -> No
     height, width, _ = imread(out / "portfolio.png").shape
     assert width > 2 * height > 1000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "scores"]
+
+
+def test_a_line_looks_the_same_in_both_panels_of_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second panel has no legend: its lines are read by that of the first."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    scores = keep(tmp_path, halves((1.0, 0.0), (0.0, 0.5), (0.5, 0.25)))
+    report, _ = choose(tmp_path, scores, k=2, cost="steps", budgets=2)
+    looks = ("color", "linestyle", "linewidth", "marker", "alpha")
+    by_size, by_budget = (
+        {tuple(line.properties()[name] for name in looks): line for line in axes.lines}
+        for axes in drawn[0].axes
+    )
+    assert len(by_size) == 5
+    assert by_size.keys() == by_budget.keys()
+    values = {line.get_label(): list(by_budget[look].get_ydata()) for look, line in by_size.items()}
+    assert values == {
+        "oracle of all 5": [0.75, 0.75],
+        "portfolio, where chosen": [row.chosen for row in report.budgets],
+        "portfolio": [row.held_out for row in report.budgets],
+        "largest means": [row.average for row in report.budgets],
+        "best single arm": [0.5, 0.5],
+    }
+    assert all(list(line.get_xdata()) == [1, 2] for line in by_budget.values() if line.get_xdata()[0] > 0)
 
 
 def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> None:

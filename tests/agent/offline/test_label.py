@@ -185,6 +185,37 @@ def test_questions_that_no_measure_can_use_are_refused(tmp_path: Path, config: A
 
 
 @pytest.mark.parametrize(
+    ("llm", "fields", "workers"),
+    [
+        ({"engine": "scripted"}, {}, None),
+        ({"engine": "scripted"}, {"workers": 3}, 3),
+        ({"engine": "vllm", "model": "m"}, {}, 1),
+        ({"engine": "vllm", "model": "m"}, {"workers": 3}, 3),
+    ],
+)
+def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
+    tmp_path: Path,
+    config: AppConfig,
+    queries: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    llm: dict[str, Any],
+    fields: dict[str, Any],
+    workers: int | None,
+) -> None:
+    asked = []
+
+    def label(*_: object, workers: int | None, **__: object) -> None:
+        asked.append(workers)
+        raise JobError("enough")
+
+    monkeypatch.setattr("arms.jobs.label", label)
+    given = parse({**config.model_dump(mode="json"), "llm": llm})
+    with pytest.raises(JobError, match="enough"):
+        labelled(tmp_path, given, queries=queries, **fields)
+    assert asked == [workers]
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"measures": ["em", "f2"]}, "no measure 'f2'"),

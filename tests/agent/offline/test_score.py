@@ -148,11 +148,35 @@ def test_labels_become_a_matrix_from_which_a_portfolio_is_chosen_within_dollars(
         scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="em")
 
 
+def test_members_of_labelled_arms_are_arms_without_a_score(tmp_path: Path, config: AppConfig) -> None:
+    questions = [Question(f"q{i}", f"Question {i}?") for i in range(2)]
+    lines = [
+        Outcome(one, arm, scores={"f1": 1.0}, costs={"steps": 2.0}).line()
+        for one in questions
+        for arm in ("rrf", "dense")
+    ]
+    (tmp_path / "labels.jsonl").write_bytes(b"".join(lines))
+    scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="f1")
+    matrix = read_matrix(tmp_path / "scores")
+    assert matrix.arms == ("rrf", "dense", "bm25")
+    np.testing.assert_array_equal(matrix.scores, [[1.0] * 2, [1.0] * 2, [np.nan] * 2])
+    assert matrix.table.costs["steps"] == {"rrf": 2.0, "dense": 2.0, "bm25": 0.0}
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) -> None:
     (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
     scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure="judge")
     assert read_matrix(tmp_path / "scores").scores.tolist() == [[0.5]] * 4
+
+
+@pytest.mark.parametrize(("measure", "needed"), [("R@3", "gold_ids"), ("em", "answers")])
+def test_questions_without_what_a_measure_needs_are_refused(
+    tmp_path: Path, config: AppConfig, measure: str, needed: str
+) -> None:
+    (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
+    with pytest.raises(ValueError, match=f"no question has {needed}, which {measure} needs"):
+        scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure=measure)
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,12 @@ def test_an_output_that_exists_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_style_takes_its_weight(tmp_path: Path) -> None:
     styles = {"keywords": 1.0, "title": 3.0}
     settings = Synthesis(config=config(tmp_path), output=tmp_path / "made.jsonl", questions=8, styles=styles)
-    made = run(settings, Console(file=StringIO()), lambda *_: None)
+    output = StringIO()
+    made = run(settings, Console(file=output, width=200), lambda *_: None)
     assert sorted(one.style for one in made) == ["keywords"] * 2 + ["title"] * 6
+    shown = [line.split("│")[-2].strip() for line in output.getvalue().splitlines() if "│" in line]
+    assert len(shown) == 2 + 3, "at most three of a style"
+    assert all(shown)
 
 
 @pytest.mark.parametrize(

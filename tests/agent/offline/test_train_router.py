@@ -24,7 +24,7 @@ from agent.offline.train_router import Training, read_spec, run
 from agent.routers import RouterError, Stage, Trained, build_router, read_trained, validation
 from agent.routers import utility as router_utility
 from agent.serving.router_scores import RouterScorer
-from arms.base import Query, Retrieval
+from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus, ingest
 from arms.indexes import PassageVectors
 from arms.models import Backbone, build_embedder
@@ -87,7 +87,8 @@ def train(config: AppConfig, *paths: Path, **fields: Any) -> tuple[Trained, str]
     """Train, and return the router with what was printed."""
     output = StringIO()
     given = {"config": config, "outcomes": paths, "router": LEARNED, "output": config.home_path / "router"}
-    done = run(Training.model_validate(given | fields), Console(file=output, width=120), lambda *_: None)
+    on_progress: Progress = fields.pop("on_progress", lambda *_: None)
+    done = run(Training.model_validate(given | fields), Console(file=output, width=120), on_progress)
     return done, output.getvalue()
 
 
@@ -165,6 +166,14 @@ def test_questions_of_one_text_are_held_out_together(config: AppConfig, tmp_path
     made, _ = train(config, tmp_path / "twice.jsonl", held_out=0.2)
     assert made.about.held_out is not None
     assert made.about.held_out["questions"] == 6
+
+
+def test_a_fit_reports_how_many_parts_of_all_are_done(config: AppConfig, labelled: Path) -> None:
+    steps: list[tuple[str, int, int | None]] = []
+    train(config, labelled, folds=3, on_progress=lambda *step: steps.append(step))
+    assert [step for step in steps if step[0] == "fitting to a part"] == [
+        ("fitting to a part", done, 3) for done in (1, 2, 3)
+    ]
 
 
 def test_an_arm_of_which_nothing_is_known_is_left_out_and_named(config: AppConfig, tmp_path: Path) -> None:
