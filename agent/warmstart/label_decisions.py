@@ -156,9 +156,7 @@ def _cost_of(outcomes: Outcomes, name: str) -> Floats:
 def _drawn(
     known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
 ) -> NDArray[np.bool_]:
-    """Draw known cells; a larger number of draws extends a smaller one."""
-    if draws is None:
-        return known
+    """Draw known cells, all without a number of draws; a larger number extends a smaller one."""
     drawn = np.zeros_like(known)
     for row, question in enumerate(questions):
         order = np.random.default_rng(seed_of(seed, question.id)).permutation(np.flatnonzero(known[row]))

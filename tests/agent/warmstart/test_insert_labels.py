@@ -46,7 +46,7 @@ from feedback.events import LABELS, Context, Cost, Decision, Mode
 from feedback.log import Store
 from feedback.registry import versions
 from feedback.reward import Metric, Prices, RewardError, RewardRule
-from feedback.training_log import Joiner, imported_turns, read_examples, take_epoch
+from feedback.training_log import Joiner, imported_turns, read_examples, take_epoch, traffic
 from tests.agent.asking import join, look_up
 from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, DIM, Service
@@ -178,6 +178,16 @@ def test_the_costs_of_a_score_matrix_are_those_of_the_log_under_other_names() ->
     assert entered(told({"em": [[1.0, 1.0, 1.0]]}, costs), free)[0].execution.cost == Cost(
         prompt_tokens=7, retrieval_s=0.5
     )
+
+
+def test_a_cost_that_is_known_is_not_among_those_to_be_given() -> None:
+    rule = RULE.model_copy(update={"cost": Prices(steps=1.0, seconds=1.0)})
+    message = (
+        "no label of none, bm25, dense is left: 3 without seconds, which have a price; "
+        "price seconds at 0 for these labels, or add retrieval_s and llm_s to them"
+    )
+    with pytest.raises(WarmStartError, match=f"^{message}$"):
+        entered(told({"em": [[1.0, 1.0, 1.0]]}), rule)
 
 
 @pytest.mark.parametrize(
@@ -340,6 +350,18 @@ def test_labels_are_entered_once_however_often_they_are(
     assert store.counts() == before
     more = outcomes_file(tmp_path, 30, [*ARMS, "rrf"])
     assert "0 new, 90 in the log before" in warmed(config, more), "an arm more leaves the others as they are"
+
+
+def test_a_run_enters_the_labels_again_that_its_candidate_does_not_learn(
+    config: AppConfig, store: Store, tmp_path: Path
+) -> None:
+    path = outcomes_file(tmp_path, 2)
+    assert "6 new, 0 in the log before" in warmed(config, path, run=1)
+    assert "0 new, 6 in the log before" in warmed(config, path, run=2, beside={"runs": [1]})
+    assert "6 new, 0 in the log before" in warmed(config, path, run=3, beside={"runs": [2]})
+    ids = sorted(traffic.label_ids(store, (1, 3), others=False))
+    assert len(ids) == 12
+    assert {one.partition(".")[2] for one in ids} == {"1", "3"}
 
 
 def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tmp_path: Path) -> None:
@@ -542,9 +564,11 @@ def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
 def test_arms_that_are_no_actions_and_actions_without_labels_are_named(
     config: AppConfig, tmp_path: Path
 ) -> None:
-    said = warmed(config, outcomes_file(tmp_path, 4, ["dense", "rrf", "bm25"]))
+    said = warmed(config, outcomes_file(tmp_path, 4, ["dense", "[red]rrf", "bm25"]))
     assert "8 labels of 2 arms on 4 questions" in said
-    assert "left out: arm 'rrf', which is not an action" in said
+    assert [line for line in said.splitlines() if line.startswith("left out")] == [
+        "left out: arm '[red]rrf', which is not an action"
+    ]
     assert "without any label: none" in said
 
 

@@ -37,6 +37,7 @@ from tests.agent.warmstart.test_run import (
     found_by,
     outcomes_file,
     reasons_of,
+    said_by,
     world,
 )
 
@@ -64,6 +65,8 @@ def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) 
     recipe = active_recipe(world.store, world.config)
     assert recipe.router == candidate.router
     assert recipe != Recipe.configured(world.config)
+    assert said_by(run, "router").startswith("trained ridge on 12 questions: of those that")
+    assert said_by(run, "router").endswith("; the candidate brings it")
     about = open_router(world.store, candidate.router).trained.about
     assert (about.kind, set(about.arms)) == ("ridge", set(ARMS))
     learned = list(learned_examples(world.store, recipe.reward, recipe.start, router=recipe.router))

@@ -18,6 +18,7 @@ from agent.config import AppConfig, ConfigError, parse
 from agent.evaluation import EvaluationFailedError
 from agent.evaluation.gate import FinishedEvaluation
 from agent.learning import Learner, Recipe, active_recipe
+from agent.routers import RouterSpec, build_router
 from agent.warmstart.proposals import remove_older
 from agent.warmstart.run import RunFailedError, preview_lots, warm_start
 from arms.portfolio import outcomes
@@ -32,6 +33,7 @@ from feedback.registry import ActivePolicy, Run, Version, active_policy, promoti
 from feedback.training_log import StartingPoint, examples, imported_turns, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
+from tests.agent.trained_routers import trained
 
 LATE = 1e6
 """When runs are done: all feedback is in by then."""
@@ -101,6 +103,7 @@ class World:
     ) -> FinishedEvaluation:
         """Stand in for an evaluation."""
         del store, config, rest
+        assert request["gate"]
         self.asked.append(request["candidates"])
         self.meanwhile()
         told = [{"name": name, "verdict": self.gate} for name in request["candidates"]]
@@ -182,6 +185,11 @@ def found_by(run: Run, step: str) -> dict[str, Any]:
     return dict(found)
 
 
+def said_by(run: Run, step: str) -> str:
+    (said,) = (one["said"] for one in run.steps if one["name"] == step)
+    return str(said)
+
+
 def reasons_of(run: Run) -> list[str]:
     assert run.status is runs.State.HELD
     reasons: list[str] = found_by(run, "decide")["reasons"]
@@ -197,6 +205,7 @@ def test_labels_become_a_candidate_that_the_gate_promotes(world: World) -> None:
     assert (run.status, run.trigger, run.error) == (runs.State.PROMOTED, runs.Trigger.COMMAND, None)
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert all(step["said"] in said.getvalue() and step["at"] == LATE for step in run.steps)
+    assert said_by(run, "gather") == "new labels of exam"
     assert found_by(run, "enter") == {"exam": 36}
     assert world.start_of(run) == StartingPoint((run.seq,), 0)
     assert world.asked == [[f"recipe:{run.candidate}"]]
@@ -241,6 +250,7 @@ def test_without_new_labels_and_new_traffic_there_is_nothing_new(world: World) -
     again = world.warmed()
     assert again.status is runs.State.NOTHING_NEW
     assert [step["name"] for step in again.steps] == ["gather"]
+    assert said_by(again, "gather") == "no new labels"
     assert (again.candidate, again.evaluation) == (None, None)
     assert len(world.asked) == 1
     before, now = held.inputs["lots"][0], again.inputs["lots"][0]
@@ -302,6 +312,7 @@ def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: W
     run = world.warmed()
     assert run.status is runs.State.PROMOTED
     assert run.inputs["alarm"] == 70
+    assert said_by(run, "gather") == "new labels of exam; after the alarm at example 70, reward of none"
     assert world.start_of(run) == StartingPoint((run.seq,), 70), f"run {old.seq} told of the old world"
     assert not open_alarm(world)
     assert world.warmed().status is runs.State.NOTHING_NEW, "what was left behind once stays so"
@@ -562,6 +573,12 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     proposed = found_by(run, "router")
     assert Path(proposed["path"]) == world.folder / "home" / "routers" / str(run.seq)
     assert proposed["held_out"]["questions"] == 40
+    single = proposed["held_out"]["single"]
+    assert said_by(run, "router") == (
+        "trained ridge on 40 questions: of those that it has not seen it earns "
+        f"{proposed['held_out']['router']['utility']:.4f}, the best single arm, {single}, "
+        f"{proposed['held_out']['arms'][single]['utility']:.4f}; serve it with `{proposed['configure']}`"
+    )
     document = world.config.model_dump(mode="json")
     assert parse({**document, "router": {"path": proposed["path"]}}).router is not None
     assert world.asked == [[f"recipe:{run.candidate}"], [f"router:{proposed['path']}"]]
@@ -580,9 +597,21 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
     world.meanwhile = meanwhile
     run = world.warmed(warm_start=spec)
     assert run.status is runs.State.PROMOTED
-    (said,) = (step["said"] for step in run.steps if step["name"] == "evaluate")
-    assert said.endswith("is not judged: evaluation 2 failed: no row is left")
+    assert said_by(run, "evaluate").endswith("is not judged: evaluation 2 failed: no row is left")
     assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
+
+
+def test_a_router_of_what_was_retrieved_is_proposed_and_not_judged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trained(build_router(RouterSpec(kind="max_sim")))
+    monkeypatch.setattr("agent.offline.train_router.run", lambda *_: made)
+    router = {"kind": "max_sim", "utility": {"measures": {"em": 1.0}}, "live": False}
+    run = world.warmed(warm_start=configured(world.folder, router=router).warm_start)
+    said = said_by(run, "router")
+    assert said.startswith("trained max_sim on ")
+    assert said.endswith("of which the log keeps one: it is not evaluated")
+    assert world.asked == [[f"recipe:{run.candidate}"]]
 
 
 def test_a_portfolio_by_a_score_that_no_label_has_fails_the_run(world: World) -> None:
