@@ -153,6 +153,8 @@ def _promoted(promotion: Mapping[str, Any]) -> str:
     >>> promotion = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
     >>> _promoted(promotion)
     'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
+    >>> _promoted(promotion | {"forced": False, "evaluation": None})
+    'version 7 since 1970-01-01 00:00:00 UTC (better)'
     """
     text = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
     if promotion["forced"]:
@@ -221,8 +223,11 @@ def _agreement(apprentice: Mapping[str, Any]) -> str:
 def _judge(judge: Mapping[str, Any]) -> str:
     """Describe how well the grades of a judge agree with feedback.
 
-    >>> _judge({"graded": 400, "audits": 90, "agreement": 0.5, "bias": 0.1, "objection": None})
+    >>> judge = {"graded": 400, "audits": 90, "agreement": 0.5, "bias": 0.1, "objection": None}
+    >>> _judge(judge)
     '400 grades, 90 with feedback: correlation 0.50, bias +0.10; may be learned'
+    >>> _judge(judge | {"objection": "the bias is above 0.05"})
+    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; not learned: the bias is above 0.05'
     """
     known = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
     learned = f"not learned: {judge['objection']}" if judge["objection"] else "may be learned"

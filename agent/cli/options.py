@@ -143,6 +143,8 @@ def _kind(annotation: Any) -> tuple[type, bool]:
 
     >>> _kind(tuple[Path, ...] | None), _kind(dict[str, float]), _kind(int | None)
     ((<class 'pathlib.Path'>, True), (<class 'str'>, True), (<class 'int'>, False))
+    >>> _kind(int | Path)
+    (<class 'str'>, False)
     """
     origin = get_origin(annotation)
     if origin is Annotated:

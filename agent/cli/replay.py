@@ -132,8 +132,8 @@ def _pair(option: str, text: str, read: Callable[[str], Value]) -> tuple[str, Va
 def _value(text: str) -> float | str | bool:
     """Read the value of a feature.
 
-    >>> _value("2"), _value("true"), _value("free")
-    (2.0, True, 'free')
+    >>> _value("2"), _value("true"), _value("false"), _value("free")
+    (2.0, True, False, 'free')
     """
     if text in ("true", "false"):
         return text == "true"

@@ -24,9 +24,10 @@ from agent.cli import operate, options
 from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained
 from agent.cli.main import VERBS as VERBS_OF_MAIN
 from agent.cli.main import app
+from agent.cli.serve import is_open
 from agent.config import load
 from agent.warmstart import RunFailedError
-from feedback.errors import UnderWayError
+from feedback.errors import LogUnavailableError, UnderWayError
 from feedback.events import Feedback
 from feedback.log import Store, database, tables
 from feedback.registry import keys, promotions
@@ -104,7 +105,7 @@ class Canned:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_POST = do_GET  # noqa: N815 - the server looks for this name
+            do_POST = do_PUT = do_GET  # noqa: N815 - the server looks for these names
 
             def log_message(self, *_: object) -> None: ...
 
@@ -281,7 +282,9 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
 ) -> None:
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
     with socket.create_server(("127.0.0.1", port)):
+        prepared = said(run("serve", "-c", config, "--prepare-only"), 2)
         said(run("serve", "-c", config), 2)
+    assert f"port {port} of 127.0.0.1 cannot be used" in prepared
     output = capfd.readouterr().err  # of the process that builds
     assert f"port {port} of 127.0.0.1 cannot be used" in output
     assert "change http_options.port in the configuration" in output
@@ -623,9 +626,17 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
     output = said(run("verify", "d-1", "--url", service.url), 0)
     for shown in ("explore by version 7", "bm25", "0.25", "verified: arm none"):
         assert shown in output
-    other = {"verified": False, "recomputed": {"bm25": 0.5}, "why": ["a probability differs by 0.25"]}
+    recomputed = {"bm25": 0.5, "dense": 0.5}
+    other = {"verified": False, "recomputed": recomputed, "why": ["a probability differs by 0.25"]}
     service.reply("GET /v1/decisions/d-1/verify", found | other)
-    output = said(run("verify", "d-1", "--url", service.url), 1)
+    result = run("verify", "d-1", "--url", service.url)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.output.splitlines()]
+    assert [row for row in rows if row] == [
+        ["bm25", "0.25", "0.5", "0.25"],
+        ["none", "0.75", "", ""],
+        ["dense", "", "0.5", ""],
+    ]
+    output = said(result, 1)
     assert "a probability differs by 0.25" in output
     assert "verified" not in output
 
@@ -815,7 +826,7 @@ def test_a_service_without_keys_says_that_it_is_open_to_this_machine(config: Pat
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
     assert "open to every program of this machine: `armwise key create` closes it" in output
     made(config)
-    assert "open:" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert "open to every" not in said(run("serve", "-c", config, "--prepare-only"), 0)
 
 
 def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Path) -> None:
@@ -828,4 +839,34 @@ def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Pa
     said(run("serve", "-c", config, "--prepare-only"), 0)
     said(run("key", "disable", token.split("-")[2], "-c", config), 0)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert "open:" not in output, "a key was made: it is closed, and nobody has a key"
+    assert "open to every" not in output, "a key was made: it is closed, and nobody has a key"
+
+
+def test_what_no_log_can_be_read_of_is_open_to_this_machine_alone(config: Path) -> None:
+    settings = load(config).model_copy(update={"log_url": "postgresql://127.0.0.1:9/armwise"})
+    for host in ("127.0.0.1", "localhost"):
+        assert is_open(settings, host)
+    with pytest.raises(LogUnavailableError):
+        is_open(settings, "0.0.0.0")
+
+
+def test_a_portfolio_becomes_live_beside_the_arms_that_are_kept(service: Canned, tmp_path: Path) -> None:
+    portfolio = tmp_path / "portfolio.yaml"
+    portfolio.write_text("arms: {none: {kind: none}}")
+    fused = {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}}
+    live = [{"name": "fused", "enabled": True, **fused}, {"name": "bm25", "enabled": True, "kind": "bm25"}]
+    parts = {"dense": {"kind": "dense", "params": {"backbone": "tiny"}, "action": False}}
+    service.reply("GET /v1/arms", {"arms": live, "parts": parts})
+    service.reply("PUT /v1/arms", {"arms": [{"name": "none"}, {"name": "fused"}]})
+    output = said(run("apply", portfolio, "--keep", "fused", "--url", service.url), 0)
+    assert output.strip() == "live now: none, fused"
+    (document,) = service.asked
+    assert document["arms"] == {
+        "none": {"kind": "none"},
+        "fused": fused,
+        "bm25": {"kind": "bm25", "action": False},
+        "dense": parts["dense"],
+    }
+    output = said(run("apply", portfolio, "--keep", "fusd", "--url", service.url), 2)
+    assert "--keep fusd: no such arm is live; did you mean 'fused'" in output
+    assert len(service.asked) == 1

@@ -53,9 +53,9 @@ def run(*words: object, code: int = 0) -> str:
 
 @pytest.mark.usefixtures("points")
 def test_a_backup_has_the_log_of_every_point(config: Path, tmp_path: Path) -> None:
-    printed = run("backup", tmp_path / "deep" / "copies", "-c", config)
+    printed = run("backup", tmp_path / "deep" / "[red]copies", "-c", config)
     for name, turns in (("log.db", 3), ("log.cheap.db", 2)):
-        copy = tmp_path / "deep" / "copies" / name
+        copy = tmp_path / "deep" / "[red]copies" / name
         assert f"{copy}: {turns} decisions, " in printed
         with closing(sqlite3.connect(copy)) as log:
             assert log.execute("SELECT count(*) FROM decisions").fetchone() == (turns,)

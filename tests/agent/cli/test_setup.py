@@ -22,6 +22,7 @@ from agent.cli import setup
 from agent.cli.main import app
 from agent.config import load
 from agent.config.new_config import SCHEMA
+from arms.corpus import CorpusError
 
 ROOT = Path(__file__).parents[3]
 
@@ -214,3 +215,26 @@ def test_in_a_terminal_one_problem_among_what_is_fine_is_asked_about(
     result = init(*words, answers="y\n")
     assert result.exit_code == 0, result.output
     assert result.output.count("Keep it all the same?") == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"a.md": "", "b.md": "# Rivers\n\nThe Danube meets the sea."}, None),
+        ({"a.md": ""}, "has no passage"),
+        ({"a.jsonl": '{"id": "a"}\n{"id": "b", "text": "The sea."}\n'}, "text"),
+    ],
+)
+def test_a_corpus_is_sound_if_its_first_passage_can_be_read(
+    tmp_path: Path, files: dict[str, str], problem: str | None
+) -> None:
+    folder = tmp_path / "manuals"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    place = str(folder / "a.jsonl" if "a.jsonl" in files else folder)
+    if problem is None:
+        setup._sound_corpus(place)  # noqa: SLF001
+    else:
+        with pytest.raises(CorpusError, match=problem):
+            setup._sound_corpus(place)  # noqa: SLF001
