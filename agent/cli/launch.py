@@ -71,7 +71,8 @@ def logs_json(config: Path) -> bool:
 
 
 def _document(config: Path) -> dict[str, Any]:
-    return yaml.safe_load(config.read_text(encoding="utf-8")) or {}
+    found = yaml.safe_load(config.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -275,6 +275,19 @@ def test_serve_prints_the_problems_that_doctor_finds(
     printed = said(run("serve", "--prepare-only", "--config", config), 0)
     assert f"problem: others can read {secret} (mode 644); chmod 600 {secret}" in printed
     assert "note:" not in printed
+    found = json.loads(run("doctor", "--json", "-c", config).output)
+    assert found["ok"] is False
+    assert found["findings"][0]["level"] != "problem"
+    assert f"problem: others can read {secret}" in said(run("doctor", "-c", config), 1)
+
+
+@pytest.mark.parametrize("content", ["", "- 1", "text"])
+def test_doctor_says_what_a_file_lacks_that_is_no_configuration(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(content)
+    output = said(run("doctor", "-c", path), 1)
+    assert f"problem: {path}: " in output
+    assert "`applications`" in output
 
 
 def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
