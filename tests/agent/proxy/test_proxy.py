@@ -1,6 +1,7 @@
 """A real HAProxy with our configuration, in front of an application on a socket."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -276,3 +277,30 @@ async def test_replicas_of_one_machine_take_slots_of_their_own(folder: Path) -> 
     (folder / "ingress-0.sock").touch()  # as a replica that was killed leaves it
     async with replica(folder, Behind()):
         assert (folder / "ingress-0.sock").is_socket()
+
+
+async def test_a_machine_has_room_for_64_replicas(folder: Path) -> None:
+    with ExitStack() as held:
+        for number in range(64):
+            lock = held.enter_context((folder / f"ingress-{number}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="64 replicas listen there already"):
+            async with replica(folder, Behind()):
+                pass
+
+
+async def test_a_replica_says_nothing_of_its_server_and_opens_no_socket_of_the_web(folder: Path) -> None:
+    upgrade = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    async with replica(folder, Behind()):
+        transport = httpx.AsyncHTTPTransport(uds=str(folder / "ingress-0.sock"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://replica") as client:
+            for headers in ({}, upgrade):
+                response = await client.get("/health", headers=headers)
+                assert response.status_code == 200
+                assert response.json()["path"] == "health"
+                assert "server" not in response.headers

@@ -1,0 +1,95 @@
+"""What the configuration of HAProxy says, by its sections."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import parse
+from agent.proxy import Listening, write_configuration
+from tests.agent.proxy.conftest import SETTINGS
+
+Sections = dict[str, list[str]]
+
+
+def sections(folder: Path, replicas: int = 1, **changes: Any) -> Sections:
+    """Return the lines of each section of the file, by its head."""
+    path = write_configuration(parse(SETTINGS | changes), Listening("127.0.0.1", 8000, folder, replicas))
+    parts = re.split(r"^(?=\S)", path.read_text(), flags=re.MULTILINE)
+    return {head: lines for head, *lines in ([*map(str.strip, part.splitlines())] for part in parts if part)}
+
+
+def rules(found: Sections) -> str:
+    """Return the lines of the frontend."""
+    ((_, lines),) = [(head, lines) for head, lines in found.items() if head.startswith("frontend")]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_each_lane_has_a_server_for_every_replica_of_two_generations(folder: Path, replicas: int) -> None:
+    found = sections(folder, replicas, limits={"in_flight": 5})
+    lanes = {
+        head.removeprefix("backend "): lines
+        for head, lines in found.items()
+        if any(line.startswith("server ") for line in lines)
+    }
+    sizes = {"work": 5, "chat": 5, "feedback": 5, "starting": 5, "large": 8, "probes": 16, "ready": 16}
+    assert lanes.keys() == sizes.keys()
+    for lane, lines in lanes.items():
+        asked = {"work": "/health/decides", "feedback": "/health"}.get(lane)
+        assert [line for line in lines if "httpchk" in line] == (
+            [f"option httpchk GET {asked}"] if asked else []
+        )
+        servers = [line for line in lines if line.startswith("server ")]
+        assert len(servers) == 2 * replicas
+        for slot, server in enumerate(servers):
+            checked = "work" if lane in ("chat", "large", "ready") else "feedback"
+            state = (
+                r"check inter 1000 fastinter 50 downinter 50 .*"
+                if asked
+                else f"track {checked}/replica{slot}"
+            )
+            assert re.fullmatch(rf"server replica{slot} unix@\S+ maxconn {sizes[lane]} {state}", server)
+        assert len({server.split()[2] for server in servers}) == len(servers), "a socket each"
+
+
+def test_requests_take_the_lane_of_their_path_and_wait_in_all_but_those_of_probes(folder: Path) -> None:
+    lines = rules(sections(folder))
+    taken = dict(re.findall(r"set-var\(txn.lane\) str\((\w+)\) if (.*)", lines))
+    assert taken["probes"] == "{ path /health /health/decides /metrics }"
+    assert taken["ready"] == "{ path /ready }"
+    assert "/v1/chat/completions" in taken["chat"]
+    assert "/v1/feedback" in taken["feedback"]
+    assert taken["large"] == "{ req.body_size gt 32768 }"
+    assert taken["starting"] == "{ var(txn.lane) -m str work chat large ready } { nbsrv(work) eq 0 }"
+    waits = re.findall(r"-m str (\w+) } { queue\((\w+)\) ge 1 }", lines)
+    assert waits == [(lane, lane) for lane in ("work", "chat", "large", "feedback", "starting")]
+
+
+def test_a_replica_may_be_silent_ten_seconds_longer_than_an_answer_takes(folder: Path) -> None:
+    lines = sections(folder, limits={"arm_timeout_s": 20.0, "llm_timeout_s": 50.0})["defaults"]
+    assert {"timeout client 100000ms", "timeout server 100000ms"} <= set(lines)
+    errors = {line.split()[2]: line for line in lines if line.startswith("http-error")}
+    assert errors.keys() == {"408", "502", "503", "504"}
+    assert "was silent for 100 s" in errors["504"]
+    assert "retry-after" in errors["503"]
+
+
+def test_addresses_are_known_for_an_hour(folder: Path) -> None:
+    found = sections(folder)
+    for head in ("backend known", "backend forwarded"):
+        assert "type ipv6 size 100000 expire 3600000ms" in found[head][0]
+
+
+@pytest.mark.parametrize(("reserved", "strangers"), [(0.25, 750), (0.0, 1000)])
+def test_strangers_share_what_is_not_reserved(folder: Path, reserved: float, strangers: int) -> None:
+    lines = rules(sections(folder, http={"connections": 1000, "reserved": reserved}))
+    assert f"mul(4),add(sess.taken) gt {strangers} }}" in lines
+    assert "acl crowded fe_conn gt 750" in lines
+
+
+def test_trusted_proxies_are_looked_through_from_the_nearest(folder: Path) -> None:
+    lines = rules(sections(folder, http={"trusted_proxies": ["10.0.0.0/8"]}))
+    looked = re.findall(r"set-var\(txn.client\) req.hdr_ip\(x-forwarded-for,-(\d)\) if (.*)", lines)
+    assert looked[:2] == [("1", "trusted"), ("2", "trusted via1")]
