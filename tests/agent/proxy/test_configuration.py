@@ -92,4 +92,7 @@ def test_strangers_share_what_is_not_reserved(folder: Path, reserved: float, str
 def test_trusted_proxies_are_looked_through_from_the_nearest(folder: Path) -> None:
     lines = rules(sections(folder, http={"trusted_proxies": ["10.0.0.0/8"]}))
     looked = re.findall(r"set-var\(txn.client\) req.hdr_ip\(x-forwarded-for,-(\d)\) if (.*)", lines)
-    assert looked[:2] == [("1", "trusted"), ("2", "trusted via1")]
+    assert looked == [
+        *(("1", "trusted"), ("2", "trusted via1")),
+        *(("3", "trusted via1 via2"), ("4", "trusted via1 via2 via3")),
+    ]

@@ -1,19 +1,30 @@
 """A real HAProxy with our configuration, in front of an application on a socket."""
 
 import asyncio
+import ctypes
 import fcntl
 import os
 import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from agent.config import parse
-from agent.proxy import Listening, Proxy, ProxyError, haproxy_binary, socket_path, write_configuration
+from agent.proxy import (
+    Listening,
+    Proxy,
+    ProxyError,
+    ends_with_its_parent,
+    haproxy_binary,
+    socket_path,
+    write_configuration,
+)
 from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, error_of, replica
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
@@ -245,6 +256,34 @@ async def test_a_proxy_that_was_killed_is_started_again(proxy: Proxy, client: ht
             await asyncio.sleep(0.001)
     assert proxy.pid != before
     await answered(client, 503)
+
+
+async def test_a_proxy_that_is_killed_now_and_then_is_started_again_each_time(
+    proxy: Proxy, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
+    for _ in range(12):
+        now += 60.0
+        os.kill(proxy.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, proxy.pid, os.WEXITED | os.WNOWAIT)
+        assert proxy.watch()
+    await answered(client, 503)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has the call")
+@pytest.mark.parametrize(("platform", "found"), [("linux", signal.SIGTERM), ("darwin", 0)])
+def test_on_linux_a_process_is_terminated_when_its_parent_ends(
+    monkeypatch: pytest.MonkeyPatch, platform: str, found: int
+) -> None:
+    libc, asked = ctypes.CDLL(None), ctypes.c_int()
+    monkeypatch.setattr(sys, "platform", platform)
+    try:
+        ends_with_its_parent()
+        libc.prctl(2, ctypes.byref(asked))  # PR_GET_PDEATHSIG
+    finally:
+        libc.prctl(1, 0)
+    assert asked.value == found
 
 
 def test_a_proxy_whose_address_is_taken_gives_up(folder: Path, free_port: int) -> None:
