@@ -257,11 +257,9 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
         raise UnreadableError(
             f"has {len(content):,} bytes: at most {limits['html_bytes']:,} of HTML are read"
         )
-    if not content.strip():
-        return ""
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True)
     root = etree.fromstring(decoded(content).encode(errors="replace"), parser)
-    if root is None:
+    if root is None:  # blank
         return ""
     mains = root.xpath("//main") or root.xpath("//article")
     main = mains[0] if len(mains) == 1 else root

@@ -24,7 +24,7 @@ SUFFIXES = tuple(documents.READERS)
 
 LIBRARIES = ("docx", "lxml", "pypdfium2")
 
-GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SYSTEMROOT")
+GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables of the environment that a parser gets: none with a key."""
 
 

@@ -38,7 +38,7 @@ class Permitted:
 
     key: bytes
     mask: NDArray[np.bool_] = field(compare=False, repr=False)
-    count: int = field(compare=False)
+    count: int
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> "Permitted":

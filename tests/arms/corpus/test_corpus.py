@@ -300,6 +300,19 @@ def test_an_unfinished_file_that_cannot_be_read_is_thrown_away(tmp_path: Path, s
     assert len(ingest(source, target)) == 12
 
 
+def test_the_folder_of_a_corpus_is_synced_once_the_finished_file_has_its_name(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "corpus", list[tuple[str, bool]]()
+
+    def sync(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (target / "passages.db").exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    ingest(source, target)
+    assert synced == [(str(target), True)]
+
+
 def _ingest_and_report(source: Path, target: Path, log: Path, started: threading.Barrier) -> None:
     def note(_what: str, _done: int, _total: int | None) -> None:
         with log.open("a") as file:

@@ -94,6 +94,19 @@ def test_a_filter_that_was_used_before_reads_nothing_and_the_cache_has_a_bound()
     assert known.nbytes <= 200_000
 
 
+def test_the_newest_filter_stays_in_a_cache_that_it_alone_exceeds() -> None:
+    read = []
+
+    def rows() -> Iterator[tuple[int, Metadata]]:
+        read.append(1)
+        return iter([(0, {"year": 2024})])
+
+    known = Permissions(rows, 1, cached_bytes=0)
+    for _ in range(3):
+        known.of(Comparison(type="gte", key="year", value=2025), frozenset())
+    assert len(read) == 2, "columns of groups and of years, for the first of three"
+
+
 def test_a_filter_that_is_used_again_and_again_stays_in_the_cache() -> None:
     read = []
 

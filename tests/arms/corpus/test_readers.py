@@ -179,6 +179,14 @@ def test_chunks_end_and_begin_with_paragraphs_where_these_are_near() -> None:
     assert all(len(piece.split()) % 30 == 0 for piece in pieces)
 
 
+@pytest.mark.parametrize(("border", "begin"), [(144, 165), (145, 145), (185, 185), (186, 165)])
+def test_a_chunk_repeats_forty_words_or_begins_at_a_paragraph_up_to_twenty_words_from_there(
+    border: int, begin: int
+) -> None:
+    words = "w " * border, "w " * (205 - border), "w " * 95
+    assert [len(piece.split()) for piece in chunks("\n\n".join(words))] == [205, 300 - begin]
+
+
 @given(st.lists(st.integers(1, 400), max_size=8), st.sampled_from(["\n\n", "\n \n", "\n\n\n"]))
 def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes: list[int], gap: str) -> None:
     numbers = iter(range(sum(sizes)))

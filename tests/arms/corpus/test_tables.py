@@ -13,8 +13,8 @@ from arms.corpus.readers import open_source
 from arms.corpus.records import Record
 
 
-def read(path: Path, content: str | bytes) -> list[Record]:
-    table = path / "prices.csv"
+def read(path: Path, content: str | bytes, name: str = "prices.csv") -> list[Record]:
+    table = path / name
     table.write_bytes(content if isinstance(content, bytes) else content.encode())
     return list(open_source(table).records())
 
@@ -55,6 +55,11 @@ def test_a_separator_and_an_encoding_are_recognised(tmp_path: Path, mark: str, e
     content = f"name{mark}place\nCaf\xe9\x85\u2028{mark}Z\xfcrich\n".encode(encoding)
     (found,) = passages(tmp_path, content)
     assert found.text == "name: Caf\xe9\nplace: Z\xfcrich"
+
+
+def test_a_table_of_tabs_has_a_suffix_of_its_own(tmp_path: Path) -> None:
+    (row,) = read(tmp_path, "name\tplace\nTea\tOslo\n", "prices.TSV")
+    assert [(one.id, one.text) for one in row.passages] == [("prices.TSV#2", "name: Tea\nplace: Oslo")]
 
 
 def test_a_table_that_is_not_unicode_is_named_with_its_line(tmp_path: Path) -> None:
