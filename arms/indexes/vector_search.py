@@ -253,8 +253,7 @@ def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
     import faiss
 
     total, dim = vectors.shape
-    cells = params.cells or round(4 * total**0.5)
-    cells = max(1, min(cells, total // TRAINED_BY))
+    cells = cell_count(total, params.cells)
     length = code_length(dim, params.code_bytes)
     coarse = faiss.IndexFlatIP(dim)
     index: Any = faiss.IndexIVFPQ(coarse, dim, cells, length, 8, faiss.METRIC_INNER_PRODUCT)
@@ -263,6 +262,15 @@ def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
     sample = np.sort(np.random.default_rng(0).choice(total, n, replace=False))
     index.train(vectors[sample])
     return index
+
+
+def cell_count(total: int, wanted: int | None) -> int:
+    """Return the cells of some passages: at most as many as they can train.
+
+    >>> cell_count(1_000_000, None), cell_count(1_000_000, 100), cell_count(LEAST_COMPRESSED, None)
+    (4000, 100, 256)
+    """
+    return min(wanted or round(4 * total**0.5), total // TRAINED_BY)
 
 
 def code_length(dim: int, most: int) -> int:

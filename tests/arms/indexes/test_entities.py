@@ -187,6 +187,7 @@ def test_entities_of_other_models_and_prompts_are_others(
             patch.setattr(Lister, prompt, "Other words.")
             found.append(Lister(writer(lambda _: "")).identity)
     assert len({tuple(sorted(one.items())) for one in found}) == 6
+    assert [one["entities"] for one in found] == ["ner", "ner", "titles", "llm", "llm", "llm"]
 
 
 def test_titles_and_marked_names_are_looked_up_in_a_question_without_a_model(

@@ -242,13 +242,19 @@ def test_extraction_goes_on_where_a_killed_run_stopped(
     with path.open("ab") as file:
         file.write(torn)
     told: list[tuple[str, int, int | None]] = []
+    written: list[int] = []
 
-    extract(corpus, survivor, path, lambda *progress: told.append(progress))
+    def report(*progress: Any) -> None:
+        told.append(progress)
+        written.append(path.read_bytes().count(b"\n"))
+
+    extract(corpus, survivor, path, report)
 
     assert killed.read + survivor.read == len(corpus), "no passage is read twice"
     expected = DyingTitles(corpus, len(corpus), step).of_passages(list(corpus))
     assert [orjson.loads(line) for line in path.read_bytes().splitlines()] == expected
     assert told[-1] == ("finding entities (1 unreadable)", 13, 13)
+    assert written == [done for _, done, _ in told], "what is reported outlives the process"
 
 
 def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(

@@ -76,6 +76,21 @@ def test_compressed_vectors_honour_a_filter(share: float, monkeypatch: pytest.Mo
     assert recall(compressed(8, probes=32), Permitted.of(mask)) >= 0.95 * (share > 0)
 
 
+def test_compressed_vectors_are_not_asked_where_a_filter_leaves_less_than_a_tenth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
+    half, few = (np.random.default_rng(5).random(LEAST_COMPRESSED) < share for share in (0.5, 0.09))
+    assert recall(compressed(8, probes=1), Permitted.of(half)) < 1.0
+    assert recall(compressed(8, probes=1), Permitted.of(few)) == 1.0
+
+
+def test_a_walk_considers_more_candidates_for_more_passages_and_under_a_filter_and_at_most_all() -> None:
+    effort = index_of("hnsw")._effort  # noqa: SLF001
+    considered = [effort(k, share).efSearch for k, share in ((10, 1.0), (100, 1.0), (10, 0.25), (10, 0.01))]
+    assert considered == [64, 100, 256, 800]
+
+
 def test_a_corpus_that_is_too_small_to_be_compressed_is_compared_exactly() -> None:
     vector = unit(1, 16, seed=9)[0]
     found = index_of("ivf_pq").nearest(vector, K)[1]
@@ -163,7 +178,7 @@ def test_the_nearest_permitted_passages_are_found(
         scores, places = index.nearest(vector, K, Permitted.of(mask.copy()))
         expected = plain(vector, mask)
         assert mask[places].all()
-        assert len(places) >= min(K, mask.sum())
+        assert min(K, mask.sum()) <= len(places) <= K + 1, "one more shows that no other is as near"
         np.testing.assert_allclose(scores, VECTORS[places] @ vector, atol=1e-6)
         met, wanted = met + len({*expected} & {*places[:K].tolist()}), wanted + len(expected)
         if kind != "walked":
