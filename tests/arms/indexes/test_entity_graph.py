@@ -181,6 +181,8 @@ def test_passages_come_in_order_of_discovery_and_the_walk_stops_when_there_are_e
     named = [["b"], ["a", "c"], ["b"], ["a"], ["c"]]
     assert walked(named, ["b", "a"], 9, 3, NO_LIMIT) == [0, 2, 1, 3, 4]
     assert walked(named, ["b", "a"], 9, 3, 3) == [0, 2, 1]
+    crowd = [["start", "crowd", "last"], *[["start", "crowd"]] * 4, ["last"]]
+    assert walked(crowd, ["start"], 9, 3, 6) == [0, 1, 2, 3, 4, 5], "what a crowd leads to was found before"
 
 
 @settings(max_examples=200)

@@ -123,6 +123,32 @@ def test_an_index_is_shared_by_arms_that_would_build_the_same(
         VectorIndex.open(corpus, tmp_path, second, backbone)
 
 
+def test_an_index_is_of_one_corpus_and_one_model(corpus: Corpus, tmp_path: Path) -> None:
+    other = keep(tmp_path, (Passage("p", "", "another corpus"),))
+    one, longer = Backbone(model="hashing:8"), Backbone(model="hashing:16")
+    params = IndexParams(backbone="b")
+    VectorIndex.prepare(corpus, tmp_path, params, one)
+    for of, by in ((other, one), (corpus, longer)):
+        with pytest.raises(IndexMismatchError, match="prepare the arms first"):
+            VectorIndex.open(of, tmp_path, params, by)
+
+
+def test_a_compressed_index_that_was_opened_compares_with_the_vectors_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_search, "LEAST_COMPRESSED", 0)
+    words = np.random.default_rng(6).integers(0, 50, (400, 3)).tolist()
+    texts = [f"a{i} b{j} c{k}" for i, j, k in words]
+    corpus = keep(tmp_path, tuple(Passage(str(n), "", text) for n, text in enumerate(texts)))
+    backbone = Backbone(model="hashing:16")
+    params = IndexParams(backbone="b", index="ivf_pq", cells=2, probes=2, code_bytes=1, rescored=400)
+    VectorIndex.prepare(corpus, tmp_path, params, backbone)
+    vectors = Vectors.of(corpus, tmp_path, backbone).read()
+    scores, places = VectorIndex.open(corpus, tmp_path, params, backbone).nearest(vectors[7], K)
+    np.testing.assert_allclose(scores, vectors[places] @ vectors[7], atol=1e-6)
+    np.testing.assert_allclose(scores[:K], np.sort(vectors @ vectors[7])[: -K - 1 : -1], atol=1e-6)
+
+
 def test_vectors_are_of_one_corpus_and_one_model(corpus: Corpus, tmp_path: Path) -> None:
     other = keep(tmp_path, (Passage("p", "", "another corpus"),))
     one, longer = Backbone(model="hashing:8"), Backbone(model="hashing:16")
