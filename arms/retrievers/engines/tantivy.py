@@ -138,7 +138,7 @@ class TantivyIndex:
         with self._lock:
             if self._opened is None:
                 self._require_whole()
-                if not self._folder.is_dir() or not self._module.Index.exists(str(self._folder)):
+                if not self._there():
                     raise ArmError(f"no index in {self._folder}: armwise ingest --into this arm")
                 self._opened = self._module.Index(self._schema, str(self._folder))
                 self._opened.register_tokenizer(ANALYZER, self._analyzer)
@@ -185,8 +185,10 @@ class TantivyIndex:
 
     def count(self) -> int:
         """Return the number of documents."""
-        there = self._folder.is_dir() and self._module.Index.exists(str(self._folder))
-        return int(self._searcher().num_docs) if there else 0
+        return int(self._searcher().num_docs) if self._there() else 0
+
+    def _there(self) -> bool:
+        return self._folder.is_dir() and bool(self._module.Index.exists(str(self._folder)))
 
     def _searcher(self) -> Any:
         index = self._index()

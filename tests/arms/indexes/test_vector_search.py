@@ -76,13 +76,29 @@ def test_compressed_vectors_honour_a_filter(share: float, monkeypatch: pytest.Mo
     assert recall(compressed(8, probes=32), Permitted.of(mask)) >= 0.95 * (share > 0)
 
 
-def test_compressed_vectors_are_not_asked_where_a_filter_leaves_less_than_a_tenth(
+def test_compressed_vectors_are_not_asked_where_a_filter_leaves_less_than_a_tenth_or_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half, few = (np.random.default_rng(5).random(LEAST_COMPRESSED) < share for share in (0.5, 0.09))
+    assert recall(compressed(8, probes=1), Permitted.of(half)) == 1.0, "fewer than 10,000"
+    monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
+    assert recall(compressed(8, probes=1), Permitted.of(half)) < 1.0
+    assert recall(compressed(8, probes=1), Permitted.of(few)) == 1.0
+
+
+def test_a_graph_is_not_walked_where_a_filter_leaves_less_than_a_tenth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
-    half, few = (np.random.default_rng(5).random(LEAST_COMPRESSED) < share for share in (0.5, 0.09))
-    assert recall(compressed(8, probes=1), Permitted.of(half)) < 1.0
-    assert recall(compressed(8, probes=1), Permitted.of(few)) == 1.0
+    half, few = (np.arange(len(VECTORS)) % n == 0 for n in (2, 11))
+    params = IndexParams(backbone="b", index="hnsw", neighbors=2, search_width=1)
+    narrow = VectorIndex(vector_search._build(VECTORS, params, None), params)  # noqa: SLF001
+
+    def is_exact(mask: NDArray[np.bool_]) -> bool:
+        found = ((one, narrow.nearest(one, K, Permitted.of(mask.copy()))[1]) for one in unit(20, 16, seed=9))
+        return all(places[:K].tolist() == plain(vector, mask) for vector, places in found)
+
+    assert (is_exact(half), is_exact(few)) == (False, True)
 
 
 def test_a_walk_considers_more_candidates_for_more_passages_and_under_a_filter_and_at_most_all() -> None:

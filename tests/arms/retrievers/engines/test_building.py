@@ -16,7 +16,7 @@ from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, d
 from arms.retrievers.engines.collection import EngineArm, EngineParams
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.postgres_table import PostgresTable
-from arms.retrievers.engines.qdrant import Filters, in_folder, sparse
+from arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
 from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from arms.retrievers.kind import ArmSpec, Resources, Trust
 from arms.retrievers.new_arms import EngineAccess, NewArms
@@ -29,7 +29,7 @@ from tests.postgres import Server
 DATABASE = "postgresql://search@db.example/search"
 NAMED = NewArms(
     engines=(
-        EngineAccess(place=DATABASE, collections=("passages",), variables=("SEARCH_KEY",)),
+        EngineAccess(place=DATABASE, collections=("passages",), variables=("FIRST_KEY", "SEARCH_KEY")),
         EngineAccess(place="postgresql://other.example/x", collections=("notes",), variables=("OTHER_KEY",)),
         EngineAccess(place=DATABASE, collections=("more",)),
     )
@@ -194,6 +194,42 @@ def test_the_words_of_a_passage_weigh_as_in_bm25_of_eighty_words() -> None:
     assert sorted(found.values())[0] == pytest.approx(1.0)
     (alone,) = sparse("river", query=False).values()
     assert alone == pytest.approx(2.2 / (1 + 1.2 * (0.25 + 0.75 / 80)))
+
+
+@pytest.mark.parametrize(("timeout_s", "seconds"), [(0.2, 1), (7.6, 8)])
+def test_a_server_of_qdrant_gets_the_key_and_a_limit_of_whole_seconds(
+    timeout_s: float, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[dict[str, Any]] = []
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    monkeypatch.setattr(
+        pytest.importorskip("qdrant_client"), "QdrantClient", lambda **found: clients.append(found)
+    )
+    QdrantCollection(
+        QdrantParams(url="http://qdrant:6333", collection="c", key_env="SEARCH_KEY", timeout_s=timeout_s)
+    )
+    assert clients == [
+        {"url": "http://qdrant:6333", "api_key": "secret", "timeout": seconds, "check_compatibility": False}
+    ]
+
+
+def test_qdrant_is_not_asked_for_words_that_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"))
+    monkeypatch.setattr(collection, "_connection", None)
+    assert collection.lexical(Query("the of"), 3) == []
+
+
+def test_a_folder_without_an_index_of_tantivy_stays_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("tantivy")
+    index = TantivyIndex(TantivyParams(path=str(tmp_path), collection="c"))
+    for _ in range(2):
+        with pytest.raises(ArmError, match=r"no index in .*c: armwise ingest --into this arm"):
+            index.lexical(Query("river"), 3)
+        assert (index.count(), list(tmp_path.rglob("*/*"))) == (0, [])
+        (tmp_path / "c").mkdir(exist_ok=True)
 
 
 @pytest.mark.parametrize(("length", "found"), [(39, 1), (40, 0)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage, Query
+from arms.base import ArmError, Passage, Query
 from arms.retrievers import ArmSpec
 from arms.retrievers.catalog import described
 from arms.retrievers.engines import postgres_table
@@ -48,6 +48,16 @@ def test_a_question_of_common_words_finds_passages_with_them(table: PostgresTabl
 def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
     assert table.lexical(Query("cathedral"), 5) == []
     assert table.lexical(Query("the of and"), 5) == [], "words that the language leaves out"
+
+
+def test_an_error_of_the_database_does_not_show_the_question(postgres: Server) -> None:
+    url = postgres.fresh()
+    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "missing"}))[1]
+    with pytest.raises(ArmError, match='relation "missing" does not exist') as failed:
+        PostgresTable(params).lexical(Query("secret"), 3)
+    assert "missing" in str(failed.value.__cause__)
+    assert "secret" not in str(failed.value.__cause__), "as a log with the cause would show it"
+    postgres.drop(url)
 
 
 def of_which_one_is_rare(common: str, rare: str) -> InMemory:
