@@ -17,7 +17,6 @@ from agent.routers.base import Parametrised, Schema, StageParameters, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
 from agent.routers.preprocessing import Preparation
 from agent.routers.ranking_targets import CentreParameters, centred
-from agent.routers.tabular import tree_arrays
 
 if TYPE_CHECKING:  # it takes seconds to load, and most configurations have no router of trees
     pass
@@ -157,8 +156,7 @@ class BoostedTrees(Parametrised[B]):
 
         del schema
         self._preparation = Preparation.restore(state)
-        model = bytearray(state[MODEL]) if MODEL in state else tree_arrays.to_xgboost(state)
-        self._booster = xgboost.Booster({"nthread": THREADS}, model_file=model)
+        self._booster = xgboost.Booster({"nthread": THREADS}, model_file=bytearray(state[MODEL]))
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):

@@ -1,9 +1,8 @@
-"""Routers of boosted trees: their rows and targets, and that trees saved as arrays are still read."""
+"""Routers of boosted trees: their rows, targets and scores, and what they refuse."""
 
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent.routers import dataset as parts
-from agent.routers.catalog import load_router
 from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset
 from agent.routers.tabular import trees
-from agent.routers.tabular.tree_arrays import to_xgboost
 from agent.routers.tabular.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 from tests.router_contracts import ARMS, best_single, world, worth
 
@@ -198,38 +195,6 @@ def test_many_questions_are_scored_as_few_are(
     monkeypatch.setattr(parts, "ROWS_PER_BATCH", 40)
     np.testing.assert_allclose(router.scores(seen), at_once, rtol=0, atol=1e-12)
     assert router.scores(seen.rows(np.zeros(50, dtype=bool))).shape == (0, len(ARMS))
-
-
-def test_a_router_that_was_saved_as_arrays_gives_the_same_scores() -> None:
-    router = load_router(Path(__file__).with_name("pairwise_xgboost_of_arrays.model").read_bytes())
-    seen = world(40, seed=2).features
-    expected = [
-        [0.49056237119911694, 0.49798367468198274, 0.49554008368978464, 0.5159138704291156],
-        [0.5125708770887927, 0.4967825070575052, 0.497151019402454, 0.49349559645124813],
-        [0.5125708770887927, 0.4969246604040805, 0.49671143038421756, 0.49379303212290926],
-    ]
-    np.testing.assert_allclose(router.scores(seen)[:3], expected, rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(load_router(router.save()).scores(seen), router.scores(seen))
-
-
-def test_trees_of_arrays_send_values_and_gaps_where_their_nodes_do() -> None:
-    # tree 0: x0 < 1 ? (x1 < -2 ? 10 : 20) : 30, a gap of x0 goes right, one of x1 left; tree 1: the leaf 5
-    state = {
-        "trees.n_columns": np.array(2),
-        "trees.base": np.array(0.25),
-        "trees.leaves": np.array([[10, 20, 30], [5, 0, 0]], dtype=np.float32),
-        "trees.tree": np.array([0, 0], dtype=np.int32),
-        "trees.column": np.array([1, 0], dtype=np.int32),
-        "trees.threshold": np.array([-2, 1], dtype=np.float32),
-        "trees.missing_left": np.array([True, False]),
-        "trees.right": ~np.array([0b01, 0b11], dtype=np.uint64),
-    }
-    booster = xgboost.Booster(model_file=to_xgboost(state))
-    rows = np.array([[0, -3], [0, -2], [1, -3], [np.nan, -3], [0, np.nan]], dtype=np.float32)
-    assert booster.inplace_predict(rows).tolist() == [15.25, 25.25, 35.25, 35.25, 15.25]
-    del state["trees.right"]
-    with pytest.raises(KeyError, match=r"trees\.right"):
-        to_xgboost(state)
 
 
 def test_the_catalogue_loads_no_library_of_a_router() -> None:
