@@ -154,9 +154,7 @@ def point_url(url: str, point: str) -> str:
     'postgresql://ada@db/log?armwise_point=news'
     """
     if not POINT.fullmatch(point):
-        raise StoreError(
-            f"{point!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first"
-        )
+        raise StoreError(f"{point!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first")
     parsed = _parsed(url)
     if parsed.get_backend_name() != "sqlite":
         return parsed.update_query_dict({_PARAMETER: point}).render_as_string(hide_password=False)

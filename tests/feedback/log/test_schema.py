@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from feedback.errors import SchemaError
-from feedback.events import Cost, Execution, Status
 from feedback.log import Store
 from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import connect
-from feedback.log.rows import load_executions
 from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
-from feedback.registry import ArmSet, active_policy, arm_sets, versions
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -247,70 +243,6 @@ def test_the_revisions_create_the_tables_that_are_created_at_once(
     prepare(engine)
 
 
-def test_a_log_of_the_first_schema_is_brought_to_this_one(engine: sa.Engine, tmp_path: Path) -> None:
-    first = tmp_path / "first"
-    shutil.copytree(MIGRATIONS, first, ignore=shutil.ignore_patterns("000[2-9]*", "001*"))
-    assert migrate(url(engine), first) == (0, 3)
-    with pytest.raises(SchemaError, match=f"has schema 3, and schema {t.SCHEMA} is expected: run `armwise"):
-        prepare(engine)
-    with engine.begin() as connection:
-        connection.execute(sa.insert(t.ticks), {"seq": 1, "at": 1.0})
-        values = "2, 'd-1', 1, 9, 1, 'explore', 'uniform', 1, 0.1, 'a', 1, false, NULL, '', '?', "
-        values += """'["a"]', '[1.0]', '[]', '{"sparse": {}, "embedding": [], "arms": {}}'"""
-        names = [column.name for column in t.decisions.c][:19]
-        connection.exec_driver_sql(f"INSERT INTO decisions ({', '.join(names)}) VALUES ({values})")
-        connection.execute(sa.update(t.log_head).values(seq=2, at=1.0))
-    assert migrate(url(engine)) == (3, t.SCHEMA)
-    prepare(engine)
-    assert rows_of(engine)["ticks"] == [{"seq": 1, "at": 1.0}]
-    with closing(Store(url(engine))) as store:
-        record = store.record("d-1")
-        assert record is not None
-        assert (record.decision.price, record.decision.costs, record.decision.cost_weight) == (0.0, (), None)
-        assert store.draw_secret.salt("armwise", record.seq) == "armwise"
-        assert store.draw_secret.salt("armwise", record.seq + 1) != "armwise"
-
-
-def test_a_log_of_schema_6_keeps_its_versions_promotions_and_arms(engine: sa.Engine, tmp_path: Path) -> None:
-    six = tmp_path / "six"
-    shutil.copytree(MIGRATIONS, six, ignore=shutil.ignore_patterns("000[5-9]*", "001*"))
-    assert migrate(url(engine), six) == (0, 6)
-    with engine.begin() as connection:
-        for statement in (
-            "INSERT INTO epochs (epoch, holder, taken_at) VALUES (1, 'test', 0)",
-            'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
-            "epoch, created_at) VALUES (1, 'r', 'j', '{}', 0, 0, 'd', 1, 0)",
-            "INSERT INTO promotions (seq, version, action, reason, at, configured) "
-            "VALUES (1, 1, 'promote', 'why', 0, 'c')",
-            "INSERT INTO arm_sets (seq, arms, configured, at) VALUES (1, '{\"a\": {}}', 'c', 0)",
-        ):
-            connection.exec_driver_sql(statement)
-    assert migrate(url(engine)) == (6, t.SCHEMA)
-    with closing(Store(url(engine))) as store:
-        (version,) = versions.kept_of(store, "r")
-        assert (version.router, version.arms) == (None, None)
-        active = active_policy(store, "c")
-        assert (active.recipe, active.arm_set) == ("r", 0)
-        assert arm_sets.live(store) == ArmSet(1, {"a": {}}, None)
-
-
-def test_executions_of_schema_13_were_not_cached_and_the_rest_of_them_is_unknown(
-    engine: sa.Engine, tmp_path: Path
-) -> None:
-    thirteen = tmp_path / "thirteen"
-    shutil.copytree(MIGRATIONS, thirteen, ignore=shutil.ignore_patterns("0012*", "0013*", "0014*"))
-    assert migrate(url(engine), thirteen) == (0, 13)
-    with engine.begin() as connection:
-        names = [column.name for column in t.executions.c][:15]
-        values = """1, 'd-1', 'b', 'ok', 1, 10, 5, 0.01, 0.2, 0.5, '["p1"]', 'an answer', '', 101.0, NULL"""
-        connection.exec_driver_sql(f"INSERT INTO executions ({', '.join(names)}) VALUES ({values})")
-    assert migrate(url(engine)) == (13, t.SCHEMA)
-    with engine.begin() as connection:
-        found = load_executions(connection, ["d-1"])["d-1"]
-    cost = Cost(1, 10, 5, 0.01, 0.2, 0.5)
-    assert found == Execution("d-1", "b", Status.OK, cost, ("p1",), "an answer", "", 101.0)
-
-
 def test_a_log_of_the_newest_schema_is_left_alone(filled: sa.Engine) -> None:
     before = shape(filled), rows_of(filled)
     assert migrate(url(filled)) == (t.SCHEMA, t.SCHEMA)
@@ -332,8 +264,8 @@ def test_a_migration_keeps_every_fact_and_only_the_next_armwise_accepts_its_log(
 
 
 def test_a_log_that_no_revision_starts_from_is_not_migrated(filled: sa.Engine) -> None:
-    stamp(filled, "2")
-    with pytest.raises(SchemaError, match="the log has schema 2: migrations start from schema 3"):
+    stamp(filled, "15")
+    with pytest.raises(SchemaError, match="the log has schema 15: migrations start from schema 16"):
         migrate(url(filled))
 
 
