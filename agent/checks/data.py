@@ -173,16 +173,15 @@ def derived_findings(config: AppConfig) -> Iterator[Finding]:
     Compares the contents of all of them with the digests in their manifests.
     """
     points = config.by_point.values()
-    indexes = [
-        target for root in {point.indexes_path for point in points} for target in build_once.finished(root)
-    ]
+    indexes = build_once.finished(config.indexes_path)
     yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
     trained = {point.router.path for point in points if point.router is not None}
     trained |= {
         Path(value) for point in points for spec in point.arms.values() for value in _texts(spec.params)
     }
     yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise train`)")
-    sources = config.warm_start.sources.values() if config.warm_start is not None else ()
+    specs = [point.warm_start for point in points if point.warm_start is not None]
+    sources = [source for spec in specs for source in spec.sources.values()]
     labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
     again = "delete it, and make it again (`armwise label` or `armwise score`)"
     yield from _compared("labels", _with_manifest(labels), again)
@@ -190,7 +189,7 @@ def derived_findings(config: AppConfig) -> Iterator[Finding]:
 
 def _texts(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parameters that may name a folder."""
-    yield from (value for value in params.values() if isinstance(value, str) and "\0" not in value)
+    yield from (value for value in params.values() if isinstance(value, str))
 
 
 def _with_manifest(paths: Iterable[Path]) -> list[Path]:

@@ -28,7 +28,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         lock: Pins of all packages, `NAME==VERSION` a line; one that is not there is left out.
     """
     about = metadata.metadata("armwise")
-    wanted = SpecifierSet(about["Requires-Python"] or "")
+    wanted = SpecifierSet(about["Requires-Python"])
     if python_version() in wanted:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
     else:

@@ -25,8 +25,7 @@ def prepare(config: AppConfig, progress: Progress) -> None:
         open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
     require_whole({backbone.model for point in points for backbone in point.backbones.values()})
     corpus = ingest(config.corpus.source, config.corpus_path, compare=True, progress=progress)
-    for indexes in {point.indexes_path for point in points}:
-        build_once.discard_damaged(indexes)
+    build_once.discard_damaged(config.indexes_path)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     for point in points:
         resources = Resources(

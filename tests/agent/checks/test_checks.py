@@ -98,6 +98,19 @@ def test_where_a_remote_arm_sends_questions_is_looked_at(url: str, expected: str
     assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
 
 
+def test_every_arm_that_sends_questions_away_is_looked_at_at_every_point() -> None:
+    def arms(**found: str) -> dict[str, Any]:
+        return {name: {"kind": "mcp", "params": {"url": url, "tool": "find"}} for name, url in found.items()}
+
+    own = {"arms": arms(here="http://10.0.0.5/mcp"), "policy": {"kind": "uniform"}}
+    config = configured(
+        arms=arms(there="http://192.0.1.1/mcp", everywhere="http://192.0.1.2/mcp"), points={"own": own}
+    )
+    assert [line.partition(" sends")[0] for line in found(config)[1:]] == [
+        *("note: arm 'everywhere'", "note: arm 'here'", "note: arm 'there'")
+    ]
+
+
 @pytest.mark.parametrize(
     ("mode", "begins"),
     [
@@ -157,7 +170,16 @@ def test_a_socket_of_the_service_that_others_can_reach_is_found(listening: tuple
     about = f"(process {pid}) listens on {host}:{port}"
     lines = [str(one) for one in socket_findings(("127.0.0.1", 8000)) if about in one.what]
     assert len(lines) == (host == "0.0.0.0")
+    assert all(f"{about}, and asks for no token; set RAY_AUTH_MODE=token" in line for line in lines)
     assert not [one for one in socket_findings((host, port)) if about in one.what], "meant to be reached"
+
+
+def test_a_socket_of_another_program_that_is_given_a_name_of_ours_is_left_alone() -> None:
+    command = [sys.executable, "-c", LISTENS, "0.0.0.0", "armwise"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert not [one for one in socket_findings(("127.0.0.1", 8000)) if f":{port}" in one.what]
 
 
 def test_the_token_of_a_cluster_is_looked_at_only_where_there_is_a_cluster(

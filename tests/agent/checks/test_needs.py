@@ -21,11 +21,13 @@ from agent import checks
 from agent.checks import Finding, data, installation, resources
 from agent.cli.main import app
 from agent.config import AppConfig, parse
+from arms import manifest
 from arms.corpus import ingest
 from arms.models import digest_of
-from arms.retrievers import Resources, catalog
+from arms.retrievers import ArmSpec, Resources, catalog
 from feedback.log import Store, tables
 from feedback.log.database import connect
+from feedback.log.schema import State
 
 ARGS: dict[str, Any] = {
     "arms": {"none": {"kind": "none"}},
@@ -66,6 +68,8 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
 
     monkeypatch.setattr(installation.metadata, "version", version)
     found = lines(checks.version_findings(tmp_path / "none"))
+    here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "torch", "faiss-cpu")]
+    assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
     assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
         "problem: cronsim is not installed",
         "problem: ray 2.9.0 is installed, not ==2.60.0",
@@ -93,12 +97,12 @@ def test_memory_that_does_not_suffice_is_found(
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
 
 
-@pytest.mark.parametrize(("handles", "level"), [(1024, "problem"), (10_000, "fine"), (-1, "fine")])
+@pytest.mark.parametrize(("handles", "level"), [(2199, "problem"), (2200, "fine"), (-1, "fine")])
 def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
 ) -> None:
     monkeypatch.setattr(resources.resource, "getrlimit", lambda _: (1024, handles))
-    *_, last = checks.resource_findings(configured(tmp_path))
+    *_, last = checks.resource_findings(configured(tmp_path, http={"connections": 1000}))
     assert last.level == level
 
 
@@ -165,6 +169,10 @@ def test_a_free_port_is_fine_and_a_cluster_that_does_not_answer_is_not(
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
         *_, cluster = checks.address_findings("127.0.0.1", port)
     assert cluster.level == "fine"
+    monkeypatch.setenv("RAY_ADDRESS", "cluster:")
+    assert len(lines(checks.address_findings("127.0.0.1", port))) == 1, (
+        "Ray itself says what is wrong with it"
+    )
 
 
 # -- the log -------------------------------------------------------------------------------------
@@ -227,6 +235,16 @@ def changed(url: str, statement: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
+
+
+def test_a_user_who_may_not_make_tables_is_told_only_while_there_are_none() -> None:
+    def said(schema: int) -> list[str]:
+        return lines(data._state(State(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
+
+    assert said(tables.SCHEMA) == []
+    assert said(0) == [
+        "problem: the log is empty, and its user may create no tables; GRANT CREATE ON SCHEMA to it"
+    ]
 
 
 def test_a_user_without_rights_is_told_of_them(tmp_path: Path, postgres: Any) -> None:
@@ -304,7 +322,7 @@ def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
     server = {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}}
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "fine: 1 passages are for some groups alone"),
-        ({"far": server}, "no request draws far, which"),
+        ({"far": server}, "note: 1 passages are for some groups alone, and no request draws far, which"),
     ]
     for more, said in cases:
         arms = {"words": {"kind": "bm25"}, **more}
@@ -328,7 +346,41 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     )
     source.write_text('{"id": "a", "text": "changed"}\n')
     ingest(source, config.corpus_path)
-    assert f"holds version {version}, not the present corpus" in lines(checks.corpus_findings(config))[1]
+    assert lines(checks.corpus_findings(config))[1].startswith(
+        f"note: arm 'words': its collection holds version {version}, not the present corpus; `armwise ingest"
+    )
+
+
+def test_a_file_that_was_damaged_is_found_in_every_folder_of_every_point(tmp_path: Path) -> None:
+    def folder(*names: str) -> str:
+        place = tmp_path.joinpath(*names)
+        place.mkdir(parents=True)
+        (place / "rows.npy").write_bytes(b"x")
+        manifest.write(place)
+        return str(place)
+
+    def labelled(name: str) -> dict[str, Any]:
+        source = {"kind": "outcomes", "path": folder("labels", name), "metrics": {"thumb": "em"}}
+        return {"sources": {"exam": source}}
+
+    places = [folder("home", "indexes", name) for name in "ab"] + [folder("models", name) for name in "ab"]
+    first, second = (configured(tmp_path, warm_start=labelled(name)) for name in "ab")
+    arms = {
+        name: ArmSpec(kind="learned_fusion", params={"name": "\0", "model": place})
+        for name, place in zip("ab", places[2:], strict=True)
+    }
+    points = {"default": first.model_copy(update={"arms": arms}), "own": second}
+    config: Any = SimpleNamespace(by_point=points, indexes_path=first.indexes_path)
+    places += [str(tmp_path / "labels" / name) for name in "ab"]
+    assert lines(checks.derived_findings(config)) == [
+        f"fine: {what}: the files of 2 folders are as they were written"
+        for what in ("index", "trained model", "labels")
+    ]
+    for place in places:
+        Path(place, "rows.npy").write_bytes(b"y")
+    found = lines(checks.derived_findings(config))
+    assert [line.split(": ")[1].split()[-1] for line in found] == places
+    assert all(line.startswith("problem: ") for line in found)
 
 
 def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
@@ -358,6 +410,7 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
             "problem: http://{at}/v1 has no model 'big'; did you mean 'bigg'?",
         ),
         ((401, {}), "problem: http://{at}/v1 refuses the key in A_KEY (401)"),
+        ((403, {}), "problem: http://{at}/v1 refuses the key in A_KEY (403)"),
         ((404, b"<html>"), "note: http://{at}/v1 does not name its models (status 404)"),
         ((200, {"data": 3}), "note: http://{at}/v1 does not name its models"),
     ],
@@ -382,6 +435,30 @@ def test_an_endpoint_is_asked_for_its_models_with_the_key(
     assert line.startswith(expected.format(at=f"127.0.0.1:{port}"))
     assert handler.shown == ["Bearer sk-hidden"]
     assert "hidden" not in line
+
+
+def test_an_endpoint_that_takes_no_key_is_shown_none(
+    tmp_path: Path, answering: tuple[type[Replies], int]
+) -> None:
+    handler, port = answering
+    handler.reply = (401, {})
+    llm = {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "model": "big"}
+    (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
+    assert "refuses a request without a key (401)" in line
+    assert handler.shown == [None]
+
+
+def test_each_language_model_is_looked_at_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "find_spec", lambda _: None)
+    llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
+    first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
+    assert first == "note: the language model is scripted: fixed replies; set llm for answers"
+    assert missing == "problem: vLLM is not installed; `pip install 'armwise[gpu]'`"
+    assert gone.startswith("problem: language model 'other': ")
+    monkeypatch.setattr(data, "find_spec", lambda _: object())
+    assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2
 
 
 def test_an_endpoint_without_its_key_or_an_answer_is_a_problem(tmp_path: Path) -> None:
