@@ -198,10 +198,8 @@ class Endpoint:
     """The protocol over streamable HTTP, a request at a time."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Raises ForbiddenError, ApiError."""
-        request = Request(scope)
-        require_scope(request.state.caller, ("decide", "read", "feedback"))
-        replica: Replica = request.app.state.replica
+        """Answer one request; each tool checks the scope that it needs."""
+        replica: Replica = scope["app"].state.replica
         manager = StreamableHTTPSessionManager(
             SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
             json_response=True,

@@ -1,8 +1,10 @@
 """`/mcp`, as the client of the Model Context Protocol sees it, over HTTP without a network."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
+from agent.api import mcp
+from arms.base import Passage
 from tests.agent.asking import QUESTION, record, refused
 from tests.agent.fakes import Service, failing
 
@@ -52,7 +56,40 @@ async def test_its_tools_are_those_that_connectors_expect(service: Service, mode
         assert tools.keys() == {"search", "fetch", "ask", "feedback"}
         assert tools["search"].input_schema["required"] == ["query"]
         assert tools["fetch"].input_schema["required"] == ["id"]
-        assert all(tool.annotations is not None and tool.output_schema for tool in tools.values())
+        assert all(tool.output_schema for tool in tools.values())
+        hints = {
+            name: tool.annotations.model_dump(exclude_none=True)
+            for name, tool in tools.items()
+            if tool.annotations is not None
+        }
+    reads = {"read_only_hint": True, "open_world_hint": False}
+    rates = {"destructive_hint": False, "open_world_hint": False}
+    assert hints == {"search": reads, "fetch": reads, "ask": reads, "feedback": rates}
+
+
+async def test_a_client_is_greeted_with_what_the_service_is_for(service: Service) -> None:
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "0"},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+    greeting = (await service.client.post("/mcp", json=body, headers=JSON)).json()["result"]
+    assert greeting["serverInfo"] == {
+        "name": "armwise",
+        "title": "Armwise",
+        "version": metadata.version("armwise"),
+    }
+    assert "call feedback with it" in greeting["instructions"]
+    assert not greeting["capabilities"]["resources"]["subscribe"]
+
+
+def test_the_protocol_leaves_the_log_as_the_service_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "root", root := logging.RootLogger(logging.WARNING))
+    with mcp._handlers_of_root_kept():  # noqa: SLF001
+        logging.basicConfig(level=logging.DEBUG)
+    assert (root.handlers, root.level) == ([], logging.WARNING)
+    assert logging.getLogger("mcp.server.streamable_http_manager").level == logging.WARNING
 
 
 async def test_what_a_search_finds_can_be_fetched_and_rated(service: Service) -> None:
@@ -71,6 +108,7 @@ async def test_what_a_search_finds_can_be_fetched_and_rated(service: Service) ->
             assert document.keys() == {"id", "title", "text", "url", "metadata"}
             assert (document["id"], document["url"]) == (one["id"], one["url"])
             assert document["text"]
+            assert document["metadata"] == {"corpus": "stdlib"}
         rated = await call(
             client, "feedback", decision_id=found["decision_id"], metric_name="thumb", value=-1
         )
@@ -129,6 +167,41 @@ async def test_each_tool_needs_its_scope(tmp_path: Path, monkeypatch: pytest.Mon
                     assert result.is_error == (tool not in tools), (scope, tool, result.content)
                     if result.is_error:
                         assert "forbidden: this key does not have the scope" in failure(result)
+
+
+async def test_a_document_has_the_metadata_of_its_passage_as_texts(service: Service) -> None:
+    async def passages(ids: Sequence[str]) -> list[Passage]:
+        return [Passage(one, "t", "x", metadata={"year": 1999, "language": "en"}) for one in ids]
+
+    service.replica.passages = passages  # type: ignore[method-assign]
+    async with connected(service) as client:
+        document = await call(client, "fetch", id="p1")
+    assert document["metadata"] == {"year": "1999", "language": "en", "corpus": "stdlib"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "stored", "content"),
+    [
+        ("thumb", "-0.5", -0.5, {}),
+        ("thumb", -0.5, -0.5, {}),
+        ("grade", "2", 1.0, {"label": "2"}),
+        ("comment", "5", None, {"comment": "5"}),
+    ],
+)
+async def test_a_number_that_is_sent_as_a_text_is_read_where_the_metric_has_no_labels(
+    tmp_path: Path, metric: str, value: float | str, stored: float | None, content: dict[str, str]
+) -> None:
+    grade = {"type": "categorical", "values": {"2": 1.0, "1": 0.0}}
+    reward = {"metrics": {"thumb": {"range": [-1, 1]}, "grade": grade}}
+    async with Service(tmp_path, reward=reward).running() as service, connected(service) as client:
+        found = await call(client, "search", query=QUESTION)
+        arguments = {"decision_id": found["decision_id"], "metric_name": metric, "value": value}
+        if metric != "comment":
+            content, arguments = content | {"comment": "Why not."}, arguments | {"comment": "Why not."}
+        rated = await call(client, "feedback", **arguments)
+        kept = (await record(service, found["decision_id"], lambda r: r.feedback)).feedback
+    assert rated["status"] == "accepted"
+    assert [(one.metric, one.value, dict(one.content)) for one in kept] == [(metric, stored, content)]
 
 
 async def test_ids_of_a_project_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
