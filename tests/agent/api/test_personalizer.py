@@ -1,6 +1,9 @@
-"""What Personalizer's protocol refuses and pages; `tests/clients` has its own clients speak it."""
+"""Personalizer's protocol, a request at a time; `tests/clients` has its own clients speak it."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import pytest
 
 from agent.api import ranking
 from agent.api.personalizer import evaluations
+from feedback.log import Record
+from feedback.registry import evaluations as registry_evaluations
 from tests.agent.fakes import Service
 
 NEWS = {
@@ -21,7 +26,7 @@ CONTRACT = {
     "startTime": "2020-01-01T00:00:00Z",
     "endTime": "2120-01-01T00:00:00Z",
 }
-ACTIONS = [{"id": name} for name in ("a", "b", "c")]
+ACTIONS = [{"id": name} for name in "abc"]
 OLDER = "/personalizer/v1.0"
 NEWER = "/personalizer"
 
@@ -137,3 +142,256 @@ async def test_as_many_slots_as_actions_show_each_action_once_and_are_rewarded_e
             ("value", i / 2),
             ("activation", None),
         ]
+
+
+SETTINGS = "--cb_explore_adf --epsilon 0.3 --power_t 0 -l 0.001 --cb_type mtr -q ::"
+CONTEXT = [{"user": {"tier": "free"}}, {"device": {"os": "linux", "mobile": False}}]
+
+
+async def sent(service: Service, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    """Return the document of a response; None without one."""
+    answer = await service.client.request(method, NEWER + path, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json() if answer.content else None
+
+
+async def refusal(service: Service, method: str, path: str, body: Any = None, status: int = 400) -> Any:
+    """Return the error of a refused request."""
+    error = (await sent(service, method, path, body, status))["error"]
+    assert error.keys() == {"code", "message", "target", "details", "innerError"}
+    return error
+
+
+def logged(service: Service, event: str) -> Record:
+    """Return what the log holds of an event, by the ids of its actions."""
+    found = service.replica.points["news"].store.record(event)
+    assert found is not None
+    return ranking.record_by_ids(found)
+
+
+async def test_an_event_is_ranked_activated_and_rewarded(news: Service) -> None:
+    meals = [
+        {"id": name, "features": [{"meal": {"taste": name}}, {"calories": 3}]} for name in ("a", "b", "c")
+    ]
+    request = {"contextFeatures": CONTEXT, "actions": meals, "excludedActions": ["b", "x"], "eventId": "e-1"}
+    found = await sent(news, "POST", "/rank", {**request, "deferActivation": True}, 201)
+    assert (found["eventId"], found.keys()) == ("e-1", {"ranking", "eventId", "rewardActionId"})
+    p = {one["id"]: one["probability"] for one in found["ranking"]}
+    assert p.keys() == {"a", "c"}
+    assert sum(p.values()) == pytest.approx(1.0)
+    assert found["rewardActionId"] in p
+    await sent(news, "POST", "/events/e-1/activate", status=204)
+    await sent(news, "POST", "/events/e-1/reward", {"value": 0.5}, 204)
+    record = logged(news, "e-1")
+    assert record.decision.context.features.keys() == {
+        *("user.tier=free", "device.os=linux", "device.mobile=false")
+    }
+    assert record.decision.context.arms["a"].keys() == {"id=a", "meal.taste=a", "calories"}
+    kept = [(one.kind, one.metric, one.value) for one in record.feedback]
+    assert kept == [("activation", "", None), ("value", "click", 0.5)]
+    unnamed = await sent(news, "POST", "/rank", {"actions": ACTIONS}, 201)
+    await sent(news, "POST", f"/events/{unnamed['eventId']}/reward", {"value": 1.0}, 204)
+    store = news.replica.points["news"].store
+    (newest,) = store.newest(1)
+    found = store.record(newest.id)
+    assert found is not None
+    assert [one.value for one in found.feedback] == [1.0]
+
+
+async def test_slots_share_the_context_and_each_begins_with_its_baseline(news: Service) -> None:
+    places = [
+        {"id": "top", "baselineAction": "b", "features": [{"size": "large"}, {"page": 2}]},
+        {"id": "side", "baselineAction": "c", "excludedActions": ["a"]},
+    ]
+    request = {"contextFeatures": CONTEXT, "actions": ACTIONS, "slots": places, "eventId": "m-2"}
+    found = await sent(news, "POST", "/multislot/rank", {**request, "excludedActions": ["x"]}, 201)
+    assert found.keys() == {"eventId", "slots"}
+    assert [one["id"] for one in found["slots"]] == ["top", "side"]
+    top, side = logged(news, "m-2:top").decision, logged(news, "m-2:side").decision
+    assert (top.arms[0], set(top.arms)) == ("b", {"a", "b", "c"})
+    assert set(side.arms) == {"b", "c"} - {top.drawn}
+    assert side.arms[0] == ("b" if top.drawn == "c" else "c")
+    shared = {"user.tier=free", "device.os=linux", "device.mobile=false"}
+    assert top.context.features.keys() == {*shared, "slot.size=large", "slot.page"}
+    assert side.context.features.keys() == shared
+    assert top.episode_id == side.episode_id == "m-2"
+    again = await sent(news, "POST", "/multislot/rank", {"actions": ACTIONS, "slots": places}, 201)
+    assert again["eventId"]
+    assert logged(news, f"{again['eventId']}:top").decision.drawn == again["slots"][0]["rewardActionId"]
+
+
+async def test_the_configuration_is_that_of_the_point_and_most_of_it_is_fixed(news: Service) -> None:
+    found = await sent(news, "GET", "/configurations/service")
+    assert found == {
+        "rewardWaitTime": "PT30M",
+        "defaultReward": 0.0,
+        "rewardAggregation": "last",
+        "explorationPercentage": 0.2,
+        "modelExportFrequency": "PT0.25S",
+        "logRetentionDays": -1,
+        "modelRetrainDays": 0,
+        "logMirrorEnabled": False,
+        "isAutoOptimizationEnabled": False,
+        "learningMode": "Online",
+        "lastConfigurationEditDate": None,
+    }
+    path = "/configurations/service"
+    assert await sent(news, "PUT", path, {**found, "rewardWaitTime": "PT1800S"}) == found
+    for name, value, where in (
+        ("rewardWaitTime", "PT5M", "set `reward` of the point"),
+        ("defaultReward", 0.5, "set `reward` of the point"),
+        ("rewardAggregation", "sum", "set `reward` of the point"),
+        ("modelExportFrequency", "PT9M", "set `learning.poll_s`"),
+        ("logRetentionDays", 90, "it is part of how this service works"),
+        ("logMirrorEnabled", True, "it is part of how this service works"),
+    ):
+        error = await refusal(news, "PUT", path, {**found, name: value})
+        assert (error["code"], error["target"]) == ("BadRequest", name)
+        assert "request cannot change it" in error["message"]
+        assert where in error["message"]
+        assert error["innerError"] == {"code": "invalid_value"}
+
+
+async def test_exploration_and_mode_are_changed_by_a_promotion(news: Service) -> None:
+    path = "/configurations/service"
+    for share in (0.6, 0.0, 1.0):
+        changed = await sent(news, "PUT", path, {"explorationPercentage": share})
+        assert (changed["explorationPercentage"], changed["learningMode"]) == (share, "Online")
+    promotion = news.replica.points["news"].active.promotion
+    assert promotion is not None
+    assert (promotion.reason, promotion.forced) == ("explorationPercentage 1.0", True)
+    at = datetime.fromtimestamp(promotion.at, UTC).isoformat()
+    assert changed["lastConfigurationEditDate"] == at
+    for share in (-0.01, 1.01):
+        assert (await refusal(news, "PUT", path, {"explorationPercentage": share}))["target"] == (
+            "explorationPercentage"
+        )
+    both = {"learningMode": "Apprentice", "explorationPercentage": 0.2}
+    changed = await sent(news, "PUT", path, both)
+    assert (changed["learningMode"], changed["explorationPercentage"]) == ("Apprentice", 0.2)
+    found = await sent(
+        news, "POST", "/rank", {"actions": ACTIONS, "excludedActions": ["a"], "eventId": "p-1"}, 201
+    )
+    p = {one["id"]: one["probability"] for one in found["ranking"]}
+    assert p == {"b": pytest.approx(0.99), "c": pytest.approx(0.01)}
+    settled = await sent(news, "PUT", "/configurations/policy", {"name": "mine", "arguments": SETTINGS})
+    assert settled == {"name": "mine", "arguments": SETTINGS}
+    assert (await sent(news, "GET", path))["learningMode"] == "Apprentice"
+    assert (await sent(news, "PUT", path, {"learningMode": "Online"}))["learningMode"] == "Online"
+    assert (await refusal(news, "PUT", path, {"learningMode": "LoggingOnly"}))["target"] == "learningMode"
+
+
+async def test_learning_settings_are_promoted_and_taken_back(news: Service) -> None:
+    path = "/configurations/policy"
+    before = await sent(news, "GET", path)
+    assert before == {"name": "vowpal", "arguments": "--cb_explore_adf --epsilon 0.2 -q sf"}
+    changed = await sent(news, "PUT", path, {"name": "mine", "arguments": SETTINGS})
+    assert changed == await sent(news, "GET", path) == {"name": "mine", "arguments": SETTINGS}
+    assert (await sent(news, "GET", "/configurations/service"))["explorationPercentage"] == 0.3
+    for wrong in ("--cb_explore_adf -f /tmp/model -q sf", "--cb_explore_adf --epsilon 0.1", "--oaa 3"):
+        error = await refusal(news, "PUT", path, {"name": "x", "arguments": wrong})
+        assert (error["code"], error["target"]) == ("BadRequest", "arguments")
+    assert await sent(news, "DELETE", path) == before
+
+
+async def test_another_policy_is_shown_as_json_and_has_no_exploration_to_set(tmp_path: Path) -> None:
+    own = {**NEWS, "policy": {"kind": "uniform"}}
+    async with Service(tmp_path, points={"news": own}, personalizer="news").running() as service:
+        found = await sent(service, "GET", "/configurations/policy")
+        assert found["name"] == "uniform"
+        assert json.loads(found["arguments"])["kind"] == "uniform"
+        assert (await sent(service, "GET", "/configurations/service"))["explorationPercentage"] == 0.01
+        error = await refusal(service, "PUT", "/configurations/service", {"explorationPercentage": 0.5})
+    assert error["message"].endswith("in [0, 1], which these do not have")
+
+
+async def test_the_model_is_read_and_reset_and_the_log_stays(news: Service) -> None:
+    for n in range(4):
+        await sent(news, "POST", "/rank", {"actions": ACTIONS, "eventId": f"l-{n}"}, 201)
+        await sent(news, "POST", f"/events/l-{n}/reward", {"value": 1.0}, 204)
+    await news.learn_at("news")
+    trained = (await news.client.get(f"{NEWER}/model")).content
+    assert b"--epsilon 0.2" in trained
+    version = news.replica.points["news"].version
+    assert version is not None
+    at = datetime.fromtimestamp(version.created_at, UTC).isoformat()
+    assert await sent(news, "GET", "/model/properties") == {"creationTime": at, "lastModifiedTime": at}
+    await sent(news, "DELETE", "/model", status=204)
+    assert (await news.client.get(f"{NEWER}/model")).content != trained
+    dates = (await sent(news, "GET", "/logs/properties"))["dateRange"]
+    assert dates["from"] < dates["to"]
+    assert await sent(news, "GET", "/status") == {
+        "service": "personalizer",
+        "apiStatus": "Valid",
+        "apiStatusMessage": "news",
+    }
+    assert "append-only" in (await refusal(news, "DELETE", "/logs"))["message"]
+    assert "learned from the log" in (await refusal(news, "PUT", "/model"))["message"]
+    assert (await refusal(news, "GET", "/model?signed=true"))["target"] == "signed"
+
+
+async def test_learning_settings_are_evaluated_on_the_log_and_applied(news: Service) -> None:
+    for n in range(12):
+        found = await sent(news, "POST", "/rank", {"actions": ACTIONS, "eventId": f"v-{n}"}, 201)
+        value = float(found["rewardActionId"] == "b")
+        await sent(news, "POST", f"/events/v-{n}/reward", {"value": value}, 204)
+    await news.learn_at("news")
+    contract = {**CONTRACT, "policies": [{"name": "mine", "arguments": SETTINGS}]}
+    submitted = await sent(news, "PUT", "/evaluations/e-1", contract)
+    creation = datetime.fromisoformat(submitted.pop("creationTime"))
+    assert abs((datetime.now(UTC) - creation).total_seconds()) < 600
+    assert submitted == {
+        "id": "e-1",
+        "name": "which settings",
+        "startTime": "2020-01-01T00:00:00Z",
+        "endTime": "2120-01-01T00:00:00Z",
+        "evaluationType": "Manual",
+        "status": "NotSubmitted",
+        "description": "",
+    }
+    asked = registry_evaluations.page(news.replica.points["news"].store, 1)[0].request
+    policy = json.dumps({"kind": "vowpal", "params": {"args": SETTINGS}})
+    assert asked["candidates"] == ["fixed:action-1", "uniform", f"policy:{policy} # mine"]
+    assert asked["estimators"] == ["snips"]
+    with news.working("news"):
+        async with asyncio.timeout(60):
+            while (found := await sent(news, "GET", "/evaluations/e-1"))["status"] != "Succeeded":
+                assert found["status"] in ("NotSubmitted", "Running"), found
+                await asyncio.sleep(0.01)
+    values = {one["name"]: one for one in found["content"]["value"]}
+    assert {name: (one["policySource"], one["arguments"]) for name, one in values.items()} == {
+        "Online": ("Online", ""),
+        "Baseline": ("Baseline", ""),
+        "Random": ("Random", ""),
+        "mine": ("Custom", SETTINGS),
+    }
+    for one in values.values():
+        low, high = one["summary"]["confidenceInterval"]
+        assert low <= one["summary"]["expectedReward"] <= high
+    apply = "/configurations/applyFromEvaluation"
+    await sent(news, "POST", apply, {"evaluationId": "e-1", "policyName": "mine"}, 204)
+    assert await sent(news, "GET", "/configurations/policy") == {"name": "mine", "arguments": SETTINGS}
+    for name in ("Random", "yours"):
+        error = await refusal(news, "POST", apply, {"evaluationId": "e-1", "policyName": name})
+        assert error["target"] == "policyName"
+    assert "are kept" in (await refusal(news, "DELETE", "/evaluations/e-1"))["message"]
+    assert await sent(news, "GET", "/featureImportances") == {"value": []}
+    for method in ("GET", "PUT", "DELETE"):
+        assert "not computed" in (await refusal(news, method, "/featureImportances/i-1"))["message"]
+
+
+async def test_each_request_needs_its_scope_and_none_is_in_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READ_KEY", "read-secret")
+    keys = [{"env": "READ_KEY", "scopes": ["read"]}]
+    points = {"news": NEWS}
+    async with Service(tmp_path, points=points, personalizer="news", keys=keys).running() as service:
+        assert (await refusal(service, "GET", "/status", status=401))["code"] == "Unauthorized"
+        service.client.headers["ocp-apim-subscription-key"] = "read-secret"
+        assert (await sent(service, "GET", "/status"))["apiStatus"] == "Valid"
+        for method, path in (("DELETE", "/model"), ("POST", "/rank"), ("DELETE", "/logs")):
+            error = await refusal(service, method, path, {"actions": ACTIONS}, 403)
+            assert (error["code"], error["innerError"]["code"]) == ("Forbidden", "forbidden")
+        document = (await service.client.get("/openapi.json")).json()
+    assert not [path for path in document["paths"] if "personalizer" in path]
