@@ -1,5 +1,6 @@
 """The client: what it sends, how it waits, and what it makes of failures."""
 
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -558,3 +559,41 @@ async def test_it_speaks_to_the_service(service: Service, written: bool) -> None
     logged = await record(service, found.decision_id, lambda r: len(r.feedback) == 2)
     assert logged.execution is not None
     assert list(logged.execution.passages) == found.passage_ids
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [(httpx.ReadTimeout(""), "ReadTimeout"), (httpx.ReadError("gone"), "ReadError gone")],
+)
+def test_a_request_without_a_response_is_named_by_its_error(error: Exception, trouble: str) -> None:
+    with pytest.raises(ClientError, match=rf"no service answers at http://service \({trouble}\);"):
+        a_blocking_client(answering([error])).request("GET", "/v1/arms")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [(b"", "Bad Gateway"), (b"no upstream", "no upstream"), (b"x" * 300, "x" * 200)]
+)
+def test_an_error_of_a_proxy_says_what_it_said_or_its_status_in_words(body: bytes, said: str) -> None:
+    client = a_blocking_client(answering([httpx.Response(502, content=body)]))
+    with pytest.raises(AnswerFailedError, match=rf"^GET http://service/v1/arms gave 502, {said}$"):
+        client.request("GET", "/v1/arms")
+
+
+async def test_a_stream_that_is_refused_says_why() -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield orjson.dumps({"error": {"code": "unknown_arm", "message": "there is no arm 'bm52'"}})
+
+    client = a_client(answering([httpx.Response(404, content=content())]))
+    with pytest.raises(ClientError, match="unknown_arm: there is no arm 'bm52'"):
+        [part async for part in client.stream("Who?", arm="bm52")]
+
+
+async def test_a_client_brings_connections_of_its_own() -> None:
+    with socket.socket() as probe:  # bound, and not listening
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        async with AsyncClient(url) as client:
+            with pytest.raises(ClientError, match=rf"no service answers at {url} \(ConnectError"):
+                await client.arms()
+        with Client(url) as blocking, pytest.raises(ClientError, match="ConnectError"):
+            blocking.request("GET", "/v1/arms")
