@@ -139,8 +139,8 @@ async def importance(_replica: PointReplica, importance_id: Id) -> Response:
     raise unsupported(message, importance_id)
 
 
-for method, status in (("GET", 200), ("PUT", 200), ("DELETE", 204)):
-    route(router, method, "/featureImportances/{importance_id}", status, "operate")(importance)
+for method in ("GET", "PUT", "DELETE"):
+    route(router, method, "/featureImportances/{importance_id}", 200, "operate")(importance)
 
 
 async def _submit(replica: Replica, caller: Caller, body: Contract, name: str) -> Evaluation:
@@ -167,13 +167,13 @@ def _by_id(replica: Replica, name: str) -> Evaluation | None:
         if found is not None:
             return found
     newest = registry_evaluations.page(replica.store, MOST)
-    return next((one for one in newest if _id_of(one) == name), None)
+    return next((one for one in newest if _names_of(one)[0] == name), None)
 
 
-def _id_of(one: Evaluation) -> str:
-    """Return the id that a client gave an evaluation, or else its number."""
-    given, separator, _ = str(one.request.get("name", "")).partition(ID_ENDS)
-    return given if given and separator else str(one.seq)
+def _names_of(one: Evaluation) -> tuple[str, str]:
+    """Return the id that a client gave an evaluation, or else its number; and its name."""
+    given, separator, name = str(one.request.get("name", "")).partition(ID_ENDS)
+    return (given or str(one.seq), name) if separator else (str(one.seq), given)
 
 
 async def _found(replica: Replica, name: str) -> Evaluation:
@@ -184,9 +184,10 @@ async def _found(replica: Replica, name: str) -> Evaluation:
 
 
 def _document(one: Evaluation) -> dict[str, Any]:
+    own_id, name = _names_of(one)
     return {
-        "id": _id_of(one),
-        "name": str(one.request.get("name", "")).partition(ID_ENDS)[2],
+        "id": own_id,
+        "name": name,
         "startTime": one.request.get("since"),
         "endTime": one.request.get("until"),
         "creationTime": datetime.fromtimestamp(one.submitted_at, UTC).isoformat(),

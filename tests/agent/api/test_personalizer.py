@@ -81,6 +81,15 @@ async def test_an_evaluation_is_found_by_the_id_of_its_client_and_by_its_number(
     assert found == ["e-1", "e-1", number, number, "3"]
 
 
+async def test_an_evaluation_of_an_operator_has_its_number_and_its_own_name(news: Service) -> None:
+    body = {"candidates": ["uniform"], "name": "nightly"}
+    asked = await news.client.post("/v1/evaluations?point=news", json=body)
+    assert asked.status_code == 202, asked.text
+    await put(news, "e-1")
+    found = [await sent(news, "GET", f"/evaluations/{name}") for name in ("1", "e-1")]
+    assert [(one["id"], one["name"]) for one in found] == [("1", "nightly"), ("e-1", "which settings")]
+
+
 async def test_evaluations_are_listed_newest_first_from_where_the_client_skips_to(
     news: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
