@@ -53,6 +53,67 @@ def test_ranks_are_aggregated_over_the_arms_that_found_anything() -> None:
     assert {name: film[name] for name in expected} == expected
 
 
+def test_every_column_is_as_computed_by_hand() -> None:
+    danube, rhine, untitled, vienna = (
+        Passage("a", "Danube (river)", "The Danube is older than Vienna, 2850 km long."),
+        Passage("b", "Rhine (lake)", "The river Rhine of 1871 and 1900; the Danube and Vienna are far."),
+        Passage("c", "", "In Vienna the old river is old."),
+        Passage("d", "Vienna", "No."),
+    )
+    question = "Was the Danube older than the river Rhine, at Ulm in 1871?"
+    found = {"x": [rhine, danube, untitled], "y": [rhine, vienna], "z": [untitled, rhine], "none": []}
+    expected = {
+        "best_rank": [2.0, 1.0, 1.0, 2.0],
+        "second_rank": [100.0, 1.0, 3.0, 100.0],
+        "reciprocal_ranks": [0.5, 2.5, 1.3333, 0.5],
+        "mean_reciprocal_rank": [0.1667, 0.8333, 0.4444, 0.1667],
+        "votes": [1.0, 3.0, 2.0, 1.0],
+        "vote_share": [0.3333, 1.0, 0.6667, 0.3333],
+        "first_places": [0.0, 2.0, 1.0, 0.0],
+        "fused_place": [3.0, 1.0, 2.0, 3.0],
+        "arms": [3.0, 3.0, 3.0, 3.0],
+        "candidates": [4.0, 4.0, 4.0, 4.0],
+        "coverage": [0.5, 0.6667, 0.1667, 0.0],
+        "rare_coverage": [0.3236, 0.4965, 0.0512, 0.0],
+        "rare_above_mean": [0.1058, 0.2787, -0.1666, -0.2178],
+        "rare_place": [2.0, 1.0, 3.0, 4.0],
+        "only_here": [0.1729, 0.3458, 0.0, 0.0],
+        "rarest_missed": [2.3026, 2.3026, 2.3026, 2.3026],
+        "bm25": [2.3009, 3.1227, 0.3885, 0.0],
+        "bm25_share": [0.7368, 1.0, 0.1244, 0.0],
+        "bm25_place": [2.0, 1.0, 3.0, 4.0],
+        "beyond_best": [0.5, 0.0, 0.0, 0.0],
+        "pairs": [0.1818, 0.2727, 0.0, 0.0],
+        "content_pairs": [0.0, 0.2, 0.0, 0.0],
+        "names": [0.3333, 0.6667, 0.0, 0.0],
+        "titled_by_name": [1.0, 1.0, 0.0, 0.0],
+        "years_found": [0.0, 1.0, 0.0, 0.0],
+        "years_missed": [1.0, 0.0, 1.0, 1.0],
+        "title_in_question": [1.0, 1.0, 0.0, 0.0],
+        "title_words": [1.0, 0.5, 0.0, 0.0],
+        "rare_title_words": [1.0, 0.5, 0.0, 0.0],
+        "question_in_title": [0.3333, 0.1667, 0.0, 0.0],
+        "same_title": [1.0, 1.0, 1.0, 1.0],
+        "linked_by": [1.0, 0.0, 0.0, 3.0],
+        "linked_by_named": [1.0, 0.0, 0.0, 2.0],
+        "linked_by_rare": [0.4965, 0.0, 0.0, 0.4965],
+        "links": [1.0, 2.0, 1.0, 0.0],
+        "links_named": [0.0, 1.0, 0.0, 0.0],
+        "links_rare": [0.0, 0.3236, 0.0, 0.0],
+        "alike": [0.1794, 0.1686, 0.2285, 0.2423],
+        "alike_best": [0.1718, 1.0, 0.1571, 0.1769],
+        "length": [9.0, 13.0, 7.0, 1.0],
+        "years": [0.0, 2.0, 0.0, 0.0],
+        "numbers": [1.0, 2.0, 0.0, 0.0],
+        "capitals": [0.3333, 0.3077, 0.2857, 1.0],
+        "question_words": [12.0, 12.0, 12.0, 12.0],
+        "question_names": [3.0, 3.0, 3.0, 3.0],
+    }
+    table = features(question, found)
+    for column, values in expected.items():
+        assert [table[name][column] for name in "abcd"] == pytest.approx(values, abs=5e-5), column
+
+
 def test_a_film_of_the_question_links_to_its_director() -> None:
     found = features(QUESTION, {"a": EVERY})
     assert found["film"]["title_in_question"] == found["film"]["names"] == 1.0

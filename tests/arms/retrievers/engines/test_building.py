@@ -186,6 +186,24 @@ def test_vectors_of_up_to_2000_numbers_are_indexed(postgres: Server, dim: int, i
     postgres.drop(url)
 
 
+def test_a_search_by_vectors_considers_k_candidates_and_no_fewer_than_128_nor_more_than_1000(
+    postgres: Server,
+) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA pg_catalog")
+    url, ran = postgres.fresh(), list[str]()
+    params = {"url": url, "collection": "passages", "backbone": "b"}
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    table.create(3)
+    sa.event.listen(table._engine, "before_cursor_execute", lambda *run: ran.append(run[2]))  # noqa: SLF001
+    for k in (3, 200, 5000):
+        table.dense(np.ones(3, dtype=np.float32), Query("x"), k)
+    table.lexical(Query("river"), 3)
+    widths = [statement.rpartition(" ")[2] for statement in ran if "hnsw.ef_search" in statement]
+    assert widths == ["128", "200", "1000"]
+    postgres.drop(url)
+
+
 def test_the_words_of_a_passage_weigh_as_in_bm25_of_eighty_words() -> None:
     pytest.importorskip("qdrant_client")
     assert list(sparse("rivers rivers bridge", query=True).values()) == [2.0, 1.0]

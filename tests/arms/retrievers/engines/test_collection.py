@@ -77,6 +77,10 @@ def test_no_engine_is_asked_for_words_that_are_none_or_for_a_vector_of_zeros(mod
     assert collection.calls == []
     arm.search(replace(ASKED, text=" ?! "), 3)
     assert [what for what, _ in collection.calls] == ["dense"]
+    arm.search(replace(ASKED, text="\u00bfRiver?"), 3)
+    assert [what for what, _ in collection.calls[1:]] == {"dense": ["dense"], "hybrid": ["lexical", "dense"]}[
+        mode
+    ]
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
