@@ -17,6 +17,7 @@ from agent.hosts import arms as hosted
 from agent.telemetry import ServerSpans, turns
 from arms import tracing
 from arms.deployments import EmbedderHost, Embedders, GeneratorHost
+from arms.deployments import spans as searches
 from arms.llm import Generator
 from arms.llm.catalog import ScriptedSpec
 from arms.models import Backbone
@@ -208,6 +209,14 @@ async def test_openinference_has_its_own_names_where_they_are_asked_for(
     assert ANSWER in chat["output.value"]
     assert search["input.value"] == QUESTION
     assert search["retrieval.documents.0.document.content"]
+
+
+def test_a_search_that_is_answered_from_the_cache_says_so_in_its_span(traced: Traced) -> None:
+    spans = traced()
+    for cached in (False, True):
+        with searches.retrieval("small", f"arm{cached}", QUESTION, 4) as made:
+            searches.found(made, (), cached=cached)
+    assert [(span.attributes or {}).get("armwise.cached") for span in spans.all] == [None, True]
 
 
 @pytest.mark.parametrize("place", [None, "on_spans", "on_events"])

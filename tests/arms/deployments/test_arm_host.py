@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from arms.base import ArmBuildError, ArmError, Query
-from arms.deployments import Embedders
+from arms.deployments import Embedders, arm_host
 from arms.deployments.arm_host import UnknownArmError, key_of
 from arms.llm import Chunk, Prompt, base
 from arms.llm.pricing import Prices
@@ -45,6 +46,24 @@ async def test_an_unknown_arm_is_built_from_its_description(tmp_path: Path) -> N
     first = await host.search("bm25", key, asked(), 1, specs)
     assert [passage.title for passage in first.passages] == ["moon"]
     assert await host.search("bm25", key, asked(), 1) == first
+
+
+async def test_an_arm_that_two_searches_need_at_once_is_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, specs, built = open_host(tmp_path), closure("bm25", SPECS), list[str]()
+    together, build = threading.Barrier(2), arm_host.build_arm
+
+    def counted(name: str, *have: Any) -> Any:
+        built.append(name)
+        with suppress(threading.BrokenBarrierError):  # one thread meets no other
+            together.wait(timeout=0.1)
+        return build(name, *have)
+
+    monkeypatch.setattr(arm_host, "build_arm", counted)
+    key = key_of("bm25", specs)
+    await asyncio.gather(*(host.search("bm25", key, asked(), 1, specs) for _ in range(2)))
+    assert built == ["bm25"]
 
 
 async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:

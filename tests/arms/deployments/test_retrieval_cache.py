@@ -117,8 +117,9 @@ def test_a_text_that_is_no_unicode_has_no_key() -> None:
 
 @pytest.mark.parametrize("bad", [Passage("p", "", "\ud800"), Passage("p", "", "", float("nan"))])
 async def test_what_json_would_change_is_not_kept(cache: RetrievalCache, bad: Passage) -> None:
-    await kept(cache, found=Retrieval((bad,)))
-    assert await cache.get(key()) is None
+    for found in ((bad,), (*FOUND.passages, bad)):
+        await kept(cache, found=Retrieval(found))
+        assert await cache.get(key()) is None
 
 
 async def test_an_entry_counts_for_its_time(folder: Path, clock: Clock) -> None:

@@ -102,6 +102,24 @@ def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_
     assert examples.labels[0].tolist() == [*examples.labels[0][:5].tolist()] * 3
 
 
+def test_a_worse_rank_makes_no_passage_more_relevant_whatever_the_labels() -> None:
+    ranking = [Passage(name, "", "nothing") for name in "abcd"]
+    found = {"x": ranking, "y": ranking}
+    model = fit([Case("What is it?", found, frozenset("d"))] * 20, QUICK)
+    relevance = [model.relevance("What is it?", found)[name] for name in "abcd"]
+    assert relevance == sorted(relevance, reverse=True)
+
+
+def test_reading_passages_is_reported_every_64_questions_and_at_the_end() -> None:
+    reported: list[tuple[str, int, int | None]] = []
+    Examples.of(cases(65), QUICK, lambda *progress: reported.append(progress))
+    assert reported == [("reading passages", 64, 65), ("reading passages", 65, 65)]
+
+
+def test_no_question_has_no_prediction() -> None:
+    assert Examples.of(cases(3), QUICK).predicted(MODEL, []) == []
+
+
 def test_an_out_of_fold_prediction_is_by_a_model_of_the_other_questions_in_their_order() -> None:
     examples = Examples.of(cases(12), QUICK)
     known, held_out = np.arange(6), np.array([9, 7, 11])
@@ -130,6 +148,7 @@ def test_a_model_survives_its_folder(tmp_path: Path) -> None:
         (lambda saved: saved[:-1], "the model is damaged: its digest is"),
         (lambda saved: saved.replace(b'"questions":40', b'"questions":41'), "the model is damaged"),
         (lambda saved: saved.replace(b'"format":1', b'"format":2'), "does not begin a model"),
+        (lambda saved: saved.replace(b'"format":1', b'"format":1,"more":1'), "does not begin a model"),
     ],
 )
 def test_a_damaged_model_is_refused(tmp_path: Path, damage: object, message: str) -> None:
