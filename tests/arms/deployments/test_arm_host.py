@@ -105,6 +105,12 @@ async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
     assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
 
 
+def test_what_is_prompted_outside_of_a_search_is_of_none() -> None:
+    """As where an index is prepared with a language model."""
+    write = arm_host.metered(lambda prompt: (f"{prompt.max_tokens} tokens", Chunk(prompt_tokens=3)), Prices())
+    assert write(Prompt((), 7)) == ("7 tokens", Chunk(prompt_tokens=3))
+
+
 async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_arm_fails(
     tmp_path: Path,
 ) -> None:

@@ -160,6 +160,7 @@ async def test_an_answer_is_streamed_to_its_end_for_the_turn(monkeypatch: pytest
     stream = Stream()
     assert [chunk.text async for chunk in streamed(stream)] == ["a", "b", "c"]
     assert stream.asked == (PROMPT, "the turn")
+    assert RemoteGenerator("a model", stream).model == "a model"  # type: ignore[arg-type]
 
 
 async def test_an_answer_that_is_closed_after_its_first_piece_is_cancelled_at_its_host() -> None:

@@ -202,6 +202,15 @@ async def test_a_search_that_was_made_before_is_not_made_again_nor_sent_to_a_hos
     assert far.searches == 1
 
 
+async def test_where_no_search_is_kept_an_arm_with_a_cache_searches_each_time(tmp_path: Path) -> None:
+    far = Deployed("Arms")
+    arms = hosted(tmp_path, FAR, far)
+    for _ in range(2):
+        assert await arms.recall("steps", QUERY, 1) is None
+        assert await first(arms, "steps") == ["Arms"]
+    assert far.searches == 2
+
+
 async def test_a_hit_is_what_the_arm_finds_with_scores_and_metadata(
     tmp_path: Path, cache: RetrievalCache
 ) -> None:
