@@ -1,8 +1,10 @@
 """Questions made by rules: what they ask, and what answers them."""
 
+import hashlib
 import itertools
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +37,43 @@ LIBRARY = (
         "untitled", "", "The committee met in March 1999 and elected Jane Roe. Ballots were burned in Kiel."
     ),
     Passage("empty", "", "..."),
+)
+
+
+TOWNS = (
+    Passage(
+        "kassel",
+        "Kassel - History",
+        "Kassel is a city in Hesse on the river Fulda. Its 3 castles were built by William IX in the year "
+        "1786, and its museum, which opened in June 1779, has shown 200 pictures to 3.5 million visitors. In "
+        "1943 the town was destroyed. The Brothers Grimm knew Kassel well and collected tales there.",
+    ),
+    Passage("kassel-1", "Kassel", "Kassel sent 12 ships to Ghent. They carried large stones for the road."),
+    Passage(
+        "singer", "XIII (singer)", "XIII is a singer of 1990 from Ghent. She released her first song there."
+    ),
+    Passage(
+        "year", "Roads", "XIII miles of road lead to Ghent. The road was stopped at the old town in 1812."
+    ),
+    Passage(
+        "ghent",
+        "Ghent",
+        "Ghent is a large city in Belgium. It was founded in 650, stopped its trade with Kassel in 1400, and "
+        "it made, as the chronicle of the abbey says at great length and with many words that nobody has ever "
+        "counted or read to their end, 40 ships a year until the great flood of 1404 came from the sea.",
+    ),
+    Passage(
+        "grimm",
+        "Brothers Grimm",
+        "The Brothers Grimm were the authors of tales. He, Jacob, was born in 1785 in Hanau; she, their "
+        "sister Charlotte Grimm, was born in 1793 and helped them to select and to write down 86 old tales.",
+    ),
+    Passage(
+        "sand", "George Sand", "George Sand was a writer of novels, born in 1804. He wrote to George Eliot."
+    ),
+    Passage(
+        "eliot", "George Eliot", "George Eliot was a writer of verse, born in 1819. His film was purchased."
+    ),
 )
 
 
@@ -95,6 +134,25 @@ def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> 
 def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library: Corpus) -> None:
     assert made(library) == made(library)
     assert made(library, seed=1) != made(library)
+
+
+MADE = {
+    "keywords": "a58bd75cb7582961",
+    "title": "da1b84430fe451c8",
+    "cloze": "d95bc2461c016f26",
+    "link": "01eaa43fd348735f",
+    "compare": "1db34769b7c43ae6",
+}
+"""Digests of the questions of each style: rules of one version make the same of a corpus and a seed."""
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_rules_of_version_1_make_these_questions(tmp_path: Path, style: str) -> None:
+    corpus = keep(tmp_path, (*LIBRARY, *TOWNS))
+    assert Extraction(corpus, (), 0, lambda *_: None).identity == {"made by": "extraction 1"}
+    documents = [one.document() for seed in range(30) for one in made(corpus, style, seed=seed)]
+    digest = hashlib.blake2b(orjson.dumps(documents), digest_size=8).hexdigest()
+    assert digest == MADE[style], "rules that make others have another version: blocks of two are not mixed"
 
 
 def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:
