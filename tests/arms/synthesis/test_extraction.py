@@ -59,8 +59,8 @@ TOWNS = (
         "ghent",
         "Ghent",
         "Ghent is a large city in Belgium. It was founded in 650, stopped its trade with Kassel in 1400, and "
-        "it made, as the chronicle of the abbey says at great length and with many words that nobody has ever "
-        "counted or read to their end, 40 ships a year until the great flood of 1404 came from the sea.",
+        "it made, as the chronicle of the abbey says at great length and with many words that nobody has "
+        "ever counted or read to their end, 40 ships a year until the great flood of 1404 came from the sea.",
     ),
     Passage(
         "grimm",
