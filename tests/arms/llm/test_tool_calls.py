@@ -126,8 +126,14 @@ async def test_an_answer_of_a_schema_is_written_as_json_again() -> None:
     async def written() -> Any:
         for part in ('{"answer": {"heig', 'ht": 333}}'):
             yield Chunk(part)
-        yield Chunk(finish_reason="stop", prompt_tokens=5, completion_tokens=2)
+        yield Chunk(finish_reason="stop", prompt_tokens=5, completion_tokens=2, logprobs=({"token": "}"},))
 
     answer, last = [chunk async for chunk in whole_calls(written())]
     assert json.loads(answer.text) == {"height": 333}
-    assert (last.finish_reason, last.prompt_tokens, last.completion_tokens) == ("stop", 5, 2)
+    assert last == Chunk(finish_reason="stop", prompt_tokens=5, completion_tokens=2)
+
+
+def test_a_call_and_an_answer_keep_letters_of_every_language() -> None:
+    (call,) = read('{"name": "find", "arguments": {"town": "Z\\u00fcrich"}}').tool_calls
+    assert call["function"] == {"name": "find", "arguments": '{"town": "Z\u00fcrich"}'}
+    assert read('{"answer": {"town": "Z\\u00fcrich"}}').text == '{"town": "Z\u00fcrich"}'

@@ -1,0 +1,46 @@
+"""Answers that are compared, and the pipelines that write them."""
+
+from collections.abc import Iterator
+
+from arms.llm import Chunk, Prompt
+from arms.llm.answers import Answer, answer_to
+from arms.llm.base import Message
+from arms.llm.prompts import Form, Writing
+from arms.llm.writing import PipelineGrid
+
+ASKED: tuple[Message, ...] = ({"role": "user", "content": "Where is the sea?"},)
+
+
+def answered(form: Form, *texts: str) -> tuple[Answer, list[Prompt]]:
+    """Return an answer whose texts a model writes one after the other, and what it was asked."""
+    left: Iterator[str] = iter(texts)
+    prompts: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        prompts.append(prompt)
+        n = len(prompts)
+        return next(left), Chunk(finish_reason="stop", prompt_tokens=100 * n, completion_tokens=n)
+
+    return answer_to(ASKED, Writing(form, 200, 32), write), prompts
+
+
+def test_an_answer_without_its_tag_is_asked_for_once_more_and_both_calls_are_counted() -> None:
+    found, prompts = answered(Form.REASONING, "By the coast, I think.", "<answer>At the coast</answer>")
+    assert (found.text, found.tagged) == ("At the coast", False)
+    assert found.tokens == 101 + 202
+    assert [len(prompt.messages) for prompt in prompts] == [1, 3]
+
+
+def test_an_answer_in_its_tag_and_one_of_a_form_without_are_asked_for_once() -> None:
+    found, prompts = answered(Form.REASONING, "So: <answer>At the coast</answer>")
+    assert (found.text, found.tagged, found.tokens, len(prompts)) == ("At the coast", True, 101, 1)
+    found, prompts = answered(Form.SHORT, " At the coast ")
+    assert (found.text, found.tagged, found.tokens, len(prompts)) == ("At the coast", None, 101, 1)
+
+
+def test_a_way_to_retrieve_nothing_has_one_pipeline_for_all_settings_of_passages() -> None:
+    grid = PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4), word_budget=(100, 200))
+    assert [name for name, *_ in grid.members(["none"])] == [
+        "none-default",
+        *(f"bm25-default-p{n}-w{words}" for n in (2, 4) for words in (100, 200)),
+    ]
