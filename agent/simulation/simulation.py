@@ -295,7 +295,7 @@ def _report(summary: Summary, settings: Simulation, console: Console) -> None:
         f"policy version {summary.versions[0]} at the start, {summary.versions[1]} at the end"
     )
     if left_out := summary.turns - summary.compared:
-        console.print(f"[yellow]{left_out} not compared: no metric applied, or an arm failed on them[/]")
+        console.print(f"{left_out} not compared: no metric applied, or an arm failed on them", style="yellow")
     if traffic.learned is False:
-        console.print(f"[yellow]not all feedback was learned within {settings.learned_timeout_s:g} s[/]")
+        console.print(f"not all feedback was learned within {settings.learned_timeout_s:g} s", style="yellow")
     console.print(f"written to {settings.output}")

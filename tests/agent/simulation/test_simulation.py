@@ -13,8 +13,8 @@ import orjson
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from rich.console import Console
 
+from agent.reporting import Terminal
 from agent.simulation.learning_curves import Summary
 from agent.simulation.simulation import Simulation, SimulationError, simulate
 
@@ -161,7 +161,7 @@ async def run(service: ToyService, settings: Simulation, **changes: object) -> t
     said = StringIO()
     settings = settings.model_copy(update=changes)
     transport = httpx.ASGITransport(app=service.app())
-    summary = await simulate(settings, Console(file=said, width=160), transport)
+    summary = await simulate(settings, Terminal(file=said, width=160), transport)
     return summary, said.getvalue()
 
 
@@ -276,7 +276,7 @@ async def test_a_failed_answer_costs_one_question_and_an_empty_cell(
     with (settings.output / "truth.csv").open() as file:
         assert {row["bad"] for row in csv.DictReader(file)} == {""}
     assert summary.compared == 0
-    assert f"{summary.turns} not compared" in said
+    assert f"\n{summary.turns} not compared: no metric applied, or an arm failed on them\n" in said
 
 
 async def test_a_run_without_any_answer_is_an_error(service: ToyService, settings: Simulation) -> None:
@@ -302,7 +302,7 @@ async def test_feedback_that_is_not_learned_in_time_is_reported(
     service.behind = 1
     summary, said = await run(service, settings, limit=3, learned_timeout_s=1e-9)
     assert summary.traffic.learned is False
-    assert "not all feedback was learned" in said
+    assert "\nnot all feedback was learned within 1e-09 s\n" in said
     summary, said = await run(service, settings, limit=3, learned_timeout_s=0.0)
     assert summary.traffic.learned is None
     assert "not all feedback" not in said
@@ -350,7 +350,7 @@ async def test_a_service_out_of_reach_is_named(settings: Simulation) -> None:
         raise httpx.ConnectError("connection refused", request=request)
 
     with pytest.raises(SimulationError, match=r"no service answers at http://127\.0\.0\.1:8000"):
-        await simulate(settings, Console(file=StringIO()), httpx.MockTransport(refuse))
+        await simulate(settings, Terminal(file=StringIO()), httpx.MockTransport(refuse))
 
 
 async def test_the_key_is_sent_and_never_shown(settings: Simulation) -> None:
@@ -362,6 +362,6 @@ async def test_the_key_is_sent_and_never_shown(settings: Simulation) -> None:
         return httpx.Response(403, json={"error": {"code": "forbidden", "message": "no scope"}})
 
     with pytest.raises(SimulationError, match="403, forbidden: no scope"):
-        await simulate(keyed, Console(file=StringIO()), httpx.MockTransport(note))
+        await simulate(keyed, Terminal(file=StringIO()), httpx.MockTransport(note))
     assert seen == ["Bearer s3cret"]
     assert "s3cret" not in repr(keyed)
