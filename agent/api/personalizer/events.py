@@ -188,8 +188,8 @@ async def _ranked(
 def _merged(features: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     """Return the features of several objects in one.
 
-    >>> _merged([{"user": {"tier": "free"}}, {"device": {"os": "linux"}}])
-    {'user': {'tier': 'free'}, 'device': {'os': 'linux'}}
+    >>> _merged([{"user": {"tier": "free"}, "hour": 9}, {"device": {"os": "linux"}}])
+    {'user': {'tier': 'free'}, 'hour': 9, 'device': {'os': 'linux'}}
     """
     return {name: value for one in features or () for name, value in one.items()}
 
