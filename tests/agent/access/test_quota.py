@@ -352,6 +352,26 @@ async def test_a_report_without_news_writes_nothing(store: Store, clock: Clock) 
     await quota.report()
 
 
+async def test_what_is_reserved_is_reported_again_each_second(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, exchanged = Usage(store, "replica"), list[float]()
+    exchange = usage.exchange
+
+    def counted(*args: Any) -> Any:
+        exchanged.append(clock.now - NOW)
+        return exchange(*args)
+
+    quota, who = Quota(usage, clock), caller(max_budget=1.0, budget_duration="1d")
+    await quota.book(who, "d-1", 0, 1.0)
+    await quota.report()
+    monkeypatch.setattr(usage, "exchange", counted)
+    for _ in range(9):
+        clock.now += 0.25
+        await quota.report()
+    assert exchanged == [1.0, 2.0]
+
+
 @given(
     limit=st.integers(1, 1000),
     used=st.integers(0, 1000),
