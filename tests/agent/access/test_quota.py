@@ -257,7 +257,8 @@ async def test_what_is_left_is_in_the_headers(store: Store, clock: Clock) -> Non
         await quota.admit(who)
         assert dict(quota.headers(who))[b"x-ratelimit-remaining-requests"] == str(left).encode()
         if left == 5:
-            await quota.report()
+            await quota.report()  # returns what is not needed, which stays what is left
+            assert dict(quota.headers(who))[b"x-ratelimit-remaining-requests"] == b"5"
     await quota.book(who, "d-1", 100, 0.0)
     quota.charge("d-1", Cost(completion_tokens=300))
     assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"700"
