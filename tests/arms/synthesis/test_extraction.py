@@ -69,6 +69,10 @@ TOWNS = (
         "sister Charlotte Grimm, was born in 1793 and helped them to select and to write down 86 old tales.",
     ),
     Passage(
+        "hanau", "Hanau", "Hanau lies on the Main. This made it a port. It has 3 harbours and 12 bridges."
+    ),
+    Passage("ship", "", "In 1850 a ship from Ghent arrived. These 12 sailors came from Hanau by Kassel."),
+    Passage(
         "sand", "George Sand", "George Sand was a writer of novels, born in 1804. He wrote to George Eliot."
     ),
     Passage(
@@ -137,11 +141,11 @@ def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library:
 
 
 MADE = {
-    "keywords": "a58bd75cb7582961",
-    "title": "da1b84430fe451c8",
-    "cloze": "d95bc2461c016f26",
+    "keywords": "0f07f9471207278f",
+    "title": "195b92e2524543f6",
+    "cloze": "b8bc127d3524bdc2",
     "link": "01eaa43fd348735f",
-    "compare": "1db34769b7c43ae6",
+    "compare": "1e8f248aecebca05",
 }
 """Digests of the questions of each style: rules of one version make the same of a corpus and a seed."""
 
@@ -171,6 +175,8 @@ def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:
         ("Marie Curie discovered radium.", "Marie Curie", None),
         ("Marie Curie discovered radium in Paris.", "Marie Curie", "What discovered radium in Paris?"),
         ("It is a 1994 film about a dog.", "1994", None),
+        ("The bishop pleaded with Rome in 1404.", "1404", "When did the bishop plead with Rome?"),
+        ("The chronicle visited Ghent in 1404.", "1404", "When did the chronicle visit Ghent?"),
     ],
 )
 def test_a_statement_becomes_a_question(sentence: str, asked: str, question: str | None) -> None:

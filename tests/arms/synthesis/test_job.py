@@ -267,6 +267,24 @@ def test_agreement_is_symmetric(one: str, other: str) -> None:
     assert agrees(one, other) == agrees(other, one)
 
 
+def test_a_link_is_asked_of_both_passages(tmp_path: Path) -> None:
+    texts = {"Max Planck": "Max Planck came from Kiel.", "Kiel": "Kiel is a port on the sea."}
+    corpus = keep(tmp_path, tuple(Passage(name, name, text) for name, text in texts.items()))
+    model = Model()
+    Prompting(corpus, model, ("link",), Extraction(corpus, (), 0, lambda *_: None), "scripted").make([0])
+    assert all(text in shown(model.prompts[0]) for text in texts.values())
+
+
+def test_the_estimate_is_of_the_words_of_passages_tasks_and_answers(tmp_path: Path) -> None:
+    corpus = keep(tmp_path, (Passage("p", "", "word " * 100), Passage("q", "", "word " * 500)))
+    found = {style: estimated_tokens(corpus, (style,), 10) for style in prompting.TASKS}
+    assert found == {  # of 100 and 300 words, 200 on average; tasks have 58, 63 and 64 words
+        "keywords": (10, round(10 * (200 + 58) * 1.4), 400),
+        "natural": (20, round(10 * (2 * 200 + 63 + 40) * 1.4), 500),
+        "link": (20, round(10 * (2 * 300 + 64 + 40) * 1.4), 500),
+    }
+
+
 def test_the_estimate_counts_the_round_trips(people: Corpus) -> None:
     searches, of_searches, _ = estimated_tokens(people, ("keywords",), 10)
     questions, of_questions, _ = estimated_tokens(people, ("natural",), 10)
