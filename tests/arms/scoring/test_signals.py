@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
-from arms.scoring.signals import SIGNALS, WORDED, signals, word_signals
+from arms.scoring.signals import SIGNALS, WORDED, answer_signals, found_signals, signals, word_signals
 
 
 def units(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
@@ -81,3 +81,36 @@ def test_a_title_is_known_without_what_is_in_brackets() -> None:
     found = [Passage("1", "Emma (novel)", "By Austen.")]
     told = dict(zip(WORDED, word_signals("Who wrote Emma?", [found])[0].tolist(), strict=True))
     assert told["titled"] == 1.0
+
+
+def test_ranks_are_voted_on_by_the_arms_that_found_anything() -> None:
+    told = found_signals([["a", "b"], ["b", "c"], [], ["b"]])
+    assert told[[0, 1, 3]].tolist() == [[1.75, 0.5], [1.5, 0.5], [2.5, 1.0]]
+    assert np.isnan(told[2]).all()
+
+
+def test_signals_of_answers_are_as_computed_by_hand() -> None:
+    ada, name, other = (
+        Passage("p", "Ada Lovelace", "She wrote notes in 1843."),
+        Passage("q", "", "Ada was her name."),
+        Passage("r", "", "Nobody."),
+    )
+    answers = ["Ada", "in 1843", "Ada in May", "ada", "Yes"]
+    told = answer_signals(
+        "Did Ada or Bob write in 1843?", answers, [[other, name], [ada], [], [ada, name], [other]]
+    )
+    expected = {
+        "votes": [0.4, 0.2, 0.2, 0.4, 0.2],
+        "overlap": [0.5, 0.28, 0.48, 0.5, 0.2],
+        "kinds": [0.8] * 5,
+        "words": [1, 2, 3, 1, 1],
+        "characters": [3, 7, 10, 3, 3],
+        "digit": [0, 1, 0, 0, 0],
+        "verdict": [0, 0, 0, 0, 1],
+        "in_question": [1, 1, 0, 1, 0],
+        "in_own": [0.5, 1, 0, 1, 0],
+        "in_first": [0, 1, 0, 1, 0],
+        "in_all": [2, 1, 0, 2, 0],
+    }
+    for column, (signal, values) in enumerate(expected.items()):
+        np.testing.assert_allclose(told[:, column], values, err_msg=signal)
