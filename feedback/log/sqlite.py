@@ -110,7 +110,7 @@ class SQLite:
         unfinished = to.with_name(to.name + ".unfinished")
         unfinished.unlink(missing_ok=True)  # of a run that was killed
         try:
-            os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            unfinished.touch(0o600, exist_ok=False)
             with (
                 closing(self.engine.raw_connection()) as source,
                 closing(sqlite3.connect(unfinished)) as target,

@@ -96,3 +96,12 @@ async def test_the_pieces_of_an_answer_join_to_the_answer(reply: str) -> None:
     text, last = await complete(ScriptedGenerator(lambda _: reply), asking("?"))
     assert text == (reply if reply.strip() else "")
     assert last.completion_tokens == len(reply.split())
+
+
+async def test_the_pieces_of_a_scripted_call_are_its_arguments_once() -> None:
+    arguments = '{"town": "Kiel", "year": 1404}'
+    generator = ScriptedGenerator(lambda _: [("find", arguments)])
+    chunks = [chunk async for chunk in generator.stream(Prompt(({"role": "user", "content": "?"},)))]
+    calls = [call["function"] for chunk in chunks for call in chunk.tool_calls]
+    assert [call.get("name") for call in calls] == ["find", None, None]
+    assert [call["arguments"] for call in calls] == ["", arguments[:5], arguments[5:]]

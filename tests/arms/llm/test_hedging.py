@@ -118,3 +118,14 @@ async def test_a_client_that_leaves_stops_both() -> None:
     with pytest.raises(asyncio.CancelledError):
         await answer
     assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]
+
+
+async def test_closing_it_closes_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, closed = Slow(), list[str]()
+
+    async def close() -> None:
+        closed.append("model")
+
+    monkeypatch.setattr(model, "close", close)
+    await HedgedGenerator(model, 0.5).close()
+    assert closed == ["model"]

@@ -1,10 +1,13 @@
 """The words that ask for an answer."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
+from arms.llm import prompts
 from arms.llm.base import Message
 from arms.llm.prompts import (
     ANSWER_ALONE,
@@ -142,3 +145,21 @@ def test_braces_in_a_passage_are_only_text() -> None:
 def test_a_cut_text_is_a_prefix_with_the_first_words(text: str, n_words: int) -> None:
     assert text.startswith(cut(text, n_words))
     assert cut(text, n_words).split() == text.split()[:n_words]
+
+
+def test_an_answer_cites_where_there_are_passages_after_all_other_instructions() -> None:
+    asked: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}]
+    river = Passage("p", "River", "It flows.")
+    plain, cited, without = (
+        prompts.answer_prompt(asked, found, cite=cite)[0]["content"]
+        for found, cite in (([river], False), ([river], True), ([], True))
+    )
+    assert cited == f"{plain}\n\n{prompts.CITE}"
+    assert "River" in plain
+    assert without == prompts.answer_prompt(asked, [])[0]["content"]
+
+
+def test_an_effort_of_reasoning_is_an_option_where_an_arm_names_one() -> None:
+    writing = prompts.PipelineWriting(prompts.Form.SHORT, 200, 32)
+    assert writing.asked(()).options == {}
+    assert replace(writing, reasoning="low").asked(()).options == {"reasoning_effort": "low"}
