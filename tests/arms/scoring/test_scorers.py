@@ -59,7 +59,7 @@ def test_measures_are_what_their_formulas_say(measure, formula, rankings, gold) 
 
 def test_k_is_the_cut_of_the_measure_or_what_was_asked_for() -> None:
     assert RetrievalScorer("R@7", 3).k == 7
-    assert RetrievalScorer("RR", 3).k == 3
+    assert (RetrievalScorer("RR").k, RetrievalScorer("RR", 3).k, RetrievalScorer("R@1").k) == (4, 3, 1)
     assert RetrievalScorer("Recall@7").measure == "R@7"
 
 
