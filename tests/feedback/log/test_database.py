@@ -108,6 +108,11 @@ def test_a_user_who_does_not_wait_for_the_disk_is_overruled(server: Server) -> N
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
 
 
+def test_a_connection_names_the_service_to_those_who_look_at_the_server(server: Server) -> None:
+    with opened(server.fresh()) as store, store.reading() as connection:
+        assert connection.exec_driver_sql("SHOW application_name").scalar() == "armwise"
+
+
 def test_a_server_that_does_not_flush_is_warned_of_once(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
