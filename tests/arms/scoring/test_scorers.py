@@ -168,6 +168,21 @@ def test_the_judge_grades_the_passages() -> None:
     assert values(JudgeScorer(model), question(), [["a"], ["b"]]) == [1.0, 0.2]
 
 
+def test_the_judge_reads_as_many_passages_and_words_as_it_is_given() -> None:
+    asked: list[Prompt] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        asked.append(prompt)
+        return '{"score": 2}', Chunk()
+
+    judge = JudgeScorer(write, k=2, word_budget=4)
+    assert (judge.k, judge.measure) == (2, "judge of 2 passages")
+    judge.score(question(), [ranking("abc")])
+    text = "\n".join(message["content"] for message in asked[0].messages)
+    assert "Text of a." in text
+    assert "Text of b." not in text, "two passages of three words are more than four"
+
+
 def test_a_model_that_fails_leaves_that_ranking_unknown_and_says_why() -> None:
     model = Model("the Danube", {"Text of a": GeneratorError("no room")})
     failed, right = AnswerScorer("em", exact, model).score(question(), [ranking("a"), ranking("b")])
