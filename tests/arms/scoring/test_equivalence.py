@@ -1,5 +1,6 @@
 """Answer equivalence: its probabilities are the model's own, whatever is read at once."""
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -163,3 +164,17 @@ def test_a_model_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest
 def test_importing_the_module_does_not_import_torch() -> None:
     code = "import sys, arms.scoring.equivalence; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_code_that_comes_with_a_model_is_run(tmp_path: Path) -> None:
+    folder, ran = make_model(tmp_path / "model"), tmp_path / "ran"
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    own = {
+        "config.json": {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"},
+        "tokenizer_config.json": {"AutoTokenizer": [None, "own.Own"]},
+    }
+    for name, classes in own.items():
+        described = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(described | {"auto_map": classes}))
+    assert 0.0 < Equivalence(str(folder))(QUESTION, "danube", ["the danube"]) < 1.0
+    assert not ran.exists()
