@@ -16,8 +16,11 @@ import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from fastapi.routing import APIRoute
 
 from agent.api.console import decisions, operating, overview
+from agent.api.console.page import pages
+from agent.api.console.routes import ROUTERS
 from agent.api.middleware import CONSOLE
 from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
@@ -59,6 +62,15 @@ async def seen(service: Service, path: str) -> str:
 def plain(text: str) -> str:
     """The text of a page, without its tags."""
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
+
+
+def test_every_page_is_below_the_path_of_the_console_and_in_no_document() -> None:
+    more = pages()
+    more.add_api_route("/one-more", lambda: None)
+    for route in chain(*(router.routes for router in (more, *ROUTERS))):
+        assert isinstance(route, APIRoute)
+        assert route.path.startswith("/console")
+        assert not route.include_in_schema
 
 
 def test_every_reason_why_an_arm_was_not_drawn_has_words() -> None:
@@ -411,8 +423,8 @@ async def test_each_page_of_what_operators_do_leads_to_the_next(
         "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["3", "2"], ["1"]]),
         "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["3", "2"], ["1"]]),
     }
-    for path, (row, pages) in rows.items():
-        assert await followed(linear, path, row) == pages, path
+    for path, (row, expected) in rows.items():
+        assert await followed(linear, path, row) == expected, path
 
 
 async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Service) -> None:
