@@ -318,9 +318,10 @@ async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url:
         }
     )
     generator = build_generator(spec)
-    body = orjson.loads((await complete(generator, PROMPT))[0])
+    body = orjson.loads((await complete(generator, replace(PROMPT, stop=("\n",), top_p=0.9)))[0])
     await generator.close()
     assert "max_tokens" not in body
+    assert (body["stop"], body["top_p"], body["temperature"]) == (["\n"], 0.9, 0.0)
     assert (body["max_completion_tokens"], body["seed"], body["messages"]) == (7, 3, list(PROMPT.messages))
 
 
