@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
 from agent.api import mcp
@@ -65,6 +66,13 @@ async def test_its_tools_are_those_that_connectors_expect(service: Service, mode
     reads = {"read_only_hint": True, "open_world_hint": False}
     rates = {"destructive_hint": False, "open_world_hint": False}
     assert hints == {"search": reads, "fetch": reads, "ask": reads, "feedback": rates}
+
+
+async def test_no_stream_of_changes_is_kept_open(service: Service) -> None:
+    async with connected(service) as client:
+        with pytest.raises(MCPError, match="Method not found"):
+            async with asyncio.timeout(20), client.listen(tools_list_changed=True):
+                pass
 
 
 async def test_a_client_is_greeted_with_what_the_service_is_for(service: Service) -> None:
