@@ -257,3 +257,10 @@ async def test_requests_need_no_session_and_run_side_by_side(service: Service) -
     results = [answer.json()["result"]["structuredContent"] for answer in answers]
     assert len({result["decision_id"] for result in results}) == 4
     assert [answer.json()["id"] for answer in answers] == [0, 1, 2, 3]
+
+
+async def test_a_request_may_be_as_large_as_the_service_allows(tmp_path: Path) -> None:
+    large = LIST | {"params": {"_meta": {"x": "a" * 5_000_000}}}
+    async with Service(tmp_path, limits={"body_bytes": 6_000_000}).running() as service:
+        answer = await service.client.post("/mcp", json=large, headers=JSON)
+    assert answer.status_code == 200, answer.text
