@@ -140,7 +140,7 @@ def ask(sentence: str, span: Span, *, person: bool = False) -> str | None:
 
 def _clause(sentence: str, span: Span) -> tuple[str, str]:
     """Return what stands before and after a span in its clause; in the sentence if the clause is short."""
-    cuts = [0, *(match.end() for match in _CLAUSE.finditer(sentence)), len(sentence)]
+    cuts = [match.end() for match in _CLAUSE.finditer(sentence)]
     start = max((cut for cut in cuts if cut <= span.start), default=0)
     end = min((cut for cut in cuts if cut >= span.end), default=len(sentence))
     if start or len(sentence[start:end].split()) < 6:
