@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.config import parse
-from agent.proxy import Listening, write_configuration
+from agent.proxy import Listening, haproxy_binary, write_configuration
 from tests.agent.proxy.conftest import SETTINGS
 
 Sections = dict[str, list[str]]
@@ -96,3 +96,12 @@ def test_trusted_proxies_are_looked_through_from_the_nearest(folder: Path) -> No
         *(("1", "trusted"), ("2", "trusted via1")),
         *(("3", "trusted via1 via2"), ("4", "trusted via1 via2 via3")),
     ]
+
+
+@pytest.mark.parametrize("found", ["/usr/sbin/haproxy", None])
+def test_without_the_package_the_haproxy_of_the_path_is_taken(
+    monkeypatch: pytest.MonkeyPatch, found: str | None
+) -> None:
+    monkeypatch.setattr("agent.proxy.process.find_spec", lambda _: None)
+    monkeypatch.setattr("shutil.which", {"haproxy": found}.get)
+    assert haproxy_binary() == (found and Path(found))
