@@ -65,6 +65,10 @@ LEFT_ALONE = {
         "dtype",
         "compression",
         "write_statistics",
+        "highlight",
+        "markup",
+        "soft_wrap",
+        "style",
     ),
 }
 """Keyword arguments that are not dropped: texts, and what changes a type or nothing."""

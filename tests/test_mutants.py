@@ -68,7 +68,7 @@ FIRST = "__import__('itertools').islice"
         ("if a:\n    b = c", ["if (False):"]),
         ("if TYPE_CHECKING:\n    import a", []),
         ("os.fsync(a)", []),
-        ("f(a, compression=b)", ["pass"]),
+        ("f(a, compression=b, highlight=False)", ["pass"]),
         ("try:\n    a = b\nexcept BaseException:\n    raise", ["except (Exception):"]),
         ("async def f():\n    await asyncio.shield(a)", ["await (a)", "pass"]),
         ("assert a < 1", []),
