@@ -225,4 +225,4 @@ def _parse(model: type[Model], response: httpx.Response) -> Model:
         first = error.errors()[0]
         what = ": ".join([".".join(map(str, first["loc"])), first["msg"]])
         place = f"{response.request.method} {response.request.url.copy_with(userinfo=b'')}"
-        raise ClientError(f"{place} gave a reply that is no {model.__name__}: {what}") from error
+        raise ClientError(f"{place} gave a reply that does not fit {model.__name__}: {what}") from error

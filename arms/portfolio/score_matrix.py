@@ -83,7 +83,7 @@ class ArmTable:
                 raise MatrixError(f"no arm can be called {name!r}: a column of the matrix is")
         for cost, by_arm in self.costs.items():
             for arm in self.specs.keys() ^ by_arm.keys():
-                lacks = "an arm without one" if arm in self.specs else "no arm of the matrix"
+                lacks = "an arm without one" if arm in self.specs else "not an arm of the matrix"
                 raise MatrixError(f"cost {cost!r}: {arm!r} is {lacks}")
             for arm, value in by_arm.items():
                 if not 0.0 <= value < np.inf:
