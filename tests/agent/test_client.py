@@ -154,7 +154,7 @@ async def test_a_failed_answer_is_told_from_a_refused_request(status: int, kind:
 
 async def test_a_reply_of_another_shape_is_named() -> None:
     client = a_client(lambda _: httpx.Response(200, json={"agent": {**AGENT, "pmf": None}}))
-    with pytest.raises(ClientError, match=r"/v1/retrieve gave a reply that does not fit Answer: agent\.pmf: "):
+    with pytest.raises(ClientError, match=r"retrieve gave a reply that does not fit Answer: agent\.pmf: "):
         await client.retrieve("Who?", k=1)
     html = a_client(lambda _: httpx.Response(404, text="<h1>Not found</h1>"))
     with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found") as raised:
