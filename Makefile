@@ -50,7 +50,7 @@ mutants-sample: $(VENV)/ready-dev  ## plant sixty small faults in ROOM=agent/acc
 	$(BIN)/python benchmarks/mutants.py $(ROOM)
 
 mutants-nightly: $(VENV)/ready-dev  ## plant thirty in all of the code, others every day; fail where more than a tenth survive
-	$(BIN)/python benchmarks/mutants.py --together --n 30 --seed $(DAY) --most 0.1
+	$(BIN)/python benchmarks/mutants.py --together --n 30 --seed $(DAY) --most 0.1 --test-s 120
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
 	$(BIN)/ruff check .
