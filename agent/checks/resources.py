@@ -55,10 +55,9 @@ def resource_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding("file handles suffice for http.connections")
 
 
-def available_memory() -> int:
-    """Return the bytes of memory that new processes may take, by the machine and by its control group."""
+def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that new processes may take, by the machine and by a control group."""
     free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
     try:
         limit = int((group / "memory.max").read_text())
         return min(free, limit - int((group / "memory.current").read_text()))

@@ -153,6 +153,30 @@ async def test_as_many_slots_as_actions_show_each_action_once_and_are_rewarded_e
         ]
 
 
+async def test_the_most_slots_that_a_request_may_have_are_all_activated(news: Service) -> None:
+    names = [f"action-{i}" for i in range(50)]
+    body = {
+        "eventId": "m-50",
+        "actions": [{"id": name} for name in names],
+        "deferActivation": True,
+        "slots": slots(*names),
+    }
+    answer = await news.client.post(f"{OLDER}/multislot/rank", json=body)
+    assert answer.status_code == 201, answer.text
+    assert (await news.client.post(f"{OLDER}/multislot/events/m-50/activate")).status_code == 204
+    store = news.replica.points["news"].store
+    records = [store.record(f"m-50:slot-{i}") for i in range(50)]
+    assert [[item.kind for item in record.feedback] for record in records if record] == [["activation"]] * 50
+
+
+async def test_what_a_request_excludes_is_shown_in_no_slot(news: Service) -> None:
+    for i in range(8):
+        body = {"eventId": f"m-{i}", "actions": ACTIONS, "excludedActions": ["a"], "slots": slots("b", "c")}
+        answer = await news.client.post(f"{OLDER}/multislot/rank", json=body)
+        assert answer.status_code == 201, answer.text
+        assert {slot["rewardActionId"] for slot in answer.json()["slots"]} == {"b", "c"}
+
+
 SETTINGS = "--cb_explore_adf --epsilon 0.3 --power_t 0 -l 0.001 --cb_type mtr -q ::"
 CONTEXT = [{"user": {"tier": "free"}}, {"device": {"os": "linux", "mobile": False}}]
 

@@ -97,6 +97,20 @@ def test_memory_that_does_not_suffice_is_found(
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
 
 
+@pytest.mark.parametrize(
+    ("most", "expected"), [(str(2**30), 2**30 - 2**28), (str(2**40), 2**33), ("max", 2**33), (None, 2**33)]
+)
+def test_memory_is_what_both_the_machine_and_the_control_group_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str | None, expected: int
+) -> None:
+    free = SimpleNamespace(available=2**33)
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: free)
+    if most is not None:
+        (tmp_path / "memory.max").write_text(f"{most}\n")
+    (tmp_path / "memory.current").write_text(f"{2**28}\n")
+    assert resources.available_memory(tmp_path) == expected
+
+
 @pytest.mark.parametrize(("handles", "level"), [(2199, "problem"), (2200, "fine"), (-1, "fine")])
 def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -276,10 +277,20 @@ def test_the_command_line_refuses_what_only_a_router_has(tmp_path: Path) -> None
     (tmp_path / "serve.yaml").write_text(
         json.dumps({"applications": [{"import_path": "agent.app:build", "args": CONFIG}]})
     )
-    words = ["train", str(files["outcomes"][0]), "--model", "relevance", "--router", "ltrr", "-o", "x"]
-    done = CliRunner().invoke(app, [*words, "-c", str(tmp_path / "serve.yaml"), "--measure", "em"])
+    words = ["train", str(files["outcomes"][0]), "--model", "relevance", "-o", "x"]
+    words += ["-c", str(tmp_path / "serve.yaml")]
+    given = {
+        "--router": "ltrr",
+        "--stage": "question",
+        "--spec": "x.yaml",
+        "--measure": "em",
+        "--prior": "0.5",
+        "--cost-weight": "0.1",
+        "--over": "a",
+    }
+    done = CliRunner().invoke(app, [*words, *chain.from_iterable(given.items()), "--minmax"])
     assert done.exit_code == 2
-    assert "--router, --measure: only a router has that, not --model relevance" in done.stderr
+    assert f"{', '.join(given)}, --minmax: only a router has that, not --model relevance" in done.stderr
 
 
 @given(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,15 @@ def test_columns_of_a_passage_are_those_of_json_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_a_separator_and_an_encoding_are_recognised(tmp_path: Path, mark: str, encoding: str) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "begin"),
+    [("utf-8", b""), ("utf-8-sig", b""), ("utf-16-le", BOM_UTF16_LE), ("utf-16-be", BOM_UTF16_BE)],
+)
+def test_a_separator_and_an_encoding_are_recognised(
+    tmp_path: Path, mark: str, encoding: str, begin: bytes
+) -> None:
     content = f"name{mark}place\nCaf\xe9\x85\u2028{mark}Z\xfcrich\n".encode(encoding)
-    (found,) = passages(tmp_path, content)
+    (found,) = passages(tmp_path, begin + content)
     assert found.text == "name: Caf\xe9\nplace: Z\xfcrich"
 
 

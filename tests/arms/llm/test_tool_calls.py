@@ -71,6 +71,20 @@ def test_definitions_of_the_same_name_do_not_meet() -> None:
         assert definitions[part["$ref"].removeprefix("#/$defs/")] == {"type": kind}
 
 
+def test_definitions_under_the_older_name_are_lifted_too() -> None:
+    parameters = {"type": "object", "properties": {"of": {"$ref": "#/definitions/Metres"}}}
+    function = {
+        "name": "measure",
+        "parameters": {**parameters, "definitions": {"Metres": {"type": "number"}}},
+    }
+    prompt = Prompt((QUESTION,), options={"tools": [{"type": "function", "function": function}]})
+    _, schema = described(prompt)
+    assert schema is not None
+    arguments = schema["anyOf"][0]["properties"]["arguments"]
+    assert arguments == {"type": "object", "properties": {"of": {"$ref": "#/$defs/tool0.Metres"}}}
+    assert schema["$defs"] == {"tool0.Metres": {"type": "number"}}
+
+
 def refused(schema: dict[str, Any]) -> bool:
     """Return whether a schema of an answer is too large."""
     wanted = {"type": "json_schema", "json_schema": {"schema": schema}}

@@ -169,6 +169,12 @@ def test_a_model_with_other_features_is_refused() -> None:
         RelevanceModel.load(resealed(columns=columns))
 
 
+def test_a_model_with_the_same_features_in_another_order_is_refused() -> None:
+    first, second, *rest = MODEL.header.columns
+    with pytest.raises(RelevanceError, match=r"other features than this version \(their order\)"):
+        RelevanceModel.load(resealed(columns=(second, first, *rest)))
+
+
 def test_trees_of_another_width_are_refused() -> None:
     with pytest.raises(RelevanceError, match="the trees read 53 columns, not 54"):
         RelevanceModel.load(resealed(arms=("good", "bad", "third")))

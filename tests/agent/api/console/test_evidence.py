@@ -112,6 +112,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     assert "not asked" in shown
     for query, status, said in (
         ("of=1", 400, "choose two evaluations"),
+        ("of=1&of=1", 400, "choose two evaluations"),
         ("", 400, "choose two evaluations"),
         ("of=1&of=99", 404, "there is no evaluation 99"),
         ("of=1&of=two", 400, "of"),
