@@ -14,13 +14,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from arms.local_ray import UMASK
 from feedback.log import schema
 from tests.postgres import Server, running
 
-settings.register_profile("armwise", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "armwise",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],  # how long examples take to draw is the machine's
+)
 settings.load_profile("armwise")
 
 os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time

@@ -134,7 +134,7 @@ def resources(corpus: Corpus, indexes: Path, specs: Mapping[str, ArmSpec], model
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(
     specs=pools(),
     n_words=st.integers(1, 150),

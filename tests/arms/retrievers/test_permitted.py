@@ -88,7 +88,7 @@ def test_every_kind_that_filters_is_checked_here() -> None:
 
 
 @given(WHERES, GROUPS, st.sampled_from(QUESTIONS), st.sampled_from([1, 4, 60]))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_kind_finds_what_is_not_permitted(
     arms: dict[str, Arm], where: Any, groups: frozenset[str], question: str, k: int
 ) -> None:

@@ -35,7 +35,11 @@ SELECTIONS = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(seed=st.integers(0, 2**32), n=st.integers(0, 40), selection=st.sampled_from(SELECTIONS))
 def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: Selection) -> None:
     rng = np.random.default_rng(seed)

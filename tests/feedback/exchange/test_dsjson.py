@@ -91,7 +91,11 @@ def test_a_decision_comes_back_with_its_reward(tmp_path: Path) -> None:
     assert (back.seq, back.failed, left_out) == (1, False, {})
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(any_example(), st.floats(-1, 1))
 def test_whatever_was_drawn_comes_back(tmp_path: Path, found: Example, reward: float) -> None:
     decision = replace(found.decision, mode=Mode.EXPLORE, policy="uniform")

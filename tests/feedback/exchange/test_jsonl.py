@@ -48,7 +48,11 @@ def refusal(folder: Path, content: bytes) -> str:
     return told.removeprefix(f"{folder / 'log.jsonl'}").removeprefix(", ")
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(any_example(), max_size=4))
 def test_what_was_written_is_read_to_the_last_digit(tmp_path: Path, found: list[Example]) -> None:
     examples = [replace(one, seq=seq) for seq, one in enumerate(found, start=3)]

@@ -144,7 +144,11 @@ drawn = any_example().map(
 )
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(drawn, min_size=1, max_size=4), st.data())
 def test_what_an_evaluation_needs_comes_back_from_either(
     tmp_path_factory: pytest.TempPathFactory, found: list[Example], data: st.DataObject

@@ -57,7 +57,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 ids = count()
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     question=texts,
     features=st.dictionaries(texts, finite, max_size=5),
@@ -84,7 +84,7 @@ def test_any_decision_survives_the_database(
     assert found.decision == fact
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(number=finite, at=st.floats(0, 1e9))
 def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: float) -> None:
     name = f"d{next(ids)}"
@@ -298,7 +298,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(batches=st.lists(st.lists(anything, min_size=1, max_size=5), max_size=6), again=st.booleans())
 def test_positions_are_without_gaps_whatever_is_refused_or_said_twice(
     store: Store, batches: list[list[Fact]], again: bool

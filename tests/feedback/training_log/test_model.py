@@ -47,7 +47,7 @@ def test_what_is_learned_is_what_the_document_says(
         history.run(steps)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @histories
 def test_it_is_the_same_on_postgresql(
     postgres_url: str, rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
