@@ -174,12 +174,12 @@ def _names(node: ast.AST, child: ast.AST) -> tuple[str, ...]:
 
 
 def _left_alone(node: ast.AST, field: str, child: ast.AST) -> bool:
+    if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        return True
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if field == "decorator_list":
             return True
         case ast.ClassDef(bases=bases) if any(ast.unparse(base).startswith("Protocol") for base in bases):
-            return True
-        case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
             return True
         case ast.Call(func=function) if _called(function) & UNTESTED:
             return True
@@ -332,8 +332,7 @@ def _(node: ast.AugAssign) -> Iterator[Change]:
 
 @changes.register
 def _(node: ast.If) -> Iterator[Change]:
-    if "TYPE_CHECKING" not in ast.unparse(node.test):
-        yield node.test, ast.Constant(value=False)
+    yield node.test, ast.Constant(value=False)
 
 
 @changes.register

@@ -89,14 +89,14 @@ def _group(url: str, group: int) -> list[str]:
     try:
         file = parquet.ParquetFile(pa.BufferReader(_data(url)), read_dictionary=["features"])
         about = file.metadata.row_group(group) if group < file.num_row_groups else None
+        rows = f"rows {group * GROUP} and on"
         if about is None or about.num_rows > GROUP or about.total_byte_size > MOST_GROUP_BYTES:
-            rows = f"rows {group * GROUP} and on"
             raise LogGapError(f"{url} is not an archive: {rows} are missing, or too large")
         column = file.read_row_group(group, columns=["features"]).column(0).combine_chunks()
         # of a dictionary, which may repeat a long text for each row
         lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
         if (compute.sum(lengths).as_py() or 0) > MOST_GROUP_BYTES:
-            raise LogGapError(f"{url} is not an archive: rows {group * GROUP} and on are too large")
+            raise LogGapError(f"{url} is not an archive: {rows} are too large")
         texts: list[str] = column.to_pylist()
     except (pa.ArrowException, OSError, IndexError, KeyError, AttributeError) as error:  # of other columns
         raise LogGapError(f"{url} is not an archive: {error}") from error

@@ -189,7 +189,7 @@ def derived_findings(config: AppConfig) -> Iterator[Finding]:
 
 def _texts(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parameters that may name a folder."""
-    yield from (value for value in params.values() if isinstance(value, str))
+    yield from (value for value in params.values() if isinstance(value, str) and "\0" not in value)
 
 
 def _with_manifest(paths: Iterable[Path]) -> list[Path]:

@@ -48,8 +48,11 @@ def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Traci
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     version = metadata.version("armwise")
-    own: dict[str, str | int] = {"service.name": "armwise", "service.version": version}
-    own["process.pid"] = os.getpid()
+    own: dict[str, str | int] = {
+        "service.name": "armwise",
+        "service.version": version,
+        "process.pid": os.getpid(),
+    }
     # the variables go before our own
     resource = Resource.create({**own}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)  # it reads the variables of the sampler

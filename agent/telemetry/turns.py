@@ -16,6 +16,9 @@ COMMITS = {"Decision": "decisions", "Execution": "executions", "Feedback": "feed
 @contextmanager
 def deciding() -> Iterator[Span | None]:
     """Trace a decision."""
+    if not tracing.is_on():
+        yield None
+        return
     with tracing.span("armwise.decide", {}) as span:
         if span is not None:
             span.openinference("CHAIN", {})
@@ -42,6 +45,8 @@ def decided(span: Span | None, decision: Decision) -> None:
 
 def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None:
     """Trace a commit, from where it is queued until it is durable."""
+    if not tracing.is_on():  # for each commit
+        return
     tables = ", ".join(dict.fromkeys(COMMITS[type(fact).__name__] for fact in facts))
     attributes: dict[str, Attribute] = {
         "db.operation.name": "INSERT",

@@ -196,10 +196,10 @@ async def label(
 ) -> Response:
     """Keep the judgement of the person who signed in as feedback, with the source of the key."""
     fields = await form_of(request)
+    given = fields.get("value", "")
     try:
-        value = float(fields.get("value", ""))
+        value = float(given)
     except ValueError:
-        given = fields.get("value", "")
         raise ApiError("invalid_value", f"value {given!r} is not a number", "value") from None
     comment = {"comment": fields["comment"]} if "comment" in fields else {}
     item = valid(

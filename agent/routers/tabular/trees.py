@@ -7,7 +7,7 @@ arm. The row of a pair of arms has the differences of the latter two.
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from agent.routers.base import Parametrised, Schema, StageParameters, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
 from agent.routers.preprocessing import Preparation
 from agent.routers.ranking_targets import CentreParameters, centred
-
-if TYPE_CHECKING:  # it takes seconds to load, and most configurations have no router of trees
-    pass
 
 THREADS = 1
 """One, so that a fit is deterministic. On busy cores, two took five times as long."""
