@@ -107,9 +107,12 @@ class Reach:
         return found
 
     def of_room(self, path: str) -> set[str]:
-        """Return the ids of the tests in the folder of tests that stands for that of a file."""
-        room = (Path("tests") / Path(path).parent).as_posix()
-        return {test.id for test in self.tests.values() if test.file.startswith(f"{room}/")}
+        """Return the ids of the tests in the folder that stands for that of a file, or the nearest above."""
+        for folder in Path(path).parents:
+            room = f"{(Path('tests') / folder).as_posix()}/"
+            if found := {test.id for test in self.tests.values() if test.file.startswith(room)}:
+                return found
+        return set()
 
     def _of_line(self, path: str, line: int) -> set[str]:
         found = set[str]()
@@ -260,10 +263,11 @@ def chosen(mutant: Mutant, reach: Reach, files: set[str], most_s: float) -> tupl
     ids = {
         one for one in ids if "postgres" not in one or one.replace("postgresql", "sqlite") not in ids - {one}
     }
-    stem, room = Path(mutant.path).stem, str(Path("tests") / Path(mutant.path).parent)
+    path, room = Path(mutant.path), str(Path("tests") / Path(mutant.path).parent)
 
     def order(test: Test) -> tuple[int, float]:
-        near = stem in Path(test.file).stem or test.file == mutant.path
+        named = Path(test.file).stem
+        near = path.stem in named or path.parent.name in named or test.file == mutant.path
         return (0 if near else 1 if test.file.startswith(room) else 2), test.seconds
 
     found, seconds = list[str](), 0.0
