@@ -18,8 +18,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "armwise.image" -}}
-{{- $image := mustMerge (default dict .group.image) .root.Values.image -}}
+{{- $own := default dict .group.image -}}
+{{- /* the digest is that of one image: a group with another repository or tag has another */ -}}
+{{- $base := ternary (omit .root.Values.image "digest") .root.Values.image (or (hasKey $own "repository") (hasKey $own "tag")) -}}
+{{- $image := mustMerge $own $base -}}
+{{- with $image.digest -}}
+{{ $image.repository }}@{{ . }}
+{{- else -}}
 {{ $image.repository }}:{{ default .root.Chart.AppVersion $image.tag }}
+{{- end -}}
 {{- end -}}
 
 {{- /* `args` of serve_config.yaml, with what the values say of them */ -}}
@@ -47,16 +54,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toYaml $args -}}
 {{- end -}}
 
+{{- /* The names that `deployments` can have: those of agent/app.py. */ -}}
+{{- define "armwise.deploymentNames" -}}
+{{- $names := list "Ingress" "Learner" "Jobs" "Generator" "Arms" -}}
+{{- range $name, $_ := default dict .llms -}}{{- $names = append $names (printf "Generator-%s" $name) -}}{{- end -}}
+{{- range $name, $_ := default dict .backbones -}}{{- $names = append $names (printf "Embedder-%s" $name) -}}{{- end -}}
+{{- $places := list . -}}
+{{- range $_, $point := default dict .points -}}{{- $places = append $places $point -}}{{- end -}}
+{{- range $places -}}
+{{- range $_, $arm := default dict .arms -}}{{- with $arm.host -}}{{- $names = append $names . -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- toJson (uniq $names) -}}
+{{- end -}}
+
 {{- define "armwise.serveConfig" -}}
 {{- $file := .Files.Get "serve_config.yaml" | fromYaml -}}
 {{- $app := omit (first $file.applications) "args" -}}
+{{- $args := include "armwise.args" . | fromYaml -}}
+{{- $names := include "armwise.deploymentNames" $args | fromJsonArray -}}
+{{- range $name, $_ := .Values.deployments -}}
+{{- /* the arms of a portfolio, which name hosts of their own, are in a file that is not here */ -}}
+{{- if not (or $args.portfolio (has $name $names)) -}}
+{{- fail (printf "deployments.%s: there is no such deployment; there are: %s" $name (join ", " $names)) -}}
+{{- end -}}
+{{- end -}}
 {{- $deployments := list -}}
 {{- range $name, $options := .Values.deployments -}}
 {{- /* a number of replicas takes the place of the bounds that the chart has for it */ -}}
 {{- $options = ternary (omit $options "autoscaling_config") $options (hasKey $options "num_replicas") -}}
 {{- $deployments = append $deployments (merge (dict "name" $name) $options) -}}
 {{- end -}}
-{{- $app = merge (dict "args" (include "armwise.args" . | fromYaml) "deployments" $deployments) $app -}}
+{{- $app = merge (dict "args" $args "deployments" $deployments) $app -}}
 {{- $http := dict "host" "0.0.0.0" "port" 8000 -}}
 {{- toYaml (merge (dict "proxy_location" "EveryNode" "http_options" $http "applications" (list $app)) $file) -}}
 {{- end -}}
