@@ -16,12 +16,14 @@ from ray import serve
 from ray.serve import Application, Deployment
 
 from agent.config import AppConfig, configured
-from agent.hosts import Ingress, JobsHost, LearnerHost
 from agent.hosts import arms as hosted
+from agent.hosts.ingress import Ingress
+from agent.hosts.jobs import JobsHost
+from agent.hosts.learner import LearnerHost
 from agent.proxy import RUN_FOLDER
 from agent.routers import saved
 from agent.telemetry import begin
-from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, placement
+from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, deployments_of
 from arms.llm import writing
 
 CPUS_A_REPLICA = 0.1
@@ -54,7 +56,7 @@ def assemble(config: AppConfig) -> Application:
         name: _deployment(GeneratorHost, generator_of(name), at_once).bind(spec, prepare)
         for name, spec in config.models.items()
     }
-    placed = dict.fromkeys(host for point in points for host in placement.needed(point.arms))
+    placed = dict.fromkeys(host for point in points for host in deployments_of(point.arms))
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
             hosted.settings_of(config),

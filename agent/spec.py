@@ -1,61 +1,77 @@
-"""Build objects from specs (a kind of a catalogue, and parameters), and describe invalid settings."""
+"""Settings as models: what keys a setting has, how a class is built from a spec, and what is wrong with one.
 
+Everything that can be set is a field of a pydantic model. A class of a catalogue without a model `Params`
+gets one made of its signature. The reference of the configuration, its JSON Schema, the options of verbs and
+the variables of the environment all read these fields, through the functions here.
+
+A catalogue has the classes of a package by their kinds, and those that installed packages register.
+"""
+
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from typing_extensions import override
 
 from arms.suggestions import did_you_mean
 
-
-def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Return one line per invalid key of the settings of a model."""
-    lines = []
-    for problem in error.errors():
-        key, known = _locate(problem["loc"], root)
-        message = problem["msg"].removeprefix("Value error, ")
-        match problem["type"]:
-            case "extra_forbidden":
-                lines.append(f"unknown key {key!r}{did_you_mean(str(problem['loc'][-1]), known)}")
-            case "missing":
-                lines.append(f"key {key!r} is missing")
-            case "union_tag_not_found":
-                lines.append(f"key {key + '.' + _tag(problem['ctx']['discriminator'])!r} is missing")
-            case "value_error":  # raised by a validator here, which names the value
-                lines.append(f"{key}: {message}" if key else message)
-            case _:
-                lines.append(f"{key or 'args'}: {message}, got {problem['input']!r}")
-    return lines
+# -- types of settings ---------------------------------------------------------------------------
 
 
-def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[str]]:
-    """Return a location as the file writes it, and the keys that are valid for its last part."""
-    annotation: Any = root
-    written: list[str] = []
-    known: list[str] = []
-    for part in place:
-        models, container = models_in(annotation), get_origin(annotation) in (dict, list, tuple)
-        if len(models) > 1 and not container:  # the part is the tag of the chosen model, not a key
-            annotation = next(model for model in models if part in tags_of(model).values())
-            continue
-        written.append(str(part))
-        if container:
-            annotation = next(inner for inner in reversed(get_args(annotation)) if inner is not Ellipsis)
-        else:
-            fields = models[0].model_fields if models else {}
-            known = sorted(fields)
-            annotation = fields[str(part)].annotation if part in fields else None
-    return ".".join(written), known
+def choices_in(annotation: Any) -> list[Any]:
+    """Return the types that a value may have.
 
-
-def _tag(discriminator: str) -> str:
-    """Return the discriminating key, which pydantic quotes.
-
-    >>> _tag("'kind'")
-    'kind'
+    >>> choices_in(Annotated[int, "seconds"] | str | None)
+    [<class 'int'>, <class 'str'>, <class 'NoneType'>]
     """
-    return discriminator.strip("'")
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return choices_in(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [choice for inner in get_args(annotation) for choice in choices_in(inner)]
+    return [annotation]
+
+
+def models_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that a value itself may have."""
+    return [one for one in choices_in(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models inside an annotation, such as the values of a dict."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]
+
+
+def fields_of(annotation: Any) -> dict[str, FieldInfo]:
+    """Return the keys that a value may have, with the fields that describe them; none for other values.
+
+    >>> list(fields_of(Spec | None))
+    ['kind', 'params']
+    """
+    return {name: field for model in models_of(annotation) for name, field in model.model_fields.items()}
+
+
+def item_of(annotation: Any) -> Any:
+    """Return the type of the values of a mapping or a sequence; None for other values.
+
+    >>> item_of(dict[str, int] | None), item_of(tuple[float, ...]), item_of(str)
+    (<class 'int'>, <class 'float'>, None)
+    """
+    for choice in choices_in(annotation):
+        if get_origin(choice) in (dict, list, tuple):
+            return next(inner for inner in reversed(get_args(choice)) if inner is not Ellipsis)
+    return None
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -72,12 +88,48 @@ def tags_of(model: type[BaseModel]) -> dict[str, Any]:
     return {name: values[0] for name, values in found.items() if name in literal and len(values) == 1}
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models inside an annotation, such as the values of a dict."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in getattr(annotation, "__args__", ()) for model in models_in(inner)]
+# -- what is wrong with settings -----------------------------------------------------------------
 
+
+def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
+    """Return one line per invalid key of the settings of a model."""
+    lines = []
+    for problem in error.errors():
+        key, known = _locate(problem["loc"], root)
+        message = problem["msg"].removeprefix("Value error, ")
+        match problem["type"]:
+            case "extra_forbidden":
+                lines.append(f"unknown key {key!r}{did_you_mean(str(problem['loc'][-1]), known)}")
+            case "missing":
+                lines.append(f"key {key!r} is missing")
+            case "union_tag_not_found":
+                tag = problem["ctx"]["discriminator"].strip("'")  # pydantic quotes it
+                lines.append(f"key {key + '.' + tag!r} is missing")
+            case "value_error":  # raised by a validator here, which names the value
+                lines.append(f"{key}: {message}" if key else message)
+            case _:
+                lines.append(f"{key or 'args'}: {message}, got {problem['input']!r}")
+    return lines
+
+
+def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, list[str]]:
+    """Return a location as the file writes it, and the keys that are valid for its last part."""
+    annotation: Any = root
+    written: list[str] = []
+    known: list[str] = []
+    for part in place:
+        models = models_of(annotation)
+        if len(models) > 1:  # the part is the tag of the chosen model, not a key
+            annotation = next(model for model in models if part in tags_of(model).values())
+            continue
+        written.append(str(part))
+        fields = fields_of(annotation)
+        known = sorted(fields)
+        annotation = fields[str(part)].annotation if part in fields else item_of(annotation)
+    return ".".join(written), known
+
+
+# -- specs ---------------------------------------------------------------------------------------
 
 Built = TypeVar("Built")
 
@@ -91,6 +143,124 @@ class Spec(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict, description="Arguments of its class, by name")
 
 
+@cache
+def params_of(make: Callable[..., object]) -> type[BaseModel]:
+    """Return the model of the parameters of a class: its `Params`, or one made of its signature.
+
+    Arguments whose names begin with an underscore are not parameters. The docstring describes the others.
+
+    >>> params_of(complex).model_fields["real"].default
+    0
+    """
+    make = inspect.unwrap(make)
+    if isinstance(model := getattr(make, "Params", None), type):
+        return model
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    described = _arguments_in(inspect.getdoc(make) or "")
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(make, eval_str=True).parameters.items():
+        if parameter.kind in variadic or name.startswith("_"):
+            continue
+        empty = parameter.default is inspect.Parameter.empty
+        field = Field(default=... if empty else parameter.default, description=described.get(name))
+        typed = parameter.annotation is not inspect.Parameter.empty
+        fields[name] = (parameter.annotation if typed else Any, field)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return create_model(f"{getattr(make, '__name__', 'Kind')}Params", __config__=config, **fields)
+
+
+def _arguments_in(doc: str) -> dict[str, str]:
+    r"""Return the descriptions of arguments in a docstring of Google's style.
+
+    >>> _arguments_in("Do.\n\nArgs:\n    a: One,\n        in two lines.\n    b: Other.\n\nRaises:\n    E: No")
+    {'a': 'One, in two lines.', 'b': 'Other.'}
+    """
+    section = re.search(r"^Args:\n((?:[ ].*\n?|\n)*)", doc, re.MULTILINE)
+    found: dict[str, str] = {}
+    for name, text in re.findall(
+        r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
+    ):
+        found[name] = " ".join(text.split())
+    return found
+
+
+class Catalogue(Mapping[str, Callable[..., Built]], Generic[Built]):
+    """The classes of a package by their kinds, and those that installed packages register.
+
+    A kind is a class with an attribute `kind`, a text, in a module of the package. A class of another package
+    is imported when its kind is first looked up, and cannot replace one of ours.
+
+    Args:
+        package: Name of the package; its modules are imported when a kind is first looked up.
+        group: Entry point group in which other packages register a class by its kind.
+        what: Noun for an entry, for messages.
+        error: Class of the error of a registered class that cannot be used.
+    """
+
+    def __init__(self, package: str, group: str, what: str, error: type[ValueError]) -> None:
+        self._package, self._group, self._what, self._error = package, group, what, error
+        self._loaded: dict[str, Callable[..., Built]] = {}
+
+    @cached_property
+    def own(self) -> Mapping[str, Callable[..., Built]]:
+        """The classes of the package itself, by module and in the order of their definition."""
+        classes: dict[str, Callable[..., Built]] = {}
+        for name in sorted(found.name for found in pkgutil.iter_modules(sys.modules[self._package].__path__)):
+            module = importlib.import_module(f"{self._package}.{name}")
+            members: list[Any] = [member for member in vars(module).values() if isinstance(member, type)]
+            classes |= {
+                member.kind: member
+                for member in members
+                if member.__module__ == module.__name__ and isinstance(getattr(member, "kind", None), str)
+            }
+        return classes
+
+    @cached_property
+    def _registered(self) -> dict[str, list[EntryPoint]]:
+        """What other packages register, by kind."""
+        registered: dict[str, list[EntryPoint]] = {}
+        for entry in entry_points(group=self._group):
+            if entry.name not in self.own:
+                registered.setdefault(entry.name, []).append(entry)
+        return registered
+
+    @override
+    def __getitem__(self, kind: str) -> Callable[..., Built]:
+        """Return the class of a kind. Raises the error if another package registers none under its name."""
+        if kind in self.own:
+            return self.own[kind]
+        if kind not in self._loaded:
+            self._loaded[kind] = self._load(kind, self._registered[kind])
+        return self._loaded[kind]
+
+    @override
+    def __contains__(self, kind: object) -> bool:
+        return kind in self.own or kind in self._registered
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.own, *self._registered])
+
+    @override
+    def __len__(self) -> int:
+        return len(self.own) + len(self._registered)
+
+    def _load(self, kind: str, registered: Sequence[EntryPoint]) -> Callable[..., Built]:
+        """Import the class that another package registers."""
+        name, (entry, *others) = f"{self._what} {kind!r}", registered
+        if others:
+            values = ", ".join(each.value for each in registered)
+            raise self._error(f"{name} is registered more than once: {values}")
+        try:
+            loaded: Any = entry.load()
+        except Exception as error:
+            raise self._error(f"{name}: {entry.value} cannot be imported: {error}") from error
+        if not isinstance(loaded, type) or getattr(loaded, "kind", None) != kind:
+            raise self._error(f"{name}: {entry.value} is not a class with kind = {kind!r}")
+        made: Callable[..., Built] = loaded
+        return made
+
+
 def build(
     spec: Spec, what: str, catalogue: Mapping[str, Callable[..., Built]], error: type[ValueError]
 ) -> Built:
@@ -99,8 +269,7 @@ def build(
     Args:
         spec: Kind and parameters.
         what: Noun for the entries of the catalogue, for messages.
-        catalogue: Classes by kind. Their parameters are the fields of their model `Params`, where they have
-            one; else those of the signature that do not begin with an underscore.
+        catalogue: Classes by kind, whose parameters are those of `params_of`.
         error: Class of the error.
 
     Raises:
@@ -115,10 +284,7 @@ def build(
     if spec.kind not in catalogue:
         raise error(f"no {what} of kind {spec.kind!r}{did_you_mean(spec.kind, catalogue)}")
     make = catalogue[spec.kind]
-    if fields := getattr(inspect.unwrap(make), "Params", None):  # a model describes them
-        known = list(fields.model_fields)
-    else:
-        known = [name for name in inspect.signature(make).parameters if not name.startswith("_")]
+    known = params_of(make).model_fields
     for name in spec.params:
         if name not in known:
             raise error(f"{what} {spec.kind!r} has no parameter {name!r}{did_you_mean(name, known)}")

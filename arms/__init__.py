@@ -1,5 +1,8 @@
-"""What we can do: kinds of arms, language models, and choosing a portfolio among them."""
+"""What we can do: kinds of arms, language models, and choosing a portfolio among them.
 
-import lazy_loader
+The kinds of arms are in `arms.retrievers`.
+"""
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from .base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
+
+__all__ = ["Arm", "ArmBuildError", "ArmError", "Passage", "Query", "Retrieval"]

@@ -10,12 +10,13 @@ An arm knows nothing of learning, HTTP or Ray. It is immutable once built.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from arms.filters import Comparison, Compound, Metadata
+
+if TYPE_CHECKING:  # the command line imports this file, and must not wait for numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,12 @@ class Query:
     """
 
     text: str
-    embeddings: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    embeddings: "Mapping[str, NDArray[np.float32]]" = field(default_factory=dict)
     seed: int = 0
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
 
-    def embedding(self, backbone: str, *, arm: str) -> NDArray[np.float32]:
+    def embedding(self, backbone: str, *, arm: str) -> "NDArray[np.float32]":
         """Return the vector of `backbone`, shape (dim,). Raises MissingEmbeddingError."""
         try:
             return self.embeddings[backbone]
@@ -253,5 +254,5 @@ def checked_name(name: str) -> str:
     return name
 
 
-Embed = Callable[[str, frozenset[str]], Mapping[str, NDArray[np.float32]]]
+Embed = Callable[[str, frozenset[str]], "Mapping[str, NDArray[np.float32]]"]
 """Text and names of backbones -> a unit vector of shape (dim,) for each. Raises ArmError."""

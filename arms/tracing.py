@@ -236,19 +236,19 @@ def ids_of_span() -> tuple[str, str] | None:
     """Return the ids of the running trace and span, in hexadecimal digits; None where none is sampled."""
     if _tracing is None:
         return None
-    found = trace.get_current_span().get_span_context()
-    if not found.trace_flags.sampled:
+    context = trace.get_current_span().get_span_context()
+    if not context.trace_flags.sampled:
         return None
-    return trace.format_trace_id(found.trace_id), trace.format_span_id(found.span_id)
+    return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
 
 
 def carried() -> str:
     """Return the running turn and span for another process; empty where there is neither."""
     turn, header = TURN.get(), ""
     if _tracing is not None:
-        found = trace.get_current_span().get_span_context()
-        if found.is_valid:  # also one that is not sampled: no other process shall begin a trace of its own
-            header = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+        context = trace.get_current_span().get_span_context()
+        if context.is_valid:  # also one that is not sampled: no other process shall begin a trace of its own
+            header = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     if not header and not turn.decision_id:
         return ""
     return orjson.dumps((header, turn.decision_id, turn.episode_id)).decode()

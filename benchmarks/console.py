@@ -40,9 +40,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent.learning import Recipe
 from benchmarks.http_load import connect, request
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import rows
+from feedback.log import append
 from feedback.log import tables as t
-from feedback.log.database import dumps
+from feedback.log.backend import dumps
 from feedback.registry import versions
 from feedback.training_log import rollups
 from tests.agent.browsing import browsing, listening, traffic
@@ -106,9 +106,9 @@ def fill(url: str, n: int, join: str) -> None:
             }
             for i in range(start, min(n, start + CHUNK)):
                 decision, execution, value = turn(i, n, rng)
-                made["decisions"].append(rows.decision_row(decision, 3 * i + 1, decision.decided_at))
-                made["executions"].append(rows.execution_row(execution, 3 * i + 2))
-                made["feedback"].append(rows.feedback_row(value, 3 * i + 3, early=False))
+                made["decisions"].append(append.decision_row(decision, 3 * i + 1, decision.decided_at))
+                made["executions"].append(append.execution_row(execution, 3 * i + 2))
+                made["feedback"].append(append.feedback_row(value, 3 * i + 3, early=False))
                 row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
                 made["examples"].append({**row, "metrics": {"right": value.value}})
             for name, some in made.items():

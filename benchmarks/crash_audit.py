@@ -22,20 +22,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from agent.config import AppConfig, parse
-from agent.learning import Recipe
-from agent.learning import rebuild as learning_rebuild
+from agent.learning import Recipe, rebuild
 from agent.policies import Policy, build_policy, choose, sampling, served_distribution
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
 from feedback.events import Decision, Mode
-from feedback.fold import Fold, Joined
 from feedback.log import Store
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.registry import versions as registry_versions
 from feedback.training_log import position_of, read_examples
-from feedback.training_log.joiner import head_of
-from feedback.training_log.read_facts import read_facts
+from feedback.training_log.join import Fold, Joined, head_of, read_facts
 
 CHUNK = 5000
 FACTS = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
@@ -177,7 +174,7 @@ def verify(document: dict[str, Any]) -> Verdict:
                 .order_by(t.versions.c.version)
             ).all()
         wrong, decisions = _replayed(store, config, versions)
-        report = learning_rebuild.rebuild(store, config, lambda *_: None, every=True)
+        report = rebuild(store, config, lambda *_: None, every=True)
         differs = [
             Fault("rebuild", f"{one}", version=one.version) for one in report.compared if not one.equal
         ]

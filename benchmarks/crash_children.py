@@ -28,7 +28,7 @@ import uvicorn
 from agent.api import create_app
 from agent.config import parse
 from agent.evaluation import verdict
-from agent.hosts import LearnerHost
+from agent.hosts.learner import LearnerHost
 from agent.learning import configuration_of
 from agent.serving import Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval

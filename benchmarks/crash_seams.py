@@ -12,18 +12,18 @@ from itertools import count
 from typing import Any
 
 import agent.hosts.learner
-from agent.policies.vowpal import VowpalPolicy
-from agent.serving import Decider
+from agent.policies.vowpal import VowpalWabbit
+from agent.turn import Decider
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
 from feedback.events import Decision, Execution, Feedback, Tick
-from feedback.fold import Fold
 from feedback.log import GroupCommit, Receipt, Store
-from feedback.log import database as log_database
-from feedback.log.batch import FeedbackStatus
+from feedback.log.append import FeedbackStatus
+from feedback.log.backend import ResultRows, Statement
 from feedback.log.postgres import PostgreSQL
 from feedback.log.sqlite import SQLite
 from feedback.registry import versions
 from feedback.training_log import Joiner
+from feedback.training_log.join import Fold
 
 Function = Callable[..., Any]
 
@@ -49,15 +49,15 @@ def watch_replica(trip: Tripwire) -> None:
         return watched
 
     def serving(load: Function) -> Function:
-        def watched(self: VowpalPolicy, state: bytes) -> VowpalPolicy:
-            policy: VowpalPolicy = load(self, state)
+        def watched(self: VowpalWabbit, state: bytes) -> VowpalWabbit:
+            policy: VowpalWabbit = load(self, state)
             trip.reach("version about to be served" if next(loaded) else "first version about to be served")
             return policy
 
         return watched
 
     _wrap(GroupCommit, "append", queueing)
-    _wrap(VowpalPolicy, "load", serving)
+    _wrap(VowpalWabbit, "load", serving)
 
 
 def watch_learner(trip: Tripwire) -> None:
@@ -67,9 +67,9 @@ def watch_learner(trip: Tripwire) -> None:
     _wrap(versions, "publish", _committing("version"))
     _wrap(agent.hosts.learner, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
-    _wrap(VowpalPolicy, "load", _passing(trip, before="state about to be resumed"))
-    _wrap(VowpalPolicy, "learn", _passing(trip, after="example learned"))
-    _wrap(VowpalPolicy, "save", _passing(trip, before="state asked for", after="state saved"))
+    _wrap(VowpalWabbit, "load", _passing(trip, before="state about to be resumed"))
+    _wrap(VowpalWabbit, "learn", _passing(trip, after="example learned"))
+    _wrap(VowpalWabbit, "save", _passing(trip, before="state asked for", after="state saved"))
 
 
 def _passing(trip: Tripwire, *, before: str = "", after: str = "") -> Callable[[Function], Function]:
@@ -147,13 +147,11 @@ def _watch_commits(trip: Tripwire) -> None:
         return watched
 
     def exchanging(exchange: Function) -> Function:
-        def watched(
-            self: Any, driver: Any, statements: Sequence[log_database.Statement]
-        ) -> list[log_database.Found]:
+        def watched(self: Any, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
             points = [f"{name} inserted" for name in _what()]
             *others, last = statements
             if last[0] != "COMMIT" or not trip.is_at(*points):
-                found: list[log_database.Found] = exchange(self, driver, statements)
+                found: list[ResultRows] = exchange(self, driver, statements)
                 return found
             found = exchange(self, driver, others)
             trip.reach(*points)
@@ -222,14 +220,14 @@ def learn_twice() -> None:
     learned = count()
 
     def learning(learn: Function) -> Function:
-        def doubled(self: VowpalPolicy, decision: Decision, reward: float) -> None:
+        def doubled(self: VowpalWabbit, decision: Decision, reward: float) -> None:
             learn(self, decision, reward)
             if not next(learned):
                 learn(self, decision, reward)
 
         return doubled
 
-    _wrap(VowpalPolicy, "learn", learning)
+    _wrap(VowpalWabbit, "learn", learning)
 
 
 SABOTAGE = {"early": (REPLICA, acknowledge_early), "twice": (LEARNER, learn_twice)}

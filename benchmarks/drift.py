@@ -43,7 +43,7 @@ from agent.policies.vowpal import DEFAULT
 from agent.simulation import load_questions
 from feedback.drift import DriftSpec
 from feedback.drift import monitor as drift_monitor
-from feedback.drift.detectors import Adwin, PageHinkley
+from feedback.drift.monitor import Adwin, PageHinkley
 from feedback.events import Context
 
 SETTINGS = {

@@ -21,8 +21,20 @@ import numpy as np
 
 from feedback.arrays import Floats, Integers
 from feedback.ope import Sample, Terms, intervals
-from feedback.ope.doubly_robust import dm, dr, dros, mrdr, mrdr_weight, sndr, switch_dr
-from feedback.ope.estimators import clipped_ips, cressie_read, ips, replay, snips
+from feedback.ope.estimators import (
+    clipped_ips,
+    cressie_read,
+    dm,
+    dr,
+    dros,
+    ips,
+    mrdr,
+    mrdr_weight,
+    replay,
+    sndr,
+    snips,
+    switch_dr,
+)
 from feedback.ope.reward_model import cross_fit
 
 SHRINKAGE, RESAMPLES, RUNS = 10.0, 100, 5

@@ -26,8 +26,8 @@ from routing_data import RETRIEVERS, DataSet, Encoder, embedder, qa
 from routing_online import CALIBRATED, FORM
 
 from agent.config import AppConfig, load
-from agent.offline import Synthesis, alignment, synthesize
-from agent.offline.score import corpus_of, read_questions
+from agent.offline import Synthesis, corpus_of, make_questions, read_questions
+from agent.offline.alignment import balance, effective_size, sample
 from agent.policies import PolicySpec, build_policy, choose, describe, sampling, served_distribution
 from agent.routers import Features, RoutingDataset, build_router, open_selector
 from agent.routers import features as router_features
@@ -71,7 +71,7 @@ class Made:
         path, scores = folder / "made.jsonl", folder / "scores.npy"
         if not path.exists():
             made = Synthesis(config=config, output=path, questions=n, with_model=False)
-            synthesize.run(made, console, lambda *_: None)
+            make_questions(made, console, lambda *_: None)
         questions = read_questions(path)
         if not scores.exists():
             scorer = RetrievalScorer("R@4", 4)
@@ -92,7 +92,7 @@ class Made:
         self.styles = np.array([orjson.loads(line)["type"] for line in path.read_bytes().splitlines()])
         self.vectors = embedder().encode_queries(self.texts)
         even = np.ones(len(questions))
-        self.weights = alignment.balance(even, self.columns["bm25"], self.columns["minilm"])
+        self.weights = balance(even, self.columns["bm25"], self.columns["minilm"])
 
     def utility(self, arms: Sequence[str]) -> Floats:
         """Return recall less the price of the steps, shape (n_questions, n_arms)."""
@@ -109,7 +109,7 @@ class Made:
     def sample(self, among: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return a sample of some questions by weight."""
         weights = self.weights * among
-        return alignment.sample(weights, round(alignment.effective_size(weights)), 0)
+        return sample(weights, round(effective_size(weights)), 0)
 
     def scores(self, asked: Features, *, balanced: bool = True, share: float = 1.0) -> Floats:
         """Return what a router of these questions expects of each arm on others."""
@@ -182,7 +182,7 @@ def main(
     made = Made(load(config).settled(), output, questions, console)
     for name, weights in (("as they are", np.ones(len(made.texts))), ("balanced", made.weights)):
         means = {arm: float((weights * column).mean()) for arm, column in made.columns.items()}
-        size = alignment.effective_size(weights)
+        size = effective_size(weights)
         found = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
         console.print(f"recall on made questions, {name} ({size:,.0f}): {found}", highlight=False)
     title = f"reward less that of the best fixed arm, {ORDERS} orders of {ASKED:,} real questions"

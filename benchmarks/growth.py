@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent.learning import Learner, Recipe
 from benchmarks.console import POLICY, turn
-from feedback.dataset.read_log import read_log
-from feedback.log import Store, open_log, rollup_tables
+from feedback.log import Store, open_log, tables
 from feedback.log import tables as t
+from feedback.sources import read_log
 from feedback.training_log import archive, read_examples, take_epoch
 from tests.agent.fakes import Service
 
@@ -122,7 +122,7 @@ def grow(store: Store, have: int, want: int) -> None:
             f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} WHERE {which}"
         )
 
-    rollup = rollup_tables.rollups
+    rollup = tables.rollups
     statements = [copied(one) for one in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
     with store.reading() as connection:
         start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
@@ -147,7 +147,7 @@ def settle(store: Store, n: int) -> None:
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
         connection.execute(sa.update(t.log_head).values(seq=3 * n, at=at))
         connection.execute(sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n))
-        connection.execute(sa.update(rollup_tables.rollup_positions).values(log_seq=3 * n, examples_seq=n))
+        connection.execute(sa.update(tables.rollup_positions).values(log_seq=3 * n, examples_seq=n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
 
 

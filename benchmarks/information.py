@@ -35,8 +35,8 @@ from agent.config import parse
 from agent.evaluation import verdict
 from agent.learning import Learner, Recipe, configuration_of
 from agent.policies import sampling
-from agent.serving import Ask, Finished, Replica, Telemetry
-from agent.serving.probe import Embeddings
+from agent.serving import Replica, Telemetry
+from agent.turn import Ask, Embeddings, Finished
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Chunk, Prompt, base
 from feedback.answer_metrics import token_f1

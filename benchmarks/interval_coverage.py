@@ -24,9 +24,8 @@ from feedback.arrays import Floats, Integers
 from feedback.dataset import Log
 from feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from feedback.ope import confidence_sequences as sequences
-from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import Predictions, estimate, replay
-from feedback.ope.exact_intervals import bernstein, clopper_pearson
+from feedback.ope.estimators import Predictions, estimate, mrdr_weight, replay
+from feedback.ope.intervals import bernstein, clopper_pearson
 from feedback.ope.reward_model import cross_fit
 from feedback.ope.sample import NeverDrawnError
 

@@ -37,7 +37,7 @@ from rich.progress import Progress
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.learning import Learner, Recipe, restore
+from agent.learning import Learner, Recipe, train_on
 from agent.policies import PolicySpec, build_policy
 from agent.policies.vowpal import DEFAULT
 from feedback.events import Cost, Example, Execution, Status
@@ -186,7 +186,7 @@ def learn_text(texts: Sequence[list[str]]) -> None:
 
 def teach_anew(kind: str, examples: Sequence[Example]) -> None:
     """Teach a policy examples that are in memory."""
-    restore.train_on(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
+    train_on(build_policy(PolicySpec(kind=kind), ARMS), RULE, examples)
 
 
 def remember(store: Store, n: int, console: Console) -> None:

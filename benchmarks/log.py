@@ -34,8 +34,8 @@ from rich.table import Table
 
 from feedback.events import Context, Decision, Feedback
 from feedback.log import GroupCommit, Store, tables
-from feedback.log import database as log_database
-from feedback.log.batch import Batch, Known
+from feedback.log.append import Batch, StoredFacts
+from feedback.log.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -100,7 +100,7 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
     """Return the rows that the pairs become."""
-    batch = Batch(0, 0.0, time.time(), Known.of())
+    batch = Batch(0, 0.0, time.time(), StoredFacts.of())
     for pair in pairs:
         for fact in pair:
             batch.add(fact)
@@ -168,7 +168,7 @@ def emptied(url: str) -> Iterator[Store]:
 
 def remove(url: str) -> None:
     """Remove all tables of a log."""
-    engine = log_database.connect(url)
+    engine = open_database(url).engine
     tables.metadata.drop_all(engine)
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
@@ -258,7 +258,7 @@ def median_ms(call: Callable[[], object], times: int = ITEMS) -> float:
 
 def check_empty(url: str) -> None:
     """Refuse a database with anything in it: it would be lost."""
-    engine = log_database.connect(url)
+    engine = open_database(url).engine
     if found := sa.inspect(engine).get_table_names():
         raise typer.BadParameter(f"the database is not empty; it has the tables {', '.join(found)}")
     engine.dispose()

@@ -12,7 +12,7 @@ import numpy as np
 from arms.base import Arm, Query
 from arms.retrievers import ArmSpec, Resources
 from arms.retrievers.dense import DenseParams, shared_index
-from arms.retrievers.engines.postgres_words import literal
+from arms.retrievers.engines.postgres import literal
 from arms.retrievers.engines.qdrant import sparse
 from arms.tokenizer import words
 from arms.top_k import best

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from routing_plots import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, _dress
 
-from agent.offline.cost_curve import CostCurve
+from agent.offline import CostCurve
 from agent.routers import cost_quality
 from arms.portfolio import Outcomes
 

@@ -35,7 +35,7 @@ from routing_data import FILES, DataSet, Encoder, routers
 from routing_offline import reward_of
 from routing_online import BLENDED, COLD, WARM, Curve, learn_online
 
-from agent.offline.cost_curve import CostCurve, cost_curve
+from agent.offline import CostCurve, cost_curve
 from agent.routers import RouterSpec, RoutingDataset, build_router, cost_quality, cross_validation
 
 Floats = NDArray[np.float64]

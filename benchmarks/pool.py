@@ -31,10 +31,10 @@ from vendi_score import vendi as package
 
 from arms.base import Passage, Query
 from arms.indexes import Graph, IndexParams, VectorIndex
-from arms.indexes.entity_names import Known
+from arms.indexes.entities import Known
 from arms.portfolio import pool as portfolio_pool
+from arms.retrievers import Batch, vendi
 from arms.retrievers import diversity as discounted
-from arms.retrievers import kind, vendi
 from arms.retrievers.dense import Candidates, DenseBatch, FirstStage
 from arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
 from arms.retrievers.graph import Explorer, GraphBatch, GraphParams
@@ -124,10 +124,10 @@ def graph_grid(backbone: str) -> dict[str, GraphParams]:
     }
 
 
-def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, kind.Batch]:
+def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, Batch]:
     """Return the arms over a backbone, by family."""
 
-    def batch(params: Sequence[Any], pick: Pick[Any]) -> kind.Batch:
+    def batch(params: Sequence[Any], pick: Pick[Any]) -> Batch:
         return DiverseBatch({f"arm {n}": own for n, own in enumerate(params)}, stage, pick)
 
     return {

@@ -27,15 +27,14 @@ from routing_data import Encoder, qa
 from routing_offline import gap, nanmean, played, seeded, splits
 from routing_rows import SHORTLISTS, of_three
 
-from agent.offline.router_features import FITTING, relevance_of_others
-from agent.offline.score import read_questions
-from agent.offline.train_relevance import validate_relevance
+from agent.offline import read_questions, relevance_of_others, validate_relevance
+from agent.offline.router_features import FITTING
 from agent.routers import RouterSpec, RoutingDataset, build_router, cross_validation
 from agent.routers.features import with_relevance
 from arms.base import Passage
 from arms.portfolio import Outcomes, read_outcomes
 from arms.relevance import Case, Examples, Fitting, write_model
-from arms.retrievers import fusion
+from arms.retrievers import fuse
 
 PRETRAINED = Fitting(by_name=False, draws=4, depth=4, rounds=250, learning_rate=0.06, min_child_weight=20.0)
 """The model of the package: it knows no arm by name."""
@@ -126,7 +125,7 @@ def latency(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
         model = Examples.of(cases[:300]).fit()
         begun = time.process_time()
         for case in cases:
-            fusion.fuse([*case.found.values()], 60.0)
+            fuse([*case.found.values()], 60.0)
         ranks = time.process_time()
         for case in cases:
             model.relevance(case.question, case.found)

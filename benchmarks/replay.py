@@ -29,11 +29,11 @@ from rich.progress import track
 from rich.table import Table
 
 from feedback.dataset import Log
-from feedback.dataset.read_log import read_log
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from feedback.log import Fact, Store
 from feedback.ope import evaluate
 from feedback.reward import Metric, RewardRule
+from feedback.sources import read_log
 from feedback.training_log import Joiner, take_epoch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -22,12 +22,12 @@ import typer
 
 from feedback.arrays import Floats, Integers
 from feedback.dataset import Log
-from feedback.exchange import imported, read_obp
+from feedback.exchange import read_obp, rule_of
 from feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
 from feedback.ope.diagnostics import diagnose
 from feedback.ope.estimators import snips
 from feedback.ope.evaluation import Estimated
-from feedback.ope.exact_intervals import clopper_pearson
+from feedback.ope.intervals import clopper_pearson
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""
@@ -61,7 +61,7 @@ def load(folder: Path) -> Shown:
     """Read the tables of a campaign that one policy showed; columns are sorted by item."""
     left_out: Counter[str] = Counter()
     examples = list(read_obp(folder, "click", (0.0, 1.0), left_out))
-    log = Log.from_examples(examples, imported.rule_of("click", (0.0, 1.0)))
+    log = Log.from_examples(examples, rule_of("click", (0.0, 1.0)))
     if left_out or log.excluded:
         print(f"{folder}: left out {dict(left_out)} {dict(log.excluded)}")
     by_name = sorted(log.arms, key=lambda arm: (len(arm), arm))

@@ -19,15 +19,13 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
-from agent.offline import score as offline_score
+from agent.offline import read_questions
 from arms.portfolio import read_outcomes
 from feedback.arrays import Floats, Integers
 from feedback.dataset import Log
 from feedback.ope import ESTIMATORS, Model, Sample, Terms
-from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import Predictions, estimate
-from feedback.ope.evaluation import predict
-from feedback.ope.joint_intervals import IntervalRequest, TargetSample, figures
+from feedback.ope.estimators import Predictions, estimate, mrdr_weight
+from feedback.ope.evaluation import IntervalRequest, TargetSample, figures, predict
 from feedback.ope.sample import NeverDrawnError
 
 FLOOR, STEP = 0.02, 0.02
@@ -48,7 +46,7 @@ class Kind:
     """An interval that is tried.
 
     Attributes:
-        interval: A name out of `feedback.ope.joint_intervals.INTERVALS`.
+        interval: A name out of `feedback.ope.evaluation.INTERVALS`.
         of: Place of what it is put on: 0 for a value, 1 for a difference to what was served.
         grouped: Whether rows that ask the same question are taken as one observation.
     """
@@ -101,9 +99,7 @@ class Pool:
 @cache
 def read(folder: Path) -> Pool:
     """Read questions and outcomes, and make the policies."""
-    found = read_outcomes(
-        folder / "outcomes.jsonl.gz", offline_score.read_questions(folder / "queries.jsonl.gz")
-    )
+    found = read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
     reward = found.scores["f1"] - STEP * found.costs["steps"]
     _, source = np.unique([question.dataset for question in found.questions], return_inverse=True)
     words = TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(q.text for q in found.questions)

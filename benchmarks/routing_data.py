@@ -28,8 +28,7 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from agent.offline import labelled_data
-from agent.offline import score as offline_score
+from agent.offline import joined, read_questions
 from agent.routers import Features
 from agent.routers import features as router_features
 from arms.base import Passage
@@ -179,7 +178,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     folders = [folder, *([further] if further else [])]
     outcomes = [qa_outcomes(one) for one in folders]
     n_fit = len(outcomes[0].questions)
-    both = labelled_data.joined(outcomes)
+    both = joined(outcomes)
     wanted = {name for row in both.passages for ids in row for name in ids or ()}
     found: dict[str, Passage] = {}
     for one in folders:
@@ -243,9 +242,7 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
 
 def qa_outcomes(folder: Path) -> Outcomes:
     """Read the questions of a folder like `qa/`, and what every arm earned and cost on them."""
-    return read_outcomes(
-        folder / "outcomes.jsonl.gz", offline_score.read_questions(folder / "queries.jsonl.gz")
-    )
+    return read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
 
 
 def _outcomes(

@@ -21,7 +21,7 @@ from agent.policies import (
 )
 from agent.policies import features as policy_features
 from agent.routers import RouterSpec, RoutingDataset, build_router
-from agent.warmstart.label_decisions import label_decisions
+from agent.warmstart import label_decisions
 from feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]

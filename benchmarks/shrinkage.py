@@ -15,8 +15,18 @@ import numpy as np
 
 from feedback.arrays import Floats
 from feedback.ope import Sample
-from feedback.ope.doubly_robust import dm, dr, dros, sndr, switch_dr
-from feedback.ope.estimators import clipped_ips, cressie_read, ips, replay, snips
+from feedback.ope.estimators import (
+    clipped_ips,
+    cressie_read,
+    dm,
+    dr,
+    dros,
+    ips,
+    replay,
+    sndr,
+    snips,
+    switch_dr,
+)
 from feedback.ope.reward_model import cross_fit
 from feedback.ope.shrinkage import Rule, fit_clip, fit_shrinkage, fit_threshold
 

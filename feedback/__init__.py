@@ -1,5 +1,6 @@
 """What we remember: facts in SQL, the training log, and off-policy evaluation."""
 
-import lazy_loader
+from .events import Context, Cost, Decision, Execution, Feedback
+from .reward import RewardRule
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["Context", "Cost", "Decision", "Execution", "Feedback", "RewardRule"]

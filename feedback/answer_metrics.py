@@ -102,10 +102,10 @@ def recall_at_k(ids: Sequence[str], gold: Collection[str], k: int) -> float:
     """
     if k < 1:
         raise ValueError(f"k {k} is too small: recall needs at least the first passage")
-    wanted = set(gold)
-    if not wanted:
+    supporting = set(gold)
+    if not supporting:
         raise ValueError("gold is empty: recall needs at least one passage that supports the answer")
-    return len(wanted.intersection(ids[:k])) / len(wanted)
+    return len(supporting.intersection(ids[:k])) / len(supporting)
 
 
 METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = MappingProxyType(

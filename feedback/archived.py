@@ -36,27 +36,27 @@ def is_moved(features: str) -> bool:
     return features.startswith(f'{{"{MOVED}":')
 
 
-def resolved(seen: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolved(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the features of a row, from the archive where they were moved.
 
     Raises:
         LogGapError: The file is not what was written, or names no archive.
         LogUnavailableError: It cannot be read now.
     """
-    if MOVED not in seen:
-        return seen
-    match seen[MOVED]:
+    if MOVED not in stored:
+        return stored
+    match stored[MOVED]:
         case [str() as url, int() as row] if row >= 0:
             texts = _group(url, row // GROUP)
         case other:
             raise LogGapError(f"{str(other)[:200]!r} names no row of an archive")
     try:
-        found = orjson.loads(texts[row % GROUP])
+        features = orjson.loads(texts[row % GROUP])
     except (IndexError, orjson.JSONDecodeError) as error:
         raise LogGapError(f"row {row} of {url} holds no features: {error}") from None
-    if not isinstance(found, dict):
-        raise LogGapError(f"row {row} of {url} holds no features, but {type(found).__name__}")
-    return found
+    if not isinstance(features, dict):
+        raise LogGapError(f"row {row} of {url} holds no features, but {type(features).__name__}")
+    return features
 
 
 def read_file(url: str) -> bytes:

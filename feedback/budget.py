@@ -69,7 +69,7 @@ class Budget(BaseModel):
 
     @property
     def unit(self) -> Unit:
-        """What is counted."""
+        """Unit of cost that is counted."""
         return "steps" if self.usd_per_request is None else "usd"
 
     @property
@@ -112,8 +112,8 @@ class Pacer:
 
         Args:
             arm: The arm that was drawn.
-            spent: What its request cost.
-            paid: What is charged to the budget; None for the same. In a replay of another distribution, what
+            spent: Cost of its request.
+            paid: Amount charged to the budget; None for the same. In a replay of another distribution, what
                 that distribution would have paid.
         """
         ceiling, window = self.budget.ceiling, self.budget.window
@@ -163,13 +163,13 @@ class Price:
         return Pacer(budget, self.price, self.debt, dict(self.arms))
 
 
-def expected(known: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
+def expected(means: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
     """Return the expected cost of each arm; nothing of an arm that was never drawn, so that it is tried.
 
     >>> expected({"none": 0.0, "graph": 3.0}, ["graph", "new"])
     (3.0, 0.0)
     """
-    return tuple(known.get(arm, 0.0) for arm in arms)
+    return tuple(means.get(arm, 0.0) for arm in arms)
 
 
 def _clip(value: float, most: float) -> float:

@@ -19,6 +19,9 @@ JUMP_S = 1.0
 AHEAD_S = 60.0
 """How far two clocks may differ, and how far in the future a stamp may be."""
 
+GRACE_S = 2.0
+"""How long after its deadline a decision is closed, in the log's time, so that pending commits count."""
+
 
 def since_boot() -> float:
     """Return seconds since some moment, including time suspended; this clock cannot be set."""

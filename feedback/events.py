@@ -111,7 +111,7 @@ class Decision:
         deadline: Until when feedback counts, seconds since the epoch, UTC.
         episode_id: Groups the decisions of one conversation.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
-        floor: What was mixed in, so that the distribution can be computed again; None where it was
+        floor: Exploration floor, so that the distribution can be computed again; None where it was
             not recorded, as in imported logs.
         deferred: Whether it counts only once its answer was shown, which feedback of the kind
             `ACTIVATION` records.
@@ -123,7 +123,7 @@ class Decision:
         price: Reward that a unit of cost had to be worth under the budget; 0 without one.
         costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty where
             the price is 0.
-        cost_weight: What the request gave up for a unit of priced cost; None for that of the reward rule.
+        cost_weight: Quality that the request gives up for a unit of priced cost; None for that of the rule.
         candidate_scores: Scores of the arms by the router of `candidate`, which it saw in the place of
             those in `context`; None where both saw the same.
         masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
@@ -168,7 +168,7 @@ class Decision:
 
     @property
     def penalty(self) -> tuple[float, ...]:
-        """What the scores of the arms were reduced by under a budget; empty without one."""
+        """Reduction of the score of each arm under a budget; empty without one."""
         return tuple(self.price * cost for cost in self.costs)
 
     @property
@@ -206,7 +206,7 @@ class Execution:
         decision_id: The decision that was carried out.
         served: The arm whose passages were used; None when none was.
         status: How it ended.
-        cost: What it took.
+        cost: Raw cost of the turn.
         passages: Ids of the passages that were returned, best first.
         answer: The text that the language model wrote; None when it was not called.
         error: Why it failed; empty when it did not.
@@ -288,7 +288,7 @@ class Feedback:
 
 
 class Source(StrEnum):
-    """What an observation is made by."""
+    """Source of an observation."""
 
     SHADOW = "shadow"
     """Another arm answered too, and a judge compared both answers."""
@@ -298,20 +298,20 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was found out about an arm on the question of a decision, beside the reward of the drawn one.
+    """An observation of an arm on the question of a decision, besides the reward of the drawn arm.
 
     It is made after the answer was sent, for a sample of the decisions, and never changes a reward.
 
     Attributes:
         decision_id: The decision.
-        source: What it is made by.
-        arm: The arm that it is about; of a judge the drawn one.
+        source: Source of the observation.
+        arm: The observed arm; the drawn one for a judge.
         share: Probability with which the decision was sampled, in (0, 1].
         propensity: Probability with which the arm was taken of the eligible ones besides the drawn one; 1
             for a judge.
         value: For `SHADOW` the preference for the second answer, in [-1, 1]; for `JUDGE` the grade, in
             [0, 1]. None where the arm or the judge failed.
-        cost: What the arm and its answer took.
+        cost: Cost of the arm and its answer.
         judge: The judge's model; empty without one.
         judge_cost: Tokens and money of the judge.
         swapped: Whether the judge read the second answer first.

@@ -169,7 +169,7 @@ class Arithmetic(Generic[N]):
 
 
 NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
-"""Arithmetic of one decision; `feedback.dataset.rewards` has that of columns."""
+"""Arithmetic of one decision; `feedback.dataset.log` has that of columns."""
 
 
 class Complete(StrEnum):
@@ -184,6 +184,18 @@ class Complete(StrEnum):
 
 
 _DURATION = TypeAdapter(timedelta)
+
+
+def seconds_of(duration: str, setting: str, example: str) -> float:
+    """Return the seconds of a setting that is an ISO 8601 duration. Raises ValueError.
+
+    >>> seconds_of("PT1M30S", "wait_time", "PT30M")
+    90.0
+    """
+    try:
+        return float(_DURATION.validate_python(duration).total_seconds())
+    except ValidationError:
+        raise ValueError(f"{setting} {duration!r} is not an ISO 8601 duration such as {example}") from None
 
 
 class RewardRule(BaseModel):
@@ -228,12 +240,7 @@ class RewardRule(BaseModel):
     @property
     def wait_s(self) -> float:
         """Seconds in which feedback counts."""
-        try:
-            return float(_DURATION.validate_python(self.wait_time).total_seconds())
-        except ValidationError:
-            raise ValueError(
-                f"wait_time {self.wait_time!r} is not an ISO 8601 duration such as PT30M"
-            ) from None
+        return seconds_of(self.wait_time, "wait_time", "PT30M")
 
     @property
     def join(self) -> str:
@@ -264,7 +271,7 @@ class RewardRule(BaseModel):
         for item in feedback:
             if item.metric in self.metrics and item.value is not None:
                 values.setdefault(item.metric, []).append(item.value)
-        return {name: self.metrics[name].aggregate(found) for name, found in values.items()}
+        return {name: self.metrics[name].aggregate(numbers) for name, numbers in values.items()}
 
     def is_complete(self, values: Mapping[str, float]) -> bool:
         """Whether a decision with these aggregated values can be learned before its deadline."""
@@ -335,11 +342,13 @@ class RewardRule(BaseModel):
         return None if quality is None else self._net(quality, priced_cost, weight, arithmetic)
 
     def _quality(self, values: Mapping[str, N], arithmetic: Arithmetic[N]) -> N | float | None:
-        known = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
-        if not known:
+        declared = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
+        if not declared:
             return self.default
-        weighted = [m.weight * (value if m.optimize == "max" else sum(m.range) - value) for m, value in known]
-        return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in known)
+        weighted = [
+            m.weight * (value if m.optimize == "max" else sum(m.range) - value) for m, value in declared
+        ]
+        return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in declared)
 
     def _net(self, quality: N | float, priced_cost: N, weight: N | float, arithmetic: Arithmetic[N]) -> N:
         return arithmetic.clip(quality - weight * priced_cost, *self.clip)

@@ -16,7 +16,7 @@ from agent.policies.epsilon_greedy import EpsilonGreedy
 from agent.policies.linear import LinUCB
 from agent.policies.neural import NeuralGreedy
 from feedback.events import Context, Decision
-from feedback.texts import without_texts
+from feedback.log.append import without_texts
 
 ARMS = ("bm25", "dense", "none")
 FEATURES = {name: {"steps": float(name != "none")} for name in (*ARMS, "graph")}

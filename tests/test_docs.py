@@ -44,7 +44,11 @@ def test_the_readme_can_be_read_in_a_few_minutes() -> None:
 
 
 def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
-    sections = re.split(r"^## ", text_of("reference/http.md"), flags=re.MULTILINE)
+    pages = [
+        "reference/http.md",
+        *(f"reference/http/{path.name}" for path in DOCS.glob("reference/http/*.md")),
+    ]
+    sections = [one for page in pages for one in re.split(r"^## ", text_of(page), flags=re.MULTILINE)]
     described = {
         re.sub(r"\{\w+\}", "{}", section.splitlines()[0])
         for section in sections

@@ -1,5 +1,36 @@
 """Who may do what: keys, projects, limits and budgets, and the host names of the service."""
 
-import lazy_loader
+from .hosts import Hosts, UnknownHostError, is_loopback, require_closed
+from .keyring import (
+    OPEN,
+    Caller,
+    ForbiddenError,
+    ForeignIdError,
+    Instant,
+    Keyring,
+    NewKey,
+    UnauthorizedError,
+    bearer,
+    require_scope,
+)
+from .quota import Quota, RateLimitedError, SpentError
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "OPEN",
+    "Caller",
+    "ForbiddenError",
+    "ForeignIdError",
+    "Hosts",
+    "Instant",
+    "Keyring",
+    "NewKey",
+    "Quota",
+    "RateLimitedError",
+    "SpentError",
+    "UnauthorizedError",
+    "UnknownHostError",
+    "bearer",
+    "is_loopback",
+    "require_closed",
+    "require_scope",
+]

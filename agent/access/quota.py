@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from agent.access.callers import Caller
+from agent.access.keyring import Caller
 from feedback.events import Cost
 from feedback.registry import usage as ledger
 

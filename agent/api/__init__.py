@@ -1,5 +1,8 @@
 """The HTTP surface."""
 
-import lazy_loader
+from .errors import ApiError
+from .middleware import KNOWN_CALLER
+from .operations.export import Export, Format, Window
+from .routes import create_app
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["KNOWN_CALLER", "ApiError", "Export", "Format", "Window", "create_app"]

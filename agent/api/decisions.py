@@ -1,26 +1,28 @@
 """`/v1/decisions`: what is known of a decision, and whether it can be computed again from the log."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
 
 from agent.access import Caller, ForeignIdError
-from agent.api import ranking, responses
+from agent.api import ranking
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.replies import decisions as replies
+from agent.api.responses import StdlibJson, chosen
 from agent.api.schemas import DecisionId, DecisionQuery
 from agent.config import AppConfig
-from agent.learning import restore
-from agent.learning import verify as learning_verify
+from agent.learning import BusyError, Verification
+from agent.learning import verify as verify_decision
 from agent.policies import Policy, PolicyError
-from agent.serving import Replica, choices
+from agent.replies import Chosen, DecisionVerification, DrawMode, MadeCall, Reply, Time, among, construct
+from agent.serving import Replica
+from agent.turn import Choices, is_text
 from arms.base import ArmError, Passage
 from arms.filters import permits
 from feedback.events import (
@@ -34,10 +36,10 @@ from feedback.events import (
     Observation,
     Status,
 )
-from feedback.fold import DecisionFact, Fold
 from feedback.log import Record, listing
 from feedback.registry import Version, keys
 from feedback.registry import versions as registry_versions
+from feedback.training_log import DecisionFact, Fold
 
 router = APIRouter(tags=["decisions"])
 
@@ -48,26 +50,172 @@ Fact = TypeVar("Fact", Decision, Feedback)
 Run = TypeVar("Run", Execution, Observation)
 
 
-@router.get("/v1/decisions", **documented("listDecisions", replies.DecisionList, scopes=("decide", "read")))
+Ending = Annotated[str, among("ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled")]
+
+
+class Item(Reply):
+    """An item of feedback."""
+
+    feedback_id: str
+    kind: Annotated[str, among("value", "retraction", "activation")]
+    episode_id: str | None
+    metric_name: str | None
+    value: float | None
+    content: dict[str, Any] = Field(
+        description="Values that are not numbers: `comment`, `demonstration`, `label`, and preferences."
+    )
+    received_at: Time
+    event_time: Time | None
+    tags: dict[str, str]
+    source: str | None = Field(description="Who judged: user, judge or operator.")
+    key: str | None = Field(description="Public id of the key that sent it.")
+
+
+class RawCost(Reply):
+    """A cost vector, before prices."""
+
+    steps: int
+    prompt_tokens: int
+    completion_tokens: int
+    retrieval_s: float
+    llm_s: float
+    usd: float
+
+
+class Observed(Reply):
+    """What was found out about an arm on the same question, beside the reward."""
+
+    source: Annotated[str, among("shadow", "judge")]
+    arm: str
+    share: float = Field(description="Probability with which the decision was sampled.")
+    propensity: float = Field(description="Probability with which the arm was taken.")
+    value: float | None
+    answer: str | None
+    passage_ids: list[str]
+    cost: RawCost
+    judge: str | None
+    judge_cost: RawCost
+    swapped: bool
+    error: str | None
+    observed_at: Time
+
+
+class DecisionBudget(Reply):
+    """What a decision was charged under a budget."""
+
+    price: float
+    expected_costs: dict[str, float]
+
+
+class Share(Reply):
+    """A canary's part of a decision."""
+
+    version: int
+    share: float
+
+
+class DecisionRow(Reply):
+    """A decision of a list."""
+
+    decision_id: str
+    episode_id: str | None
+    decided_at: Time
+    question: str
+    mode: DrawMode
+    policy_version: int
+    arm_drawn: str
+    arm_served: str | None
+    propensity: float
+    status: Ending | None
+    log_seq: int = Field(description="Position in the log.")
+
+
+class DecisionList(Reply):
+    """Decisions, newest first."""
+
+    decisions: list[DecisionRow]
+    next: int | None = Field(description="The `before` of the next page; null at the end.")
+
+
+class WrittenChoice(Reply):
+    """One of the answers of a turn."""
+
+    text: str
+    tool_calls: list[MadeCall]
+    logprobs: list[dict[str, Any]]
+    finish_reason: str | None
+
+
+class ModelTokens(Reply):
+    """What a language model read and wrote in a turn."""
+
+    prompt: int
+    completion: int
+    cached: int = Field(description="Prompt tokens that the engine had cached.")
+
+
+class DecisionRecord(Chosen):
+    """Everything known about a decision."""
+
+    question: str
+    erased: bool = Field(description="Whether its texts were erased.")
+    features: dict[str, float]
+    embedding: list[float]
+    arm_features: dict[str, dict[str, float]]
+    masked: dict[str, str] = Field(description="The live arms that could not be drawn, and why.")
+    policy: str
+    decided_at: Time
+    floor: float | None
+    cost_weight: float | None
+    deferred: bool
+    activated: bool
+    budget: DecisionBudget | None
+    shadow: dict[str, float] | None
+    canary: Share | None
+    status: Ending | None
+    error: str | None
+    answer: str | None
+    choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
+    passage_ids: list[str]
+    stages: Sequence[Mapping[str, Any]]
+    index_version: str | None = Field(
+        description="Version of the index that answered; null where it is unknown."
+    )
+    cached: bool = Field(description="Whether the passages were kept from an earlier search.")
+    tokens_by_model: dict[str, ModelTokens] | None = Field(
+        description="Where other language models than that of the drawn arm took part; null where none did."
+    )
+    feedback: list[Item]
+    observations: list[Observed]
+    metrics: dict[str, float]
+    reward: float | None
+    example_seq: int | None = Field(description="Position in the training log.")
+    state: Annotated[str, among("running", "open", "learned", "closed")]
+    withheld: bool = Field(
+        description="Whether answers and passages are left out, which the groups of the key do not permit."
+    )
+
+
+@router.get("/v1/decisions", **documented("listDecisions", DecisionList, scopes=("decide", "read")))
 async def listed(
     replica: AppReplica,
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
-) -> JSONResponse:
+) -> Response:
     """Decisions of the caller's project, newest first; `next` is the `before` of the next page, or null.
 
     A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
     """
-    found, before = await asyncio.to_thread(
+    rows_of_log, before = await asyncio.to_thread(
         listing.decisions, replica.store, _wanted(replica, caller, wanted), wanted.limit, wanted.before
     )
-    rows = [_row(one, replica, caller) for one in found]
-    return JSONResponse({"decisions": rows, "next": before or None})
+    rows = [_row(one, replica, caller) for one in rows_of_log]
+    return StdlibJson(construct(DecisionList, decisions=rows, next=before or None))
 
 
-def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.Wanted:
+def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
     """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
-    return listing.Wanted(
+    return listing.DecisionFilter(
         since=None if query.since is None else query.since.timestamp(),
         until=None if query.until is None else query.until.timestamp(),
         arm=None if replica.ranks else query.arm,
@@ -82,29 +230,30 @@ def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.W
     )
 
 
-def _row(one: listing.Listed, replica: Replica, caller: Caller) -> dict[str, Any]:
-    decision = ranking.by_ids(one.decision) if replica.ranks else one.decision
-    served = decision.drawn if replica.ranks and one.served else one.served
-    return {
-        "decision_id": caller.shown_id(decision.id),
-        "episode_id": decision.episode_id and caller.shown_id(decision.episode_id),
-        "decided_at": decision.decided_at,
-        "question": decision.context.question,
-        "mode": decision.mode.value,
-        "policy_version": decision.version,
-        "arm_drawn": decision.drawn,
-        "arm_served": served,
-        "propensity": decision.propensity,
-        "status": one.status and one.status.value,
-        "log_seq": one.seq,
-    }
+def _row(row: listing.ListedDecision, replica: Replica, caller: Caller) -> DecisionRow:
+    decision = ranking.by_ids(row.decision) if replica.ranks else row.decision
+    served = decision.drawn if replica.ranks and row.served else row.served
+    return construct(
+        DecisionRow,
+        decision_id=caller.shown_id(decision.id),
+        episode_id=decision.episode_id and caller.shown_id(decision.episode_id),
+        decided_at=decision.decided_at,
+        question=decision.context.question,
+        mode=decision.mode.value,
+        policy_version=decision.version,
+        arm_drawn=decision.drawn,
+        arm_served=served,
+        propensity=decision.propensity,
+        status=row.status and row.status.value,
+        log_seq=row.seq,
+    )
 
 
 @router.get(
     "/v1/decisions/{decision_id}",
-    **documented("getDecision", replies.DecisionRecord, "decision_not_found", scopes=("decide", "read")),
+    **documented("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
 )
-async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
     found = _shown(await record(replica, caller, decision_id), caller)
     if replica.ranks:
@@ -113,8 +262,8 @@ async def decision(replica: AppReplica, caller: RequestCaller, decision_id: Deci
         found = replace(found, observations=())
     found, withheld = await _permitted(replica, caller, found)
     # in a thread: a decision may have thousands of items of feedback
-    shown = await asyncio.to_thread(document, found, replica.config, replica.clock())
-    return JSONResponse(shown | {"withheld": withheld})
+    shown = await asyncio.to_thread(document, found, replica.config, replica.clock(), withheld=withheld)
+    return StdlibJson(shown)
 
 
 async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
@@ -154,12 +303,12 @@ async def _permitted(replica: Replica, caller: Caller, found: Record) -> tuple[R
     "/v1/decisions/{decision_id}/verify",
     **documented(
         "verifyDecision",
-        replies.DecisionVerification,
+        DecisionVerification,
         *("decision_not_found", "not_drawn", "not_recorded", "version_unavailable"),
         scopes=("operate",),
     ),
 )
-async def verify(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+async def verify(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`; on the same machine they are equal to the bit.
@@ -172,13 +321,13 @@ async def verify(replica: AppReplica, caller: RequestCaller, decision_id: Decisi
     logged = found.decision
     salt = replica.store.draw_secret.salt(replica.config.salt, found.seq)
 
-    def recompute(policy: Policy | None, candidate: Policy | None = None) -> learning_verify.Verification:
-        return learning_verify.verify(logged, policy, salt, found.propensity, candidate)
+    def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
+        return verify_decision(logged, policy, salt, found.propensity, candidate)
 
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
     if logged.mode is Mode.FORCED:  # no policy took part
-        return JSONResponse({**recompute(None).document(), "decision_id": decision_id})
+        return _verified(recompute(None), decision_id)
     if logged.floor is None:
         message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
         raise ApiError("not_recorded", message, "decision_id")
@@ -190,7 +339,12 @@ async def verify(replica: AppReplica, caller: RequestCaller, decision_id: Decisi
             raise ApiError("version_unavailable", message, "decision_id")
         versions.append(version)
     verification = await with_policies(replica, versions, recompute, "decision_id")
-    return JSONResponse({**verification.document(), "decision_id": decision_id})
+    return _verified(verification, decision_id)
+
+
+def _verified(verification: Verification, decision_id: str) -> Response:
+    fields = {**verification.document(), "decision_id": decision_id}
+    return StdlibJson(construct(DecisionVerification, **fields))
 
 
 async def with_policies(
@@ -203,7 +357,7 @@ async def with_policies(
     """
     try:
         return await asyncio.wrap_future(replica.history.submit(versions, compute))
-    except restore.BusyError as error:
+    except BusyError as error:
         raise ApiError("overloaded", str(error)) from None
     except PolicyError as error:
         raise ApiError("version_unavailable", str(error), param) from None
@@ -212,8 +366,8 @@ async def with_policies(
 async def record(replica: Replica, caller: Caller, decision_id: str) -> Record:
     """Return a decision that the caller may read. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
-        if found := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
-            return found
+        if row := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
+            return row
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
 
@@ -234,118 +388,134 @@ def _shown(found: Record, caller: Caller) -> Record:
     )
 
 
-def document(found: Record, config: AppConfig, now: float) -> dict[str, Any]:
+def document(record: Record, config: AppConfig, now: float, *, withheld: bool = False) -> DecisionRecord:
     """Return everything known about a decision at a time, in seconds since the epoch."""
-    logged, execution = found.decision, found.execution
+    logged, execution = record.decision, record.execution
     served = execution.served if execution else None
-    fold, fact = Fold(config.reward), _fact(found)
-    metrics = found.metrics
+    fold, fact = Fold(config.reward), _fact(record)
+    metrics = record.metrics
     if metrics is None:
         metrics = fold.metrics(fact, execution.status if execution else Status.OK)
     reward = None
     if execution:
         failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
         reward = config.reward.reward_of(Example(0, logged, execution.cost, metrics, failed))
-    return responses.agent(logged, served, execution.cost if execution else None, config) | {
-        "question": logged.context.question,
-        "erased": logged.erased,
-        "features": dict(logged.context.features),
-        "embedding": list(logged.context.embedding),
-        "arm_features": {name: dict(features) for name, features in logged.context.arms.items()},
-        "masked": dict(logged.masked),
-        "policy": logged.policy,
-        "decided_at": logged.decided_at,
-        "floor": logged.floor,
-        "cost_weight": logged.cost_weight,
-        "deferred": logged.deferred,
-        "activated": any(item.kind is Kind.ACTIVATION for item in found.feedback),
-        "budget": {"price": logged.price, "expected_costs": dict(zip(logged.arms, logged.costs, strict=True))}
-        if logged.costs
-        else None,
-        "shadow": dict(zip(logged.arms, logged.shadow, strict=False)) or None,
-        "canary": {"version": logged.candidate, "share": logged.share} if logged.share else None,
-        "status": execution.status.value if execution else None,
-        "error": execution.error if execution else None,
-        **_answer(None if execution is None else execution.answer),
-        "passage_ids": list(execution.passages) if execution else [],
-        "stages": list(execution.stages) if execution else [],
-        **_sources(execution),
-        "feedback": [
-            {
-                "feedback_id": item.id,
-                "kind": item.kind.value,
-                "episode_id": item.episode_id,
-                "metric_name": item.metric,
-                "value": item.value,
-                "content": dict(item.content),
-                "received_at": item.received_at,
-                "event_time": item.event_time,
-                "tags": dict(item.tags),
-                "source": item.source,
-                "key": item.key,
-            }
-            for item in found.feedback
-        ],
-        "observations": [
-            {
-                "source": one.source.value,
-                "arm": one.arm,
-                "share": one.share,
-                "propensity": one.propensity,
-                "value": one.value,
-                "answer": one.answer,
-                "passage_ids": list(one.passages),
-                "cost": asdict(one.cost),
-                "judge": one.judge or None,
-                "judge_cost": asdict(one.judge_cost),
-                "swapped": one.swapped,
-                "error": one.error or None,
-                "observed_at": one.observed_at,
-            }
-            for one in found.observations
-        ],
-        "metrics": dict(metrics),
-        "reward": reward,
-        "example_seq": found.example_seq,
-        "state": _state(found, now <= fold.closing(fact)),
-    }
+    answer, answers = _answer(None if execution is None else execution.answer)
+    budget = None
+    if logged.costs:
+        expected = dict(zip(logged.arms, logged.costs, strict=True))
+        budget = construct(DecisionBudget, price=logged.price, expected_costs=expected)
+    return construct(
+        DecisionRecord,
+        **chosen(logged, served, execution.cost if execution else None, config),
+        question=logged.context.question,
+        erased=logged.erased,
+        features=dict(logged.context.features),
+        embedding=list(logged.context.embedding),
+        arm_features={name: dict(features) for name, features in logged.context.arms.items()},
+        masked=dict(logged.masked),
+        policy=logged.policy,
+        decided_at=logged.decided_at,
+        floor=logged.floor,
+        cost_weight=logged.cost_weight,
+        deferred=logged.deferred,
+        activated=any(item.kind is Kind.ACTIVATION for item in record.feedback),
+        budget=budget,
+        shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
+        canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
+        status=execution.status.value if execution else None,
+        error=execution.error if execution else None,
+        answer=answer,
+        choices=answers,
+        passage_ids=list(execution.passages) if execution else [],
+        stages=execution.stages if execution else (),
+        index_version=(execution and execution.index_version) or None,
+        cached=execution is not None and execution.cached,
+        tokens_by_model=_tokens(execution),
+        feedback=list(map(_item, record.feedback)),
+        observations=list(map(_observed, record.observations)),
+        metrics=dict(metrics),
+        reward=reward,
+        example_seq=record.example_seq,
+        state=_state(record, now <= fold.closing(fact)),
+        withheld=withheld,
+    )
 
 
-def _sources(execution: Execution | None) -> dict[str, Any]:
-    """Return which index and which language models a turn has used."""
+def _item(item: Feedback) -> Item:
+    return construct(
+        Item,
+        feedback_id=item.id,
+        kind=item.kind.value,
+        episode_id=item.episode_id,
+        metric_name=item.metric,
+        value=item.value,
+        content=dict(item.content),
+        received_at=item.received_at,
+        event_time=item.event_time,
+        tags=dict(item.tags),
+        source=item.source,
+        key=item.key,
+    )
+
+
+def _observed(observation: Observation) -> Observed:
+    return construct(
+        Observed,
+        source=observation.source.value,
+        arm=observation.arm,
+        share=observation.share,
+        propensity=observation.propensity,
+        value=observation.value,
+        answer=observation.answer,
+        passage_ids=list(observation.passages),
+        cost=construct(RawCost, **asdict(observation.cost)),
+        judge=observation.judge or None,
+        judge_cost=construct(RawCost, **asdict(observation.judge_cost)),
+        swapped=observation.swapped,
+        error=observation.error or None,
+        observed_at=observation.observed_at,
+    )
+
+
+def _tokens(execution: Execution | None) -> dict[str, ModelTokens] | None:
+    """Return what each language model of a turn has read and written; None where no other one took part."""
     if execution is None:
-        return {"index_version": None, "cached": False, "tokens_by_model": None}
-    tokens = {
-        model: {"prompt": read, "completion": written, "cached": cached}
-        for model, (read, written, cached) in execution.tokens_by_model.items()
-    }
+        return None
     return {
-        "index_version": execution.index_version or None,
-        "cached": execution.cached,
-        "tokens_by_model": tokens or None,
-    }
+        model: construct(ModelTokens, prompt=read, completion=written, cached=cached)
+        for model, (read, written, cached) in execution.tokens_by_model.items()
+    } or None
 
 
-def _answer(recorded: str | None) -> dict[str, Any]:
+def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | None]:
     """Return the text of an answer, and all choices where they are more than one text."""
-    if recorded is None or choices.is_text(recorded):
-        return {"answer": recorded, "choices": None}
-    found = choices.Choices.of(recorded)
-    return {"answer": found.text, "choices": list(map(asdict, found.all))}
+    if recorded is None or is_text(recorded):
+        return recorded, None
+    answer = Choices.of(recorded)
+    return answer.text, [construct(WrittenChoice, **asdict(one)) for one in answer.all]
 
 
-def _fact(found: Record) -> DecisionFact:
+def _fact(record: Record) -> DecisionFact:
     """Return a decision with its feedback, as the fold reads it."""
-    one = found.decision
-    labelled = one.policy == LABELS
-    columns = one.id, one.decided_at, found.logged_at, one.mode, one.episode_id, one.deferred, labelled
-    return DecisionFact(found.seq, *columns, found.feedback)
+    decision = record.decision
+    labelled = decision.policy == LABELS
+    columns = (
+        decision.id,
+        decision.decided_at,
+        record.logged_at,
+        decision.mode,
+        decision.episode_id,
+        decision.deferred,
+        labelled,
+    )
+    return DecisionFact(record.seq, *columns, record.feedback)
 
 
-def _state(found: Record, waits: bool) -> str:
+def _state(record: Record, waits: bool) -> str:
     """Return whether a decision is learned, open to feedback, or closed without being learned."""
-    if found.example_seq is not None:
+    if record.example_seq is not None:
         return "learned"
     if not waits:
         return "closed"
-    return "running" if found.execution is None else "open"
+    return "running" if record.execution is None else "open"

@@ -1,8 +1,6 @@
 """The OpenAPI document: what an operation needs, answers and refuses, said once beside its route.
 
-`documented` gives a route its key's scope, its identifier, its reply and its errors. A reply is documented
-by a model and written without it, as validating what was just made would cost more than making it; tests
-compare both.
+`documented` gives a route its key's scope, its identifier, its reply and its errors.
 """
 
 from collections.abc import Mapping
@@ -15,9 +13,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from agent.api.errors import ERRORS, Envelope, ErrorKind
+from agent.api.errors import ERRORS, ErrorKind
 from agent.api.middleware import require
 from agent.config import Scope
+from agent.replies import Envelope
 
 TAGS = {
     "answers": "Ask: the policy chooses an arm, which retrieves; a language model writes the answer.",
@@ -118,14 +117,14 @@ def _failures(codes: set[str], model: type[BaseModel] | None) -> dict[int, dict[
         return kind.status
 
     kinds = sorted((ERRORS[code] for code in codes), key=lambda kind: (kind.status, kind.code))
-    found: dict[int, dict[str, Any]] = {}
+    failures: dict[int, dict[str, Any]] = {}
     for number, same in groupby(kinds, status):
         text = "\n".join(f"- `{kind.code}`: {kind.when}" for kind in same)
-        found[number] = {"description": text, **({"model": model} if model else {"content": ENVELOPE})}
+        failures[number] = {"description": text, **({"model": model} if model else {"content": ENVELOPE})}
         if number in (429, 503):
             wait = {"description": "Seconds after which a retry may succeed.", "schema": {"type": "integer"}}
-            found[number]["headers"] = {"Retry-After": wait}
-    return found
+            failures[number]["headers"] = {"Retry-After": wait}
+    return failures
 
 
 def link(operation_id: str, **parameters: str) -> dict[str, Any]:
@@ -156,6 +155,7 @@ def _complete(made: dict[str, Any]) -> None:
     schemas = components.setdefault("schemas", {})
     _, shared = models_json_schema([(Envelope, "serialization")], ref_template="#/components/schemas/{model}")
     schemas |= shared["$defs"]
+    schemas["Failure"]["properties"]["code"]["enum"] = sorted(ERRORS)
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     scheme = {"type": "http", "scheme": "bearer", "description": "A key: `sk-aw-...`, or a configured one."}

@@ -7,18 +7,26 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from agent.access import Caller, ForeignIdError, RateLimitedError, SpentError, hosts, keyring
-from agent.api.personalizer import shape
+from agent.access import (
+    Caller,
+    ForbiddenError,
+    ForeignIdError,
+    RateLimitedError,
+    SpentError,
+    UnauthorizedError,
+    UnknownHostError,
+)
+from agent.api.responses import StdlibJson
 from agent.jobs import UndecidedError
 from agent.policies import FeatureError
-from agent.serving import TurnError, messages
+from agent.replies import Envelope, Failure, construct
+from agent.turn import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
 from arms.base import ArmError
 from arms.llm import base
 from feedback.errors import (
@@ -88,7 +96,7 @@ _KINDS = (
         "no_eligible_arm",
         400,
         "Every arm is switched off or excluded, or the named arm is. Nothing was decided.",
-        raised_by={messages.NoEligibleArmError: "agent.excluded_arms"},
+        raised_by={NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind(
         "unknown_metric",
@@ -107,13 +115,13 @@ _KINDS = (
         "invalid_api_key",
         401,
         "The service has keys, and the request has none of them, or one that is disabled or has expired.",
-        raised_by={keyring.UnauthorizedError: None},
+        raised_by={UnauthorizedError: None},
     ),
     ErrorKind(
         "forbidden",
         403,
         "The key lacks the scope of the route or a group of the request, or a page of another site sent it.",
-        raised_by={keyring.ForbiddenError: None},
+        raised_by={ForbiddenError: None},
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
     ErrorKind("model_not_found", 404, "There is no such model: neither `auto` nor a configured arm."),
@@ -172,7 +180,7 @@ _KINDS = (
         "unknown_host",
         421,
         "The request names a host that is not the service's; `hosts` has its names.",
-        raised_by={hosts.UnknownHostError: "Host"},
+        raised_by={UnknownHostError: "Host"},
     ),
     ErrorKind("header_too_large", 431, "The header of the request is larger than `http.header_bytes`."),
     ErrorKind(
@@ -223,14 +231,14 @@ _KINDS = (
         "Too many requests are in progress, every eligible arm is at its limit, or too many exports or reads "
         "of former policies are under way. Nothing was decided anew.",
         retryable=True,
-        raised_by={messages.OverloadedError: None},
+        raised_by={OverloadedError: None},
     ),
     ErrorKind(
         "in_progress",
         503,
         "Another request with the same idempotency key is in progress.",
         retryable=True,
-        raised_by={messages.AnsweredElsewhereError: "Idempotency-Key"},
+        raised_by={AnsweredElsewhereError: "Idempotency-Key"},
     ),
     ErrorKind(
         "log_unavailable",
@@ -275,27 +283,6 @@ HANDLED = (TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION
 """What a route may raise besides `ApiError`; `translate` turns it into one."""
 
 
-class Failure(BaseModel):
-    """What went wrong, for programs and for people."""
-
-    type: Literal["invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota"]
-    code: str = Field(description="Stable name.", json_schema_extra={"enum": [*sorted(ERRORS)]})
-    message: str = Field(description="Names the offending value and what would be right.")
-    param: str | None = Field(description="The field at fault.")
-    request_id: str | None
-    retryable: bool = Field(description="Whether the same request may succeed later.")
-    decision_id: str | None = Field(description="The decision that is kept nevertheless.")
-    reasons: list[str] | None = Field(
-        description="Why the gate holds a candidate, or each item of a batch was refused."
-    )
-
-
-class Envelope(BaseModel):
-    """The body of every response that is not a success."""
-
-    error: Failure
-
-
 @dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered
 class ApiError(Exception):
     """A request that cannot be served.
@@ -331,7 +318,7 @@ class ApiError(Exception):
         return ERRORS[self.code].retryable and not self.final
 
     @property
-    def _type(self) -> Any:
+    def _type(self) -> str:
         """The type that OpenAI's clients know it by."""
         if self.status == 429:
             return self.meter or ("insufficient_quota" if not self.retryable else "invalid_request_error")
@@ -343,22 +330,29 @@ class ApiError(Exception):
         decision_id = self.decision_id and caller.shown_id(self.decision_id)
         return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
 
-    def body(self, request_id: str | None) -> dict[str, Any]:
-        """Return the envelope, as OpenAI clients read it."""
-        own = {name: getattr(self, name) for name in ("code", "message", "param", "retryable", "decision_id")}
-        reasons = None if self.reasons is None else list(self.reasons)
-        failure = Failure(**own, type=self._type, request_id=request_id, reasons=reasons)
-        return Envelope(error=failure).model_dump()
+    def envelope(self, request_id: str | None) -> Envelope:
+        """Return the body of the response, as OpenAI clients read it."""
+        failure = construct(
+            Failure,
+            type=self._type,
+            code=self.code,
+            message=self.message,
+            param=self.param,
+            request_id=request_id,
+            retryable=self.retryable,
+            decision_id=self.decision_id,
+            reasons=None if self.reasons is None else list(self.reasons),
+        )
+        return construct(Envelope, error=failure)
 
-    def response(self, request_id: str | None, path: str = "") -> JSONResponse:
-        """Return the envelope as a response, in the shape that the clients of a path know."""
+    def response(self, request_id: str | None, body: Mapping[str, Any] | None = None) -> JSONResponse:
+        """Return the response: the envelope, or another body that its clients know."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
         seconds = self.retry_after_s
         headers = {"retry-after": str(seconds), "retry-after-ms": str(1000 * seconds)} if wait else {}
         headers |= {"x-decision-id": self.decision_id} if self.decision_id else {}
         headers["x-content-type-options"] = "nosniff"  # the middleware does not see internal errors
-        body = shape.body(self) if path.startswith(shape.BASE) else self.body(request_id)
-        return JSONResponse(body, self.status, headers)
+        return StdlibJson(self.envelope(request_id) if body is None else body, self.status, headers)
 
 
 def translate(error: Exception) -> ApiError:

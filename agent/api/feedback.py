@@ -5,20 +5,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
-from agent.api import admission, errors
+from agent.api import asking, errors
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of
-from agent.api.replies import decisions as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
+from agent.replies import FeedbackReceipt, FeedbackReceipts, construct
 from agent.serving import Replica
 from agent.telemetry import turns
 from arms import tracing
@@ -41,17 +40,27 @@ class Item:
     caller: Caller
     fact: Feedback
 
-    def kept(self, receipt: Receipt) -> dict[str, Any]:
-        """Count it, and return its document."""
+    def kept(self, receipt: Receipt) -> FeedbackReceipt:
+        """Count it, and return the reply that its sender gets."""
         self.replica.telemetry.fed_back(self.fact, receipt)
-        return _document(self.replica, self.caller, self.fact, receipt)
+        assert receipt.status is not None
+        fact, shown = self.fact, self.caller.shown_id
+        return construct(
+            FeedbackReceipt,
+            feedback_id=self.caller.shown(fact.id),
+            decision_id=fact.decision_id and shown(fact.decision_id),
+            episode_id=fact.episode_id and shown(fact.episode_id),
+            status=receipt.status.value,
+            log_seq=receipt.seq,
+            hint=_hint(self.replica.config.reward, fact, receipt.status),
+        )
 
 
 @router.post(
     "/v1/feedback",
     **documented(
         "sendFeedback",
-        replies.FeedbackReceipt | replies.FeedbackReceipts,
+        FeedbackReceipt | FeedbackReceipts,
         *REFUSALS,
         scopes=("feedback",),
         status=202,
@@ -60,7 +69,7 @@ class Item:
 )
 async def feedback(
     replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
-) -> JSONResponse:
+) -> Response:
     """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
@@ -71,14 +80,13 @@ async def feedback(
         return await _keep_one(item_of(replica, caller, body, key))
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
     rows = await keep_each(replica, caller, body.items, names)
-    return JSONResponse(
-        {"items": [row.body(None) if isinstance(row, ApiError) else row for row in rows]}, 202
-    )
+    items = [row.envelope(None) if isinstance(row, ApiError) else row for row in rows]
+    return StdlibJson(construct(FeedbackReceipts, items=items), 202)
 
 
 async def keep_each(
     replica: Replica, caller: Caller, items: Sequence[object], names: Sequence[str | None]
-) -> list[dict[str, Any] | ApiError]:
+) -> list[FeedbackReceipt | ApiError]:
     """Keep items by themselves, and return for each the reply that its sender gets, or its error.
 
     Args:
@@ -92,7 +100,7 @@ async def keep_each(
     """
     checked = [_item_or_error(replica, caller, *item) for item in zip(items, names, strict=True)]
     outcomes = iter(await _accept([one for one in checked if isinstance(one, Item)]))
-    rows = list[dict[str, Any] | ApiError]()
+    rows = list[FeedbackReceipt | ApiError]()
     for one in checked:
         if isinstance(one, Item):
             outcome = next(outcomes)
@@ -115,25 +123,25 @@ def _refusal(failures: Sequence[ApiError]) -> ApiError:
     """
     passing = (index for index, one in enumerate(failures) if one.retryable)
     index = next(passing, 0)
-    found = failures[index]
-    param = f"items.{index}" if found.param is None else f"items.{index}.{found.param}"
+    failure = failures[index]
+    param = f"items.{index}" if failure.param is None else f"items.{index}.{failure.param}"
     reasons = [f"items.{n}: {one.code}: {one.message}" for n, one in enumerate(failures)]
-    message = f"no item was kept; items.{index}: {found.message}"
-    return replace(found, message=message, param=None if found.retryable else param, reasons=reasons)
+    message = f"no item was kept; items.{index}: {failure.message}"
+    return replace(failure, message=message, param=None if failure.retryable else param, reasons=reasons)
 
 
 @router.post(
     "/v1/decisions/{decision_id}/activate",
     **documented(
         "activateDecision",
-        replies.FeedbackReceipt,
+        FeedbackReceipt,
         "idempotency_conflict",
         scopes=("feedback",),
         status=202,
         success=link("getDecision", decision_id="$response.body#/decision_id"),
     ),
 )
-async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Record that the answer of a deferred decision was shown: it counts from now on.
 
     It may come before the decision; one that is not deferred counts anyway.
@@ -148,8 +156,8 @@ def activation(replica: Replica, caller: Caller, decision_id: str) -> Item:
     return Item(replica, caller, replace(fact, source=caller.source, key=caller.key))
 
 
-async def _keep_one(item: Item) -> JSONResponse:
-    return JSONResponse(item.kept(await keep(item)), 202)
+async def _keep_one(item: Item) -> Response:
+    return StdlibJson(item.kept(await keep(item)), 202)
 
 
 async def keep(item: Item) -> Receipt:
@@ -165,8 +173,7 @@ async def keep_all(
     caller: Caller,
     *items: FeedbackItem,
     key: str | None = None,
-    dry: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[FeedbackReceipt]:
     """Keep items of one decision or episode together, and return the replies that their sender gets.
 
     Args:
@@ -174,22 +181,24 @@ async def keep_all(
         caller: Who sent them.
         items: What was sent.
         key: The id of the first item without one, and the beginning of that of the others.
-        dry: Whether they are only checked.
 
     Raises:
         RewardError, ApiError, ForeignIdError, StoreError: One is refused; none of them is kept unless the
             log refuses it.
     """
-    names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-    checked = [item_of(replica, caller, *one) for one in zip(items, names, strict=True)]
-    if dry:
-        return [{"feedback_id": caller.shown(one.fact.id)} for one in checked]
-    documents = []
+    checked = check_all(replica, caller, *items, key=key)
+    receipts = []
     for one, outcome in zip(checked, await _accept(checked), strict=True):
         if isinstance(outcome, Exception):
             raise outcome
-        documents.append(one.kept(outcome))
-    return documents
+        receipts.append(one.kept(outcome))
+    return receipts
+
+
+def check_all(replica: Replica, caller: Caller, *items: FeedbackItem, key: str | None = None) -> list[Item]:
+    """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
+    names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
+    return [item_of(replica, caller, *one) for one in zip(items, names, strict=True)]
 
 
 def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
@@ -265,7 +274,7 @@ def _pair(replica: Replica, caller: Caller, item: FeedbackItem) -> dict[str, str
         return {"over": caller.stored(pair.over)}
     arms = {"better": pair.better or "", "worse": pair.worse or ""}
     for field, arm in arms.items():
-        admission.require_arm(replica, arm, f"value.{field}")
+        asking.require_arm(replica, arm, f"value.{field}")
     return arms
 
 
@@ -335,18 +344,6 @@ async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
             turn = "" if record is None else record.decision.trace
     for one in items:
         turns.evaluated(one, turn)
-
-
-def _document(replica: Replica, caller: Caller, fact: Feedback, kept: Receipt) -> dict[str, Any]:
-    assert kept.status is not None
-    return {
-        "feedback_id": caller.shown(fact.id),
-        "decision_id": fact.decision_id and caller.shown_id(fact.decision_id),
-        "episode_id": fact.episode_id and caller.shown_id(fact.episode_id),
-        "status": kept.status.value,
-        "log_seq": kept.seq,
-        "hint": _hint(replica.config.reward, fact, kept.status),
-    }
 
 
 def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -21,12 +20,12 @@ from pydantic import (
     model_validator,
 )
 
-from agent.access import Caller
+from agent.access import Caller, bearer
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.feedback import REFUSALS, keep_all, keep_each
-from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.replies import feedback as replies
+from agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
+from agent.api.middleware import AppReplica, Dialect, RequestCaller
+from agent.api.responses import StdlibJson
 from agent.api.schemas import (
     Comment,
     ContextValue,
@@ -40,12 +39,18 @@ from agent.api.schemas import (
     Request,
     TagText,
 )
+from agent.replies import Reply, construct
 from agent.serving import Replica
 from feedback.events import COMMENT, DEMONSTRATION
 
 router = APIRouter(tags=["feedback"])
 
 Tags = Annotated[dict[Name, TagText], Field(max_length=31)]
+
+LANGFUSE = Dialect(
+    "/api/public", lambda headers: bearer(headers.get(b"authorization", b"").decode("latin-1"))
+)
+"""How clients of Langfuse send their key: as a password."""
 
 VERDICT, SCORE = "verdict", "score"
 """The metrics of an outcome of the Semantic Router."""
@@ -109,11 +114,53 @@ class RouterOutcome(Request):
     source: Name | None = Field(default=None, description="Ignored: the key says who judges.")
 
 
+class TensorZeroReceipt(Reply):
+    """Feedback is durable."""
+
+    feedback_id: str
+
+
+class LangfuseReceipt(Reply):
+    """A score is durable."""
+
+    id: str
+
+
+class LangfuseAccepted(Reply):
+    """All scores of a list are durable."""
+
+    message: str
+
+
+class LangfuseError(Reply):
+    """Why a score was refused."""
+
+    message: str
+
+
+class LangfuseResults(Reply):
+    """Some scores of a list are durable."""
+
+    accepted: int
+    rejected: int
+    errors: list[LangfuseError]
+
+
+class OutcomeReceipt(Reply):
+    """An outcome is durable."""
+
+    id: str
+    replay_id: str
+    projection_revision: int
+    duplicate: bool
+    created_at: str
+
+
 @router.post(
     "/feedback",
     **documented(
         "sendTensorZeroFeedback",
-        replies.TensorZeroReceipt,
+        TensorZeroReceipt,
         *REFUSALS,
         scopes=("feedback",),
         example={"inference_id": "q-1", "metric_name": "thumb", "value": 1},
@@ -121,7 +168,7 @@ class RouterOutcome(Request):
 )
 async def of_tensorzero(
     replica: AppReplica, caller: RequestCaller, body: TensorZeroFeedback, key: IdempotencyKey = None
-) -> JSONResponse:
+) -> Response:
     """Keep feedback in TensorZero's shape: a metric, a `comment` or a `demonstration`."""
     value = body.value
     if body.metric_name == DEMONSTRATION and isinstance(value, list | dict):  # blocks of content
@@ -133,29 +180,34 @@ async def of_tensorzero(
         value=value,
         tags=body.tags,
     )
-    (kept,) = await keep_all(replica, caller, item, key=key, dry=bool(body.dryrun))
-    return JSONResponse({"feedback_id": kept["feedback_id"]})
+    if body.dryrun:
+        (checked,) = check_all(replica, caller, item, key=key)
+        name = caller.shown(checked.fact.id)
+    else:
+        (kept,) = await keep_all(replica, caller, item, key=key)
+        name = kept.feedback_id
+    return StdlibJson(construct(TensorZeroReceipt, feedback_id=name))
 
 
 @router.post(
     "/api/public/scores",
     **documented(
         "sendLangfuseScore",
-        replies.LangfuseReceipt,
+        LangfuseReceipt,
         *REFUSALS,
         scopes=("feedback",),
-        others={202: replies.LangfuseAccepted, 207: replies.LangfuseResults},
+        others={202: LangfuseAccepted, 207: LangfuseResults},
         example={"traceId": "q-1", "name": "thumb", "value": 1},
     ),
 )
-async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScores) -> JSONResponse:
+async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScores) -> Response:
     """Keep a score in Langfuse's shape, or a list of scores: a trace is a decision, a session an episode.
 
     A list is 202 where all of it was kept, 207 with the errors where some was, and refused where none was.
     """
     if isinstance(body, LangfuseScore):
         (kept,) = await keep_all(replica, caller, _item(**await _score(replica, caller, body)))
-        return JSONResponse({"id": kept["feedback_id"]})
+        return StdlibJson(construct(LangfuseReceipt, id=kept.feedback_id))
     items: list[object] = []
     for one in body:
         try:
@@ -163,10 +215,17 @@ async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: Langfuse
         except ValidationError as error:
             items.append(RequestValidationError(error.errors()))
     rows = await keep_each(replica, caller, items, [None] * len(items))
-    failed = [{"message": f"{row.code}: {row.message}"} for row in rows if isinstance(row, ApiError)]
+    failed = [
+        construct(LangfuseError, message=f"{row.code}: {row.message}")
+        for row in rows
+        if isinstance(row, ApiError)
+    ]
     if not failed:
-        return JSONResponse({"message": "Accepted"}, 202)
-    return JSONResponse({"accepted": len(rows) - len(failed), "rejected": len(failed), "errors": failed}, 207)
+        return StdlibJson(construct(LangfuseAccepted, message="Accepted"), 202)
+    results = construct(
+        LangfuseResults, accepted=len(rows) - len(failed), rejected=len(failed), errors=failed
+    )
+    return StdlibJson(results, 207)
 
 
 async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict[str, Any]:
@@ -187,7 +246,7 @@ async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict
     "/v1/router/outcomes",
     **documented(
         "sendRouterOutcome",
-        replies.OutcomeReceipt,
+        OutcomeReceipt,
         *REFUSALS,
         scopes=("feedback",),
         status=202,
@@ -196,7 +255,7 @@ async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict
 )
 async def of_router(
     replica: AppReplica, caller: RequestCaller, body: RouterOutcome, key: IdempotencyKey = None
-) -> JSONResponse:
+) -> Response:
     """Keep an outcome in the shape of vLLM's Semantic Router.
 
     Of the target `model` it is a value of the metrics `verdict` and `score`, as far as they are declared; of
@@ -216,14 +275,15 @@ async def of_router(
         for (name, value), reason in zip(values.items(), (body.reason, None), strict=False)
     ]
     kept = await keep_all(replica, caller, *items, key=key)
-    reply = {
-        "id": kept[0]["feedback_id"],
-        "replay_id": body.replay_id,
-        "projection_revision": kept[-1]["log_seq"],
-        "duplicate": kept[0]["status"] == "duplicate",
-        "created_at": datetime.fromtimestamp(replica.clock(), UTC).isoformat(),
-    }
-    return JSONResponse(reply, 202)
+    reply = construct(
+        OutcomeReceipt,
+        id=kept[0].feedback_id,
+        replay_id=body.replay_id,
+        projection_revision=kept[-1].log_seq,
+        duplicate=kept[0].status == "duplicate",
+        created_at=datetime.fromtimestamp(replica.clock(), UTC).isoformat(),
+    )
+    return StdlibJson(reply, 202)
 
 
 def _item(**fields: Any) -> FeedbackItem:

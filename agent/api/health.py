@@ -4,16 +4,18 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 
 from agent.access import Caller
-from agent.api.admission import LOADING
+from agent.api.asking import LOADING
 from agent.api.documented import documented
 from agent.api.errors import LOG_UNUSABLE, ApiError
 from agent.api.middleware import ServiceCaller, ServiceReplica
-from agent.api.replies import service
+from agent.api.responses import StdlibJson
+from agent.replies import Reply, construct
 from agent.serving import PointState, Replica
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import rollups
@@ -21,29 +23,48 @@ from feedback.training_log import rollups
 router = APIRouter(tags=["service"])
 
 
-@router.get("/health", **documented("health", service.Health))
-async def health() -> JSONResponse:
+class Health(Reply):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Deciding(Reply):
+    """The replica chooses arms."""
+
+    status: Literal["decides"]
+
+
+class Ready(Reply):
+    """Questions can be answered and logged."""
+
+    status: Literal["ready"]
+    version: int
+
+
+@router.get("/health", **documented("health", Health))
+async def health() -> Response:
     """Whether the process answers."""
-    return JSONResponse({"status": "ok"})
+    return StdlibJson(construct(Health, status="ok"))
 
 
-@router.get("/health/decides", **documented("healthDecides", service.Deciding))
-async def decides(replica: ServiceReplica) -> JSONResponse:
+@router.get("/health/decides", **documented("healthDecides", Deciding))
+async def decides(replica: ServiceReplica) -> Response:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
     if not all(one.decides for one in replica.points.values()):
         raise ApiError("not_ready", LOADING)
-    return JSONResponse({"status": "decides"})
+    return StdlibJson(construct(Deciding, status="decides"))
 
 
-@router.get("/ready", **documented("ready", service.Ready))
-async def ready(replica: ServiceReplica) -> JSONResponse:
+@router.get("/ready", **documented("ready", Ready))
+async def ready(replica: ServiceReplica) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
     if not all(one.ready for one in replica.points.values()):
         raise ApiError("not_ready", LOADING)
     for one in replica.points.values():
         await asyncio.to_thread(one.log.check)
         await asyncio.to_thread(one.store.check_tables)
-    return JSONResponse({"status": "ready", "version": replica.decider.serving.version})
+    return StdlibJson(construct(Ready, status="ready", version=replica.decider.serving.version))
 
 
 @router.get(

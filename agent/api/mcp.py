@@ -26,7 +26,6 @@ from agent.api import asking, errors
 from agent.api.decisions import permitted
 from agent.api.feedback import keep_all
 from agent.api.openai import chat
-from agent.api.openai.citations import url_of
 from agent.api.openai.schemas import ChatMessage, ChatRequest
 from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from agent.config import Scope as KeyScope
@@ -150,7 +149,9 @@ async def fetch(
         corpus = replica.config.corpus.name
         known = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**known, "corpus": corpus}
-        return Document(id=id, title=passage.title, text=passage.text, url=url_of(id, corpus), metadata=about)
+        return Document(
+            id=id, title=passage.title, text=passage.text, url=chat.url_of(id, corpus), metadata=about
+        )
 
 
 @SERVER.tool(annotations=READS)
@@ -186,12 +187,12 @@ async def rate(
                 value = float(value)
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
         (kept,) = await keep_all(replica, caller, item)
-        return Kept(feedback_id=kept["feedback_id"], status=kept["status"])
+        return Kept(feedback_id=kept.feedback_id, status=kept.status)
 
 
 def _found(replica: Replica, passages: Sequence[Passage]) -> list[Found]:
     corpus = replica.config.corpus.name
-    return [Found(id=p.id, title=p.title, url=url_of(p.id, corpus)) for p in passages]
+    return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, corpus)) for p in passages]
 
 
 class Endpoint:

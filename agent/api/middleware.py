@@ -1,29 +1,26 @@
 """What every request passes before its handler: its host, its key, its rate, its body; the replica.
 
-Without keys the service is open: suitable for one machine, not for a network.
-
-A request for a page of the console may have its key in a cookie. What is refused there is passed on, without
-a caller, so that the console answers with a page.
+Without keys the service is open: suitable for one machine, not for a network. How the clients of another
+API send their key and read an error, its adapter says in a `Dialect`.
 """
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
-from starlette.requests import cookie_parser
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.access import OPEN, Caller, Hosts, Keyring, Quota, keyring, require_scope
+from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
-from agent.api.personalizer import shape
-from agent.config import Limits, Scope, points
+from agent.config import DEFAULT_POINT, Limits, Scope
 from agent.serving import Replica
 
 
@@ -61,7 +58,7 @@ async def _replica(
     service: ServiceReplica,
     point: Annotated[
         str, Query(description="The decision point; an id that begins with its name says the same.")
-    ] = points.DEFAULT,
+    ] = DEFAULT_POINT,
 ) -> Replica:
     """Return the replica of the point that a decision's id names, or else the query. Raises ApiError."""
     return owner_of(at_point(service, point), request.path_params.get("decision_id", ""))
@@ -91,18 +88,18 @@ def at_point(replica: Replica, point: str) -> Replica:
 def owner_of(replica: Replica, name: str) -> Replica:
     """Return the replica of the point that an id begins with; the given one where it begins with none."""
     head, colon, _ = name.partition(":")
-    return replica.points.get(head, replica) if colon and head != points.DEFAULT else replica
+    return replica.points.get(head, replica) if colon and head != DEFAULT_POINT else replica
 
 
 def location_of(replica: Replica, path: str) -> dict[str, str]:
     """Return the header that says where something of a decision point is."""
-    return {"location": path if replica.point == points.DEFAULT else f"{path}?point={replica.point}"}
+    return {"location": path if replica.point == DEFAULT_POINT else f"{path}?point={replica.point}"}
 
 
 def caller_at(replica: Replica, caller: Caller) -> Caller:
     """Return a caller at the point of a replica."""
-    others = frozenset(replica.points) - {points.DEFAULT}
-    return caller.at("" if replica.point == points.DEFAULT else replica.point, others)
+    others = frozenset(replica.points) - {DEFAULT_POINT}
+    return caller.at("" if replica.point == DEFAULT_POINT else replica.point, others)
 
 
 METRICS = "/metrics"
@@ -116,22 +113,48 @@ WITHOUT_KEY = frozenset(
 NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
 """Header with which a browser takes a response for what it is declared as."""
 
-SUBSCRIPTION_KEY = b"ocp-apim-subscription-key"
-"""Header in which clients of Personalizer send their key."""
-
-LANGFUSE = "/api/public/"
-"""Where paths of Langfuse's API begin: its clients send the key as a password."""
-
 NOBODY = Caller(None, frozenset())
-
-CONSOLE = "/console"
-"""Path of the console, below the prefix of the service."""
 
 KNOWN_CALLER = "x-armwise-known-caller"
 """Header of a response to a caller with a valid key, for the proxy of `armwise serve`, which removes it."""
 
-KEY_COOKIE = "armwise_key"
-"""Name of the cookie that holds the key of a browser."""
+
+def _authorization(headers: Mapping[bytes, bytes]) -> str:
+    return headers.get(b"authorization", b"").decode("latin-1")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the clients of another API differ from those of OpenAI's, which its adapter says.
+
+    Attributes:
+        path: What the paths of the API begin with.
+        authorization: Returns what the header `Authorization` would be, from the headers of a request.
+        body: Returns the body of an error; None for the envelope.
+        answers_refusals: Whether its routes answer what is refused here, except to pages of other sites: the
+            refusal is passed on in the state of the request, without a caller.
+    """
+
+    path: str
+    authorization: Callable[[Mapping[bytes, bytes]], str] = _authorization
+    body: Callable[[ApiError], Mapping[str, Any]] | None = None
+    answers_refusals: bool = False
+
+    def speaks(self, path: str) -> bool:
+        """Return whether a path is one of the API."""
+        return path == self.path or path.startswith(f"{self.path}/")
+
+    def response(self, error: ApiError, request_id: str | None) -> JSONResponse:
+        """Return the response to a request that failed."""
+        return error.response(request_id, None if self.body is None else self.body(error))
+
+
+OURS = Dialect("")
+"""That of every other path: the key is a header, and an error is in the envelope."""
+
+
+def _dialect_of(path: str, dialects: Sequence[Dialect]) -> Dialect:
+    return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
 class RequestGuard:
@@ -144,6 +167,7 @@ class RequestGuard:
         hosts: Knows the names of the service.
         limits: Bytes of a body, and seconds in which it must be there.
         refused: Called with the code of each refusal.
+        dialects: Those of other APIs.
     """
 
     def __init__(
@@ -154,9 +178,10 @@ class RequestGuard:
         hosts: Hosts,
         limits: Limits,
         refused: Callable[[str], object],
+        dialects: Sequence[Dialect] = (),
     ) -> None:
         self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
-        self._refused = refused
+        self._refused, self._dialects = refused, dialects
         self._bytes, self._seconds = limits.body_bytes, limits.body_s
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -171,10 +196,11 @@ class RequestGuard:
         added = [(b"x-request-id", request_id), NOT_SNIFFED]
         send = _with_headers(send, lambda: added)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        dialect = _dialect_of(path, self._dialects)
         state = scope.setdefault("state", {})
         try:
             self._refuse_other_sites(scope["method"], headers)
-            caller = self._caller(path, headers)
+            caller = self._caller(path, headers, dialect)
             if caller is not NOBODY:
                 added.append((KNOWN_CALLER.encode(), b"1"))
             if caller.limits:
@@ -186,8 +212,8 @@ class RequestGuard:
             if failure.code == "internal_error":
                 raise
             self._refused(failure.code)
-            if failure.code == "forbidden" or not _of_console(path):  # another site gets no page
-                await failure.response(request_id.decode("latin-1"), path)(scope, receive, send)
+            if failure.code == "forbidden" or not dialect.answers_refusals:
+                await dialect.response(failure, request_id.decode("latin-1"))(scope, receive, send)
                 return
             state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
@@ -215,21 +241,13 @@ class RequestGuard:
         ):
             raise ApiError("forbidden", "the page of another site had the browser send this request")
 
-    def _caller(self, path: str, headers: Mapping[bytes, bytes]) -> Caller:
+    def _caller(self, path: str, headers: Mapping[bytes, bytes], dialect: Dialect) -> Caller:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
         if host := headers.get(b"host"):
             self._hosts.check(host.decode("latin-1"))
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        if path in WITHOUT_KEY and not (path == METRICS and given):
+        if path in WITHOUT_KEY and not (path == METRICS and headers.get(b"authorization")):
             return NOBODY
-        if path.startswith(LANGFUSE):
-            given = keyring.bearer(given)
-        if path.startswith(shape.BASE) and SUBSCRIPTION_KEY in headers:
-            given = "Bearer " + headers[SUBSCRIPTION_KEY].decode("latin-1")
-        if not given and _of_console(path):
-            cookies = cookie_parser(headers.get(b"cookie", b"").decode("latin-1"))
-            given = f"Bearer {cookies.get(KEY_COOKIE, '')}"
-        return self._keyring.caller(given)
+        return self._keyring.caller(dialect.authorization(headers))
 
     def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a body that is declared too large. Raises ApiError."""
@@ -266,10 +284,6 @@ class RequestGuard:
         return limited
 
 
-def _of_console(path: str) -> bool:
-    return path == CONSOLE or path.startswith(f"{CONSOLE}/")
-
-
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:
     """Return a channel that adds to the response the headers that it lacks, as they are when it begins."""
 
@@ -283,12 +297,13 @@ def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]
     return sending
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Answer every exception of an application with the envelope."""
+def answer_errors(app: FastAPI, dialects: Sequence[Dialect] = ()) -> None:
+    """Answer every exception of an application with the envelope, or as the dialect of a path has it."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
-        response = failure.response(request.headers.get("x-request-id"), request.url.path)
+        dialect = _dialect_of(request.url.path, dialects)
+        response = dialect.response(failure, request.headers.get("x-request-id"))
         if failure.code == "method_not_allowed":
             response.headers["allow"] = _allowed(request)
         return response

@@ -17,11 +17,12 @@ from agent.api import asking, responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import ServiceCaller, ServiceReplica, at_point, caller_at
-from agent.api.replies import answers, decisions
 from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
-from agent.config import Limits, points
-from agent.policies import FeatureError, features
-from agent.serving import Ask, Replica
+from agent.config import ACTION_PREFIX, Limits
+from agent.policies import FeatureError, describe_action, flattened
+from agent.replies import ActionChoice, ActionProbability, construct
+from agent.serving import Replica
+from agent.turn import Ask
 from feedback.events import Decision
 from feedback.log import Record
 
@@ -32,11 +33,11 @@ router = APIRouter(tags=["decisions"])
     "/v1/decisions",
     **documented(
         "decide",
-        decisions.ActionChoice,
+        ActionChoice,
         *TURN,
         scopes=("decide",),
         success={
-            "headers": answers.DECISION_HEADERS,
+            "headers": responses.DECISION_HEADERS,
             **link("getDecision", decision_id="$response.body#/decision_id"),
         },
         example={
@@ -60,22 +61,21 @@ async def rank(
     replica = ranking_at(service, body.point)
     decision = await decide(replica, caller_at(replica, caller), body, key, timeout_s)
     order = ranked(decision)
-    return responses.Json(
-        {
-            "object": "decision",
-            "point": replica.point,
-            "decision_id": decision.id,
-            "episode_id": decision.episode_id,
-            "policy_version": decision.version,
-            "mode": decision.mode.value,
-            "chosen": decision.drawn,
-            "propensity": decision.propensity,
-            "ranking": [{"id": name, "probability": p} for name, p in order.items()],
-            "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
-            "reward_deadline": decision.deadline,
-        },
-        headers=responses.headers(decision, None),
+    reply = construct(
+        ActionChoice,
+        object="decision",
+        point=replica.point,
+        decision_id=decision.id,
+        episode_id=decision.episode_id,
+        policy_version=decision.version,
+        mode=decision.mode.value,
+        chosen=decision.drawn,
+        propensity=decision.propensity,
+        ranking=[construct(ActionProbability, id=name, probability=p) for name, p in order.items()],
+        pmf=dict(zip(decision.arms, decision.probabilities, strict=True)),
+        reward_deadline=decision.deadline,
     )
+    return responses.Json(reply, headers=responses.headers(decision, None))
 
 
 def ranking_at(service: Replica, point: str) -> Replica:
@@ -105,15 +105,13 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
     if len(set(ids)) < len(ids):
         twice = next(name for n, name in enumerate(ids) if name in ids[:n])
         raise _refused(f"{twice!r} is the id of two actions", "actions")
-    names = {action.id: f"{points.ACTION}{n}" for n, action in enumerate(body.actions, 1)}
+    names = {action.id: f"{ACTION_PREFIX}{n}" for n, action in enumerate(body.actions, 1)}
     if unknown := [name for name in body.excluded if name not in names]:
         raise _refused(f"{unknown[0]!r} is none of the actions", "excluded")
     reader = _Reader(limits)
     context = asking.redacted(reader.read(body.context, "context"), replica)
     described = {
-        names[action.id]: features.describe_action(
-            action.id, reader.read_action(action, f"actions.{n}.features")
-        )
+        names[action.id]: describe_action(action.id, reader.read_action(action, f"actions.{n}.features"))
         for n, action in enumerate(body.actions)
     }
     if set(body.excluded) == set(ids):
@@ -153,11 +151,11 @@ class _Reader:
     def read(self, nested: Mapping[str, Any], param: str) -> Mapping[str, float | str | bool]:
         """Return features by flat names. Raises ApiError."""
         try:
-            found = features.flattened(nested, self.limits.action_features)
+            flat = flattened(nested, self.limits.action_features)
         except FeatureError as error:
             raise _refused(f"{param}: {error}", param) from None
         bound = self.limits.context_number
-        for name, value in found.items():
+        for name, value in flat.items():
             where = f"{param}.{name}"[:300]
             for text in (name, value) if isinstance(value, str) else (name,):
                 if len(text) > self.limits.context_text:
@@ -170,7 +168,7 @@ class _Reader:
                 raise _refused(
                     f"{where} is {value!r:.40}; a number from -{bound:g} to {bound:g} was expected", where
                 )
-        return found
+        return flat
 
     def _count(self, text: str, param: str) -> None:
         try:
@@ -202,7 +200,7 @@ def by_ids(decision: Decision) -> Decision:
     ids = dict(enumerate(json.loads(decision.context.question)["actions"], 1))
 
     def name(arm: str) -> str:
-        return str(ids[int(arm.removeprefix(points.ACTION))])
+        return str(ids[int(arm.removeprefix(ACTION_PREFIX))])
 
     described = {name(arm): own for arm, own in decision.context.arms.items()}
     return replace(

@@ -1,17 +1,45 @@
 """The responses of a turn: passages, headers, and the fields that decisions share."""
 
+import json
 from collections.abc import Collection
 from typing import Any
 
 import orjson
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
 from typing_extensions import override
 
 from agent.config import AppConfig
-from agent.serving import Decided, Finished
-from arms.base import Passage
+from agent.replies import Agent, AnswerCost, Passage, Reply, construct
+from agent.turn import Decided
+from arms import base
 from arms.filters import shown
 from feedback.events import Cost, Decision
+
+DECISION_HEADERS = {
+    name: {"description": text, "schema": {"type": kind}}
+    for name, kind, text in (
+        ("x-decision-id", "string", "The decision."),
+        ("x-propensity", "number", "Probability with which it was drawn."),
+        ("x-policy-version", "integer", "The version that decided."),
+    )
+}
+"""Headers of the replies of a decision, for the OpenAPI document."""
+
+HEADERS = {
+    **DECISION_HEADERS,
+    "x-arm": {"description": "The arm that answered.", "schema": {"type": "string"}},
+}
+"""Headers of the replies of a turn, likewise."""
+
+
+def fields_of(model: object) -> Any:
+    """Return a model as JSON has it: of a reply, the fields that it was constructed with."""
+    if isinstance(model, Reply):
+        return vars(model)
+    if isinstance(model, BaseModel):
+        return model.model_dump(mode="json")
+    raise TypeError(f"{type(model).__name__} is not JSON")
 
 
 class Json(JSONResponse):
@@ -19,7 +47,18 @@ class Json(JSONResponse):
 
     @override
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
+        return orjson.dumps(content, default=fields_of)
+
+
+class StdlibJson(JSONResponse):
+    """A body that the standard library writes, which has integers of any size."""
+
+    @override
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(
+            content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=fields_of
+        )
+        return text.encode()
 
 
 class EventStream(StreamingResponse):
@@ -38,20 +77,21 @@ def headers(decision: Decision, served: str | None) -> dict[str, str]:
     }
 
 
-def cost(raw: Cost, config: AppConfig) -> dict[str, float]:
+def cost(raw: Cost, config: AppConfig) -> AnswerCost:
     """Return the cost vector with its priced sum."""
-    return {
-        "total": config.reward.cost.total(raw),
-        "tokens": raw.prompt_tokens + raw.completion_tokens,
-        "retrieval_ms": round(raw.retrieval_s * 1000, 3),
-        "llm_ms": round(raw.llm_s * 1000, 3),
-        "steps": raw.steps,
-        "usd": raw.usd,
-    }
+    return construct(
+        AnswerCost,
+        total=config.reward.cost.total(raw),
+        tokens=raw.prompt_tokens + raw.completion_tokens,
+        retrieval_ms=round(raw.retrieval_s * 1000, 3),
+        llm_ms=round(raw.llm_s * 1000, 3),
+        steps=raw.steps,
+        usd=raw.usd,
+    )
 
 
-def agent(decision: Decision, served: str | None, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
-    """Return the fields of a decision that OpenAI's API does not have."""
+def chosen(decision: Decision, served: str | None, raw: Cost | None, config: AppConfig) -> dict[str, Any]:
+    """Return the fields of `Chosen`: how an arm was chosen, and what it cost."""
     return {
         "decision_id": decision.id,
         "episode_id": decision.episode_id,
@@ -66,32 +106,19 @@ def agent(decision: Decision, served: str | None, raw: Cost | None, config: AppC
     }
 
 
-def passages(found: Collection[Passage]) -> list[dict[str, Any]]:
-    """Return passages as objects."""
+def passages(retrieved: Collection[base.Passage]) -> list[Passage]:
+    """Return the passages of an arm as they are sent."""
     return [
-        {"id": p.id, "title": p.title, "text": p.text, "score": p.score, "metadata": shown(p.metadata)}
-        for p in found
+        construct(Passage, id=p.id, title=p.title, text=p.text, score=p.score, metadata=shown(p.metadata))
+        for p in retrieved
     ]
 
 
-def retrieval(decided: Decided, finished: Finished, config: AppConfig, returns: Collection[str]) -> Json:
-    """Return passages without an answer."""
-    body = {
-        "object": "retrieval",
-        "model": f"arm/{decided.served}",
-        "passages": passages(decided.retrieval.passages),
-        "agent": extended(decided, finished.execution.cost, config, set(returns) - {"passages"}),
-    }
-    return Json(body, headers=headers(decided.decision, decided.served))
-
-
-def extended(
-    decided: Decided, raw: Cost | None, config: AppConfig, returns: Collection[str]
-) -> dict[str, Any]:
-    """Return the fields of a decision, and what `agent.return` asks for."""
-    extension = agent(decided.decision, decided.served, raw, config)
+def agent(decided: Decided, raw: Cost | None, config: AppConfig, returns: Collection[str]) -> Agent:
+    """Return the fields that OpenAI's API does not have, with what `agent.return` names."""
+    more: dict[str, Any] = {}
     if "passages" in returns:
-        extension["passages"] = passages(decided.retrieval.passages)
+        more["passages"] = passages(decided.retrieval.passages)
     if "decision" in returns:
-        extension["features"] = dict(decided.decision.context.features)
-    return extension
+        more["features"] = dict(decided.decision.context.features)
+    return construct(Agent, **chosen(decided.decision, decided.served, raw, config), **more)

@@ -6,13 +6,13 @@ from agent.api import asking, responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.replies import answers
 from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
+from agent.replies import Retrieval, construct
 
 router = APIRouter(tags=["answers"])
 
 SUCCESS = {
-    "headers": answers.HEADERS,
+    "headers": responses.HEADERS,
     **link("activateDecision", decision_id="$response.header.x-decision-id"),
 }
 """What the document says of a retrieval besides its model."""
@@ -22,7 +22,7 @@ SUCCESS = {
     "/v1/retrieve",
     **documented(
         "retrieve",
-        answers.Retrieval,
+        Retrieval,
         *TURN,
         scopes=("decide",),
         success=SUCCESS,
@@ -44,4 +44,12 @@ async def retrieve(
         raise ApiError("invalid_value", message, "k")
     ask = asking.ask_of(replica, caller, body.query, body, key, k=k, param="query")
     decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
-    return responses.retrieval(decided, finished, replica.config, body.agent.returns)
+    returns = {*body.agent.returns} - {"passages"}
+    reply = construct(
+        Retrieval,
+        object="retrieval",
+        model=f"arm/{decided.served}",
+        passages=responses.passages(decided.retrieval.passages),
+        agent=responses.agent(decided, finished.execution.cost, replica.config, returns),
+    )
+    return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))

@@ -8,17 +8,18 @@ from fastapi import FastAPI
 
 from agent.access import Hosts
 from agent.api import decisions, feedback, feedback_shapes, health, mcp, pages, ranking, retrieve
+from agent.api.console import page
 from agent.api.console import routes as console
 from agent.api.documented import document
 from agent.api.middleware import RequestGuard, answer_errors
-from agent.api.openai import chat, completions, embeddings, models, responses, vector_stores
+from agent.api.openai import chat, completions, models, responses, vector_stores
 from agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
 from agent.api.personalizer import evaluations as personalizer_evaluations
-from agent.api.personalizer import events, service
+from agent.api.personalizer import events, protocol, service
 from agent.serving import Replica
 from agent.telemetry import ServerSpans
 
-_OPENAI = (chat, completions, embeddings, models, responses, vector_stores)
+_OPENAI = (chat, completions, models, responses, vector_stores)
 _QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
@@ -31,6 +32,9 @@ ROUTES = [
     for route in router.routes
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
+
+DIALECTS = (protocol.DIALECT, feedback_shapes.LANGFUSE, page.DIALECT)
+"""How the clients of other APIs send their key and read errors."""
 
 
 def create_app(replica: Replica) -> FastAPI:
@@ -47,7 +51,7 @@ def create_app(replica: Replica) -> FastAPI:
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.replica = replica
-    answer_errors(app)
+    answer_errors(app, DIALECTS)
     app.add_middleware(
         RequestGuard,
         keyring=replica.keyring,
@@ -55,6 +59,7 @@ def create_app(replica: Replica) -> FastAPI:
         hosts=Hosts(replica.config.hosts),
         limits=replica.config.limits,
         refused=replica.telemetry.refused,
+        dialects=DIALECTS,
     )
     app.add_middleware(ServerSpans)
     return app

@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from agent.access import keyring
-from agent.config import sections
+from agent.access import Instant
+from agent.config import Group
 from arms.base import NAME, checked_name
 from arms.filters import Filter
 from arms.llm import WritingSpec
@@ -163,7 +163,7 @@ class AgentOptions(Request):
         default=None,
         description="What the metadata of every passage fulfils, as OpenAI's vector stores have it.",
     )
-    groups: Annotated[list[sections.Group], Field(max_length=256)] | None = Field(
+    groups: Annotated[list[Group], Field(max_length=256)] | None = Field(
         default=None, description="Fewer of the groups of the key, such as those of the user; null for all."
     )
     same_arm: StrictBool = Field(
@@ -215,8 +215,8 @@ class DecisionQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    since: keyring.Instant | None = Field(default=None, description="Decided then or later.")
-    until: keyring.Instant | None = Field(default=None, description="Decided before then.")
+    since: Instant | None = Field(default=None, description="Decided then or later.")
+    until: Instant | None = Field(default=None, description="Decided before then.")
     arm: Name | None = Field(
         default=None, description="The arm that was drawn, or the action that was chosen."
     )
@@ -293,7 +293,7 @@ class FeedbackItem(Request):
     value: FeedbackValue | None
     comment: Comment | None = None
     feedback_id: FeedbackId | None = None
-    event_time: keyring.Instant | None = None
+    event_time: Instant | None = None
     tags: dict[Name, TagText] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")

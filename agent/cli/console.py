@@ -22,7 +22,7 @@ UNAVAILABLE = ("feedback.errors.LogUnavailableError", "feedback.errors.LogGapErr
 
 WRONG_REQUEST = (
     "builtins.ValueError",
-    "agent.cli.launch.LaunchError",
+    "agent.cli.serve.LaunchError",
     "agent.proxy.process.ProxyError",
     "arms.base.ArmError",
     "arms.indexes.build_once.IndexMismatchError",

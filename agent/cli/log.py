@@ -15,12 +15,22 @@ from agent.access import NewKey
 from agent.api import Export, Format, Window
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
-from agent.config import points
+from agent.config import DEFAULT_POINT
 from agent.learning import rebuild as learning_rebuild
 from agent.reporting import moment
 from arms.base import Progress
 from feedback.events import Example
-from feedback.exchange import ExchangeError, Header, imported, jsonl, read_dsjson, read_obp, write_export
+from feedback.exchange import (
+    REWARD,
+    ExchangeError,
+    Header,
+    appearing,
+    appearing_folder,
+    read_dsjson,
+    read_obp,
+    rule_of,
+    write_export,
+)
 from feedback.log import Store, erasures, schema
 from feedback.registry import keys, usage
 from feedback.training_log import archive as training_archive
@@ -68,9 +78,9 @@ def export(
 def _write(export: Export, output: Path, form: Format, on_progress: Progress) -> int:
     """Write an export; return how many named features it has no column for. Raises ExchangeError."""
     if form == "obp":
-        with jsonl.appearing_folder(output) as folder:
+        with appearing_folder(output) as folder:
             return export.fill(folder, on_progress)
-    with jsonl.appearing(output) as file:
+    with appearing(output) as file:
         file.writelines(export.lines(form, on_progress))
         if not export.count:
             what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
@@ -89,17 +99,17 @@ def import_log(
     ],
     metric: Annotated[
         str, typer.Option("--metric", help="Name of the reward in the converted log.")
-    ] = imported.REWARD,
+    ] = REWARD,
     scale: Annotated[
         tuple[float, float], typer.Option("--range", help="Smallest and largest reward; others are left out.")
     ] = (-1.0, 1.0),
 ) -> None:
     """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""
     with explained():
-        rule = imported.rule_of(metric, scale)
+        rule = rule_of(metric, scale)
         left_out: Counter[str] = Counter()
         read = read_dsjson if form == "dsjson" else read_obp
-        with progress() as on_progress, jsonl.appearing(output) as file:
+        with progress() as on_progress, appearing(output) as file:
             rows = _Counted(read(source, metric, scale, left_out), on_progress)
             write_export(rows, file, Header(written_at=time.time(), reward=rule))
             if not rows.count:
@@ -147,7 +157,7 @@ def migrate(config: ConfigPath = CONFIG) -> None:
     with explained():
         for point, settings in opened(config, without=["router"]).by_point.items():
             before, after = schema.migrate(settings.database_url)
-            which = "" if point == points.DEFAULT else f" of point {point}"
+            which = "" if point == DEFAULT_POINT else f" of point {point}"
             console.print(f"the log{which} had schema {before}, it has schema {after}", markup=False)
 
 
@@ -170,7 +180,7 @@ def rebuild(
     with explained():
         settings = opened(config).of(point)
         with closing(Store(settings.database_url, settings.reward.join)) as store, progress() as on_progress:
-            report = learning_rebuild.rebuild(
+            report = learning_rebuild(
                 store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify
             )
         console.print(report.table())
@@ -198,7 +208,7 @@ def archive(
             raise ValueError("--before or --decisions was expected")
         end = Window.model_validate({"until": before}).until
         settings = opened(config, without=["router"]).of(point)
-        to = to if point == points.DEFAULT else f"{to.rstrip('/')}/{point}"
+        to = to if point == DEFAULT_POINT else f"{to.rstrip('/')}/{point}"
         with closing(Store(settings.database_url)) as store, progress() as on_progress:
             upto = store.log_seq()
             if end is not None:
@@ -266,7 +276,7 @@ def erase(
                     done = erasures.erase_episode(store, episode, "cli", now)
                 else:
                     done = erasures.erase_decision(store, decision or "", "cli", now)
-            at = "" if name == points.DEFAULT else f" at point {name}"
+            at = "" if name == DEFAULT_POINT else f" at point {name}"
             console.print(
                 f"erasure {done.number}{at}: the texts of {done.decisions:,} decisions and of "
                 f"{done.feedback:,} items of feedback are gone",

@@ -14,8 +14,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from arms.local_ray import UMASK
-
 
 @dataclass(frozen=True)
 class Verb:
@@ -38,31 +36,33 @@ VERBS = {
     "init": Verb("setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "schema": Verb("setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
     "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
-    "ask": Verb("ask:ask", SERVE, "Ask a question and stream the answer."),
-    "feedback": Verb("ask:feedback", SERVE, "Rate an answer."),
+    "ask": Verb("service:ask", SERVE, "Ask a question and stream the answer."),
+    "feedback": Verb("service:feedback", SERVE, "Rate an answer."),
     "ingest": Verb("serve:ingest_corpus", DATA, "Read passages into a corpus."),
-    "synthesize": Verb("portfolio:synthesize", DATA, "Make questions from the corpus, with their passages."),
-    "align": Verb("portfolio:align", DATA, "Compare made questions with real ones, and weight them."),
-    "score": Verb("portfolio:score", DATA, "Score every arm of a pool on every question."),
-    "portfolio": Verb("portfolio:portfolio", DATA, "Choose the few arms that together serve most."),
-    "label": Verb("training:label", LEARN, "Answer every question with every arm, and measure the answers."),
-    "train": Verb("training:train", LEARN, "Train a router on outcomes."),
-    "enter-labels": Verb("training:enter_labels", LEARN, "Enter labels into the log."),
-    "warm-start": Verb("training:warm_start", LEARN, "Run a warm start now."),
-    "replay": Verb("replay:replay", EVALUATE, "Estimate from the log what other policies would have earned."),
-    "evaluate-router": Verb(
-        "training:evaluate", EVALUATE, "Evaluate a trained router on outcomes of other questions."
+    "synthesize": Verb("offline:synthesize", DATA, "Make questions from the corpus, with their passages."),
+    "align": Verb("offline:align", DATA, "Compare made questions with real ones, and weight them."),
+    "score": Verb("offline:score", DATA, "Score every arm of a pool on every question."),
+    "portfolio": Verb("offline:portfolio", DATA, "Choose the few arms that together serve most."),
+    "label": Verb("offline:label", LEARN, "Answer every question with every arm, and measure the answers."),
+    "train": Verb("offline:train", LEARN, "Train a router on outcomes."),
+    "enter-labels": Verb("offline:enter_labels", LEARN, "Enter labels into the log."),
+    "warm-start": Verb("offline:warm_start", LEARN, "Run a warm start now."),
+    "replay": Verb(
+        "evaluate:replay", EVALUATE, "Estimate from the log what other policies would have earned."
     ),
-    "simulate": Verb("simulate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
+    "evaluate-router": Verb(
+        "offline:evaluate", EVALUATE, "Evaluate a trained router on outcomes of other questions."
+    ),
+    "simulate": Verb("evaluate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
     "doctor": Verb("setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
-    "status": Verb("operate:status", OPERATE, "Show the policy that decides, and the arms."),
-    "apply": Verb("operate:apply", OPERATE, "Make the arms of a portfolio the live ones."),
-    "promote": Verb("operate:promote", OPERATE, "Let the recipe of a version decide."),
-    "rollback": Verb("operate:rollback", OPERATE, "Let exactly one version decide."),
-    "canary": Verb("operate:canary", OPERATE, "Give a version a share of the traffic."),
-    "verify": Verb("operate:verify", OPERATE, "Recompute a decision from the log."),
+    "status": Verb("service:status", OPERATE, "Show the policy that decides, and the arms."),
+    "apply": Verb("service:apply", OPERATE, "Make the arms of a portfolio the live ones."),
+    "promote": Verb("service:promote", OPERATE, "Let the recipe of a version decide."),
+    "rollback": Verb("service:rollback", OPERATE, "Let exactly one version decide."),
+    "canary": Verb("service:canary", OPERATE, "Give a version a share of the traffic."),
+    "verify": Verb("service:verify", OPERATE, "Recompute a decision from the log."),
     "archive": Verb("log:archive", OPERATE, "Move features of old decisions to Parquet files."),
     "backup": Verb("log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("log:erase", OPERATE, "Erase the texts of a user or of an episode."),
@@ -135,6 +135,8 @@ def armwise(
     wrong request, 1 for a failure on the way. What it writes, other users of the machine cannot read.
     """
     del version
+    from arms.local_ray import UMASK  # here: a list of verbs loads no package of ours
+
     os.umask(UMASK)
 
 

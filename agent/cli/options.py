@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
@@ -146,17 +146,16 @@ def _kind(annotation: Any) -> tuple[type, bool]:
     >>> _kind(int | Path)
     (<class 'str'>, False)
     """
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _kind(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        first, *others = [one for one in get_args(annotation) if one is not NoneType]
-        return (str, False) if others else _kind(first)
-    if origin is tuple and Ellipsis in get_args(annotation):
-        return _kind(get_args(annotation)[0])[0], True
-    if origin is dict:
+    from agent.spec import choices_in
+
+    first, *others = [one for one in choices_in(annotation) if one is not NoneType]
+    if others:
+        return str, False
+    if get_origin(first) is tuple and Ellipsis in get_args(first):
+        return _kind(get_args(first)[0])[0], True
+    if get_origin(first) is dict:
         return str, True
-    return (annotation, False) if isinstance(annotation, type) else (str, False)
+    return (first, False) if isinstance(first, type) else (str, False)
 
 
 def renamed(text: str) -> tuple[str, str]:

@@ -1,25 +1,52 @@
 """The verbs before the first start: init writes a configuration, doctor checks it and this machine."""
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 import yaml
 
-from agent.cli import launch
 from agent.cli.console import PLAIN, console, errors, explained, progress
 from agent.cli.options import CONFIG, ConfigPath, opened
-from agent.cli.serve import SOURCES, is_open
+from agent.cli.serve import SOURCES, LaunchError, address_of, is_open
 
 if TYPE_CHECKING:
     from agent.checks import Finding
     from agent.config import AppConfig, CorpusSpec
+
+TEMPLATE = "template.yaml"
+"""The shipped `serve_config.yaml`."""
+
+SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
+"""The JSON Schema of a configuration file; `agent.config.schema` makes it."""
+
+_CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
+
+_LLM = re.compile(r"(?:^ +# .*\n)+^( +)llm: .*\n +answering: .*\n", re.MULTILINE)
+
+_HOME = """
+Corpus, indexes and, unless log_url names another place, the log: no other service may have this folder.
+"""
+
+_LOG = """
+Where decisions and feedback are kept. A password does not stand here: it is in PGPASSFILE, or the whole URL
+in the file that ARMWISE_LOG_URL_FILE names.
+"""
+
+_ENDPOINT = """
+api_key_env names the variable that holds the key. What a token costs is usd_per_kilotoken_in and ..._out.
+"""
+
+
+_IN_PROCESS = "Runs in the deployment Generator. How long answers may be: answering, limits."
 
 
 def doctor(
@@ -62,9 +89,9 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
 
     yield from named("versions", checks.version_findings())
     try:
-        address = launch.address_of(path) if path.exists() else ("127.0.0.1", 8000)
+        address = address_of(path) if path.exists() else ("127.0.0.1", 8000)
         config = load(path, without=["router"])
-    except (ConfigError, launch.LaunchError) as error:
+    except (ConfigError, LaunchError) as error:
         remedy = "docs/reference/configuration.md has every key"
         yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
         return
@@ -148,13 +175,11 @@ def init(
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
-        from agent.config import CorpusSpec, new_config
+        from agent.config import CorpusSpec
         from arms.corpus import ingest
 
         if output.exists() and not replace:
-            raise launch.LaunchError(
-                f"{output} is there already: --replace replaces it, -o names another file"
-            )
+            raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
         asks = sys.stdin.isatty() and not yes
         if source is None and not asks:
             raise ValueError(f"the corpus is missing: `armwise init SOURCE`. {SOURCES}")
@@ -169,7 +194,7 @@ def init(
         llm = _language_model(corpus, engine, given, asks=asks)
         log_url = _log(corpus, log_url, asks=asks)
         unfinished = output.with_name(output.name + ".part")
-        unfinished.write_text(new_config.render_config(corpus, llm, log_url), encoding="utf-8")
+        unfinished.write_text(render_config(corpus, llm, log_url), encoding="utf-8")
         try:
             settings = opened(unfinished).settled()
             with progress() as on_progress:
@@ -245,7 +270,7 @@ def _language_model(
 def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
     """Return the URL of the log; None for a file in the home."""
     from agent.checks import log_findings
-    from feedback.log import database
+    from feedback.log import without_password
 
     while True:
         url = given
@@ -253,7 +278,7 @@ def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
             question = "Database of the log: postgresql://user@host/name, or sqlite for a file in the home"
             answer = _asked(question, "sqlite", str)
             url = None if answer == "sqlite" else answer
-        if url is not None and database.shown(url) != url:
+        if url is not None and without_password(url) != url:
             wrong = "leave the password out: it belongs in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
             if not asks:
                 raise ValueError(f"--log-url: {wrong}")
@@ -266,9 +291,9 @@ def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
 def _draft(
     corpus: "CorpusSpec", llm: dict[str, str] | None = None, log_url: str | None = None
 ) -> "AppConfig":
-    from agent.config import new_config, parse
+    from agent.config import parse
 
-    document = yaml.safe_load(new_config.render_config(corpus, llm, log_url))
+    document = yaml.safe_load(render_config(corpus, llm, log_url))
     return parse(document["applications"][0]["args"])
 
 
@@ -292,6 +317,46 @@ def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
 
 def schema() -> None:
     """Print the JSON Schema of a configuration file, by which editors complete and check it."""
-    from agent.config import new_config
+    typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
 
-    typer.echo(new_config.SCHEMA.read_text(encoding="utf-8"), nl=False)
+
+# -- the configuration that is written ------------------------------------------------------------
+
+
+def render_config(
+    corpus: "CorpusSpec", llm: Mapping[str, Any] | None = None, log_url: str | None = None
+) -> str:
+    """Return a Ray Serve configuration for a corpus, with a home of its own, so with a log of its own.
+
+    Args:
+        corpus: A path is written as an absolute one.
+        llm: The language model; None for the one of the shipped configuration.
+        log_url: Where the log is; None is a file in the home.
+    """
+    text = resources.files("agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    source = corpus.source if corpus.source == "stdlib" else str(Path(corpus.source).expanduser().absolute())
+
+    def section(found: re.Match[str]) -> str:
+        lines = [*_comment(_HOME), f"home: ~/.armwise/{corpus.name}"]
+        lines += [f"corpus: {_flow({'name': corpus.name, 'source': source})}"]
+        if log_url is not None:
+            lines += [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
+        return "".join(f"{found[1]}{line}\n" for line in lines)
+
+    text = _CORPUS.sub(section, text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1), count=1)
+    if llm is None:
+        return text
+    lines = [*_comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS), f"llm: {_flow(dict(llm))}"]
+    return _LLM.sub(lambda found: "".join(f"{found[1]}{line}\n" for line in lines), text, count=1)
+
+
+def _flow(value: object) -> str:
+    """Return a value as YAML in one line."""
+    written = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True
+    )
+    return written.removesuffix("...\n").strip()
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in text.strip().splitlines()]

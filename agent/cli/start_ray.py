@@ -26,6 +26,8 @@ LOOK_S = 1.0
 SERVE = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # fewer threads between a request and its answer
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # which that would switch on, with a proxy of Ray's own
+    # each stop ends the controller while it shuts down, and Ray announces that it will try again for ever
+    "RAY_DEDUP_LOGS_SKIP_REGEX": r"ServeController\.graceful_shutdown failed",
 }
 """Variables of Ray Serve, also on a cluster."""
 
@@ -110,12 +112,15 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Look at the deployments until one is given up; print each problem when it comes up."""
+        import ray
         from ray import serve
 
         reported: list[Problem] = []
         pause = threading.Event()
         while not self.given_up:
             pause.wait(LOOK_S)
+            if not ray.is_initialized():  # not yet, or no longer: a look would start another Ray
+                continue
             try:
                 there = list(problems(serve.status().applications))
             except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes # nosec B112

@@ -4,6 +4,23 @@ Requests to a service that is busy or drops the connection are sent again under 
 that each is one decision, or one fact of feedback.
 """
 
-import lazy_loader
+from agent.replies import ActionChoice, DecisionVerification, FeedbackReceipts, Passage, Policy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from .calls import Answer
+from .client import AsyncClient, AsyncStream, Client, Stream
+from .errors import AnswerFailedError, ClientError
+
+__all__ = [
+    "ActionChoice",
+    "Answer",
+    "AnswerFailedError",
+    "AsyncClient",
+    "AsyncStream",
+    "Client",
+    "ClientError",
+    "DecisionVerification",
+    "FeedbackReceipts",
+    "Passage",
+    "Policy",
+    "Stream",
+]

@@ -4,16 +4,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 from typing_extensions import TypedDict
 
 from agent.client.errors import ClientError, envelope, failure_of
-from agent.client.replies import Answer, Arms, Choice, PolicyState, Receipts, Verification
+from agent.replies import (
+    ActionChoice,
+    Agent,
+    AnswerChoice,
+    AnswerCost,
+    DecisionVerification,
+    Envelope,
+    FeedbackReceipts,
+    Passage,
+    Policy,
+)
 
 BUSY = (429, 503)
 """Statuses of a service that may answer the same request later."""
@@ -25,6 +35,62 @@ Metrics = Mapping[str, float | str | bool]
 T = TypeVar("T")
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Answer(BaseModel):
+    """Passages, and an answer that was written from them where one was asked for.
+
+    Attributes:
+        agent: How the arm was chosen, and what it cost.
+        passages: Best first.
+        choices: The text, as OpenAI's API has it.
+        latency_s: Seconds from the request to the whole answer, retries included.
+    """
+
+    agent: Agent
+    passages: list[Passage] = []
+    choices: list[AnswerChoice] = []
+    latency_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _passages_of_either_route(self) -> Self:
+        self.passages = self.passages or self.agent.passages
+        return self
+
+    @property
+    def decision_id(self) -> str:
+        """Names the answer in feedback."""
+        return self.agent.decision_id
+
+    @property
+    def arm(self) -> str:
+        """The arm that found the passages."""
+        return self.agent.arm_served or self.agent.arm_drawn
+
+    @property
+    def propensity(self) -> float:
+        """Probability with which the arm was drawn."""
+        return self.agent.propensity
+
+    @property
+    def cost(self) -> AnswerCost:
+        """What the answer took; it is known of every answer that is whole."""
+        assert self.agent.cost is not None
+        return self.agent.cost
+
+    @property
+    def passage_ids(self) -> list[str]:
+        """Ids of the passages, best first."""
+        return [passage.id for passage in self.passages]
+
+    @property
+    def text(self) -> str:
+        """The text of the language model; empty without one."""
+        return (self.choices[0].message.content or "") if self.choices else ""
+
+
+Decided = str | Answer | ActionChoice
+"""What feedback is on: a decision, or its id."""
 
 
 class Options(TypedDict, total=False):
@@ -122,15 +188,16 @@ def decide(
     actions: Sequence[str | Mapping[str, Any]],
     context: Mapping[str, Any] | None,
     options: Choosing,
-) -> Call[Choice]:
+) -> Call[ActionChoice]:
     """Ask which of some actions to take."""
     named = [{"id": action} if isinstance(action, str) else dict(action) for action in actions]
     more = {name: value for name, value in options.items() if name != "key"}
     body = {"point": point, "context": dict(context or {}), "actions": named, **more}
-    return Call("POST", "/v1/decisions", partial(_parse, Choice), body, options.get("key") or uuid4().hex)
+    key = options.get("key") or uuid4().hex
+    return Call("POST", "/v1/decisions", partial(_parse, ActionChoice), body, key)
 
 
-def feedback(decision: "str | Answer | Choice", metrics: Metrics) -> Call[Receipts]:
+def feedback(decision: Decided, metrics: Metrics) -> Call[FeedbackReceipts]:
     """Send a value for each metric of a decision, at once."""
     if not metrics:
         raise ValueError("no metric: feedback(answer, thumb=1) was expected")
@@ -146,40 +213,35 @@ def arms() -> Call[list[str]]:
     """Ask for the names of the enabled arms."""
 
     def enabled(response: httpx.Response) -> list[str]:
-        return [arm.name for arm in _parse(Arms, response).arms if arm.enabled]
+        reply = _json(response)
+        try:
+            return [arm["name"] for arm in reply["arms"] if arm["enabled"]]
+        except (KeyError, TypeError) as error:
+            raise ClientError(f"GET {response.request.url.path} gave no list of arms: {error!r}") from error
 
     return Call("GET", "/v1/arms", enabled)
 
 
-def policy() -> Call[PolicyState]:
+def policy() -> Call[Policy]:
     """Ask for the state of the policy."""
-    return Call("GET", "/v1/policy", partial(_parse, PolicyState))
+    return Call("GET", "/v1/policy", partial(_parse, Policy))
 
 
-def promotion(action: str, version: int, reason: str) -> Call[PolicyState]:
+def promotion(action: str, version: int, reason: str) -> Call[Policy]:
     """Promote a version, or roll back to it."""
     path = f"/v1/policies/{version}/{action}"
-    return Call("POST", path, partial(_parse, PolicyState), {"reason": reason})
+    return Call("POST", path, partial(_parse, Policy), {"reason": reason})
 
 
-def verify(decision_id: str) -> Call[Verification]:
+def verify(decision_id: str) -> Call[DecisionVerification]:
     """Ask to recompute a decision from the log."""
     path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
-    return Call("GET", path, partial(_parse, Verification))
+    return Call("GET", path, partial(_parse, DecisionVerification))
 
 
 def document(method: str, path: str, body: Mapping[str, Any] | None) -> Call[dict[str, Any]]:
     """Send any request; one that may change something is not sent again where the connection was lost."""
-
-    def read(response: httpx.Response) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = response.json()
-        except ValueError:
-            place = response.request.url.copy_with(userinfo=b"")
-            raise ClientError(f"{place} gave {response.status_code} and no JSON") from None
-        return found
-
-    return Call(method, path, read, body, again=method == "GET")
+    return Call(method, path, _json, body, again=method == "GET")
 
 
 def is_busy(response: httpx.Response) -> bool:
@@ -207,15 +269,25 @@ def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Ans
     return Call("POST", path, read, body, options.get("key") or uuid4().hex)
 
 
-def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> Receipts:
+def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> FeedbackReceipts:
     """Return the receipts of feedback. Raises ClientError where an item was refused."""
-    receipts = _parse(Receipts, response)
+    receipts = _parse(FeedbackReceipts, response)
     for item, receipt in zip(items, receipts.items, strict=False):
-        if (error := receipt.error) is not None:
-            said = f"{error.get('code')}: {error.get('message')}"
+        if isinstance(receipt, Envelope):
+            error = receipt.error
             name = f"{item['metric_name']} of {item['decision_id']}"
-            raise ClientError(f"feedback {name} was refused, {said}", code=str(error.get("code")))
+            raise ClientError(f"feedback {name} was refused, {error.code}: {error.message}", code=error.code)
     return receipts
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    """Return the object of a response. Raises ClientError."""
+    try:
+        found: dict[str, Any] = response.json()
+    except ValueError:
+        place = response.request.url.copy_with(userinfo=b"")
+        raise ClientError(f"{place} gave {response.status_code} and no JSON") from None
+    return found
 
 
 def _parse(model: type[Model], response: httpx.Response) -> Model:

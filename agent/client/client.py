@@ -1,12 +1,14 @@
-"""The two clients: one blocks, the other is to be awaited. What they send is in `agent.client.calls`."""
+"""The two clients: one blocks, the other is to be awaited. `agent.client.calls` has what they send."""
 
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Self, TypeVar
 
 import httpx
+import orjson
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -18,10 +20,9 @@ from tenacity import (
 from typing_extensions import Unpack
 
 from agent.client import calls
-from agent.client.calls import Call, Choosing, Metrics, Options
+from agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options
 from agent.client.errors import AnswerFailedError, ClientError, failure_of
-from agent.client.replies import Answer, Choice, PolicyState, Receipts, Verification
-from agent.client.stream import AsyncStream, Stream
+from agent.replies import ActionChoice, Agent, DecisionVerification, FeedbackReceipts, Policy
 
 URL = "http://127.0.0.1:8000"
 
@@ -154,6 +155,85 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
+class _Events:
+    """The answer of a stream, put together from its events.
+
+    Attributes:
+        fields: The `agent` object, as far as it was sent.
+        text: The text, as far as it was written.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self.text = ""
+        self._started, self._ended = time.perf_counter(), False
+
+    @property
+    def decision_id(self) -> str:
+        """Names the answer in feedback; known with the first event. Raises ClientError before."""
+        if "decision_id" not in self.fields:
+            raise ClientError("the stream has not begun: read it first")
+        return str(self.fields["decision_id"])
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer. Raises ClientError before the end of the stream."""
+        if not self._ended:
+            raise ClientError("the stream has not ended: read it to its end first")
+        message = {"role": "assistant", "content": self.text}
+        choice = {"index": 0, "message": message, "finish_reason": None, "logprobs": None}
+        latency_s = time.perf_counter() - self._started
+        fields = Agent.model_validate(self.fields)
+        return Answer.model_validate({"agent": fields, "choices": [choice], "latency_s": latency_s})
+
+    def _read(self, line: str) -> str:
+        """Return the text of a line of the stream; empty for none. Raises AnswerFailedError."""
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:"):
+            return ""
+        if data == "[DONE]":
+            self._ended = True
+            return ""
+        event = orjson.loads(data)
+        if "error" in event:
+            error = event["error"]
+            raise AnswerFailedError(
+                f"the answer broke off, {error['code']}: {error['message']}",
+                code=error["code"],
+                decision_id=self.fields.get("decision_id"),
+            )
+        self.fields |= event.get("agent") or {}
+        text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        self.text += text
+        return text
+
+
+class Stream(_Events):
+    """Iterates over the parts of an answer as they arrive; `answer` has the whole of it afterwards."""
+
+    def __init__(self, lines: Generator[str, None, None]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            if text := self._read(line):
+                yield text
+
+
+class AsyncStream(_Events):
+    """Iterates over the parts of an answer as they arrive; `answer` has the whole of it afterwards."""
+
+    def __init__(self, lines: AsyncGenerator[str, None]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        async for line in self._lines:
+            if text := self._read(line):
+                yield text
+
+
 class Client(_Connection):
     """A client that blocks; thread-safe.
 
@@ -205,7 +285,7 @@ class Client(_Connection):
         actions: Sequence[str | Mapping[str, Any]],
         context: Mapping[str, Any] | None = None,
         **options: Unpack[Choosing],
-    ) -> Choice:
+    ) -> ActionChoice:
         """Return which action to take.
 
         Args:
@@ -220,8 +300,8 @@ class Client(_Connection):
         return self._run(calls.decide(point, actions, context, options))
 
     def feedback(
-        self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool
-    ) -> Receipts:
+        self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
+    ) -> FeedbackReceipts:
         """Send values of metrics on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
         return self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
@@ -320,13 +400,13 @@ class AsyncClient(_Connection):
         actions: Sequence[str | Mapping[str, Any]],
         context: Mapping[str, Any] | None = None,
         **options: Unpack[Choosing],
-    ) -> Choice:
+    ) -> ActionChoice:
         """Return which action to take; see `Client.decide`."""
         return await self._run(calls.decide(point, actions, context, options))
 
     async def feedback(
-        self, decision: str | Answer | Choice, metrics: Metrics | None = None, **more: float | str | bool
-    ) -> Receipts:
+        self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
+    ) -> FeedbackReceipts:
         """Send values of metrics on a decision; see `Client.feedback`."""
         return await self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
@@ -334,19 +414,19 @@ class AsyncClient(_Connection):
         """Return the names of the enabled arms."""
         return await self._run(calls.arms())
 
-    async def policy(self) -> PolicyState:
+    async def policy(self) -> Policy:
         """Return the state of the policy."""
         return await self._run(calls.policy())
 
-    async def rollback(self, version: int, reason: str) -> PolicyState:
+    async def rollback(self, version: int, reason: str) -> Policy:
         """Let exactly this version decide until another promotion; return the new state."""
         return await self._run(calls.promotion("rollback", version, reason))
 
-    async def promote(self, version: int, reason: str) -> PolicyState:
+    async def promote(self, version: int, reason: str) -> Policy:
         """Let the newest versions decide, from this one on; return the new state."""
         return await self._run(calls.promotion("promote", version, reason))
 
-    async def verify(self, decision_id: str) -> Verification:
+    async def verify(self, decision_id: str) -> DecisionVerification:
         """Recompute a decision from the log."""
         return await self._run(calls.verify(decision_id))
 

@@ -1,5 +1,34 @@
 """The settings of the service, typed: `serve_config.yaml` as objects."""
 
-import lazy_loader
+from . import warm_start
+from .app_config import ACTION_PREFIX, DEFAULT_POINT, AppConfig, ConfigError, PointSpec
+from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
+from .privacy import Privacy
+from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope
+from .warm_start import WarmStartSpec
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "ACTION_PREFIX",
+    "CONFIG",
+    "DEFAULT_POINT",
+    "AppConfig",
+    "ConfigError",
+    "CorpusSpec",
+    "Group",
+    "Http",
+    "Key",
+    "KeyBase",
+    "Limits",
+    "Observations",
+    "PointSpec",
+    "Privacy",
+    "Project",
+    "Scope",
+    "WarmStartSpec",
+    "configured",
+    "load",
+    "make_home",
+    "parse",
+    "read_portfolio",
+    "warm_start",
+]

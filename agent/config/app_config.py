@@ -6,16 +6,23 @@ An unknown key is an error that names it and the closest valid one.
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from agent.config.points import DEFAULT, PointSpec
 from agent.config.privacy import Privacy
 from agent.config.sections import CorpusSpec, Http, Key, Learning, Limits, Observations, RetrievalCacheSpec
 from agent.config.warm_start import WarmStartSpec
-from agent.policies import FeatureSpec, PolicySpec, build_policy
-from agent.policies import catalog as policy_catalog
+from agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
 from agent.routers import saved
 from agent.spec import lines
 from agent.telemetry import TelemetrySpec
@@ -24,12 +31,12 @@ from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
 from arms.models import Backbone
-from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog, index_version
+from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
 from feedback.drift import DriftSpec
 from feedback.errors import StoreError
-from feedback.log import database
+from feedback.log import POINT, point_url
 from feedback.ope import GateSpec
 from feedback.reward import RewardRule
 
@@ -41,19 +48,105 @@ TEMPLATES = {
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
 
+DEFAULT_POINT = "default"
+"""Name of the decision point that the top level of the configuration describes."""
+
+ACTION_PREFIX = "action-"
+"""Prefix of the names of actions of a request; the position in the request follows, from 1."""
+
+RANKING_POLICY = {
+    "kind": "vowpal",
+    "params": {
+        "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sf",
+    },
+}
+"""Default policy of a point whose actions come with the request: features of context times action."""
+
+RANKING_FEATURES = {"words": 0, "shape": False}
+"""Default features of such a point, which gets no question in words."""
+
+NOT_INHERITED = ("portfolio", "fallback", "router", "warm_start")
+"""Keys that such a point, or one with arms of its own, does not inherit from the top level."""
+
 
 class ConfigError(ValueError):
     """The configuration is invalid; one line per error."""
 
 
+class PointSpec(BaseModel):
+    """A decision point: what differs from the top level, key by key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    actions: Literal["request"] | None = Field(
+        default=None,
+        description="`request`: the actions come with each request, with their features; null: its `arms`.",
+    )
+    arms: dict[str, ArmSpec] | None = Field(
+        default=None, min_length=1, description="Arms of the point; null for those of the top level."
+    )
+    fallback: str | None = Field(default=None, description="As at the top level, like the keys below.")
+    answering: writing.Answering = writing.Answering()
+    policy: PolicySpec = PolicySpec(kind="vowpal")
+    features: FeatureSpec = FeatureSpec()
+    router: saved.RouterConfig | None = None
+    floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible action.")
+    reward: RewardRule = RewardRule()
+    budget: Budget | None = None
+    learning: Learning = Learning()
+    observations: Observations = Observations()
+    drift: DriftSpec | None = DriftSpec()
+    gate: GateSpec = GateSpec()
+    warm_start: WarmStartSpec | None = None
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is as at the top level, so that a copy of the configuration means the same."""
+        return {name: value for name, value in dump(self).items() if name in self.model_fields_set}
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the actions come with the request."""
+        return self.actions == "request"
+
+    def over(self, service: Mapping[str, Any], most_actions: int) -> dict[str, Any]:
+        """Return the document of its own configuration.
+
+        Args:
+            service: The configuration of the service, as JSON.
+            most_actions: Actions of one request.
+
+        Raises:
+            ValueError: A key has no place where the actions come with the request.
+        """
+        own = self.model_dump(mode="json", exclude={"actions"})
+        if self.arms is None and not self.ranks:
+            return {**service, **own}
+        # names of arms would mean others here
+        limits = {**service["limits"], "arm_caps": {}}
+        base = {**service, **dict.fromkeys(NOT_INHERITED), "limits": limits, "observations": {}}
+        if not self.ranks:
+            return {**base, **own}
+        if refused := [name for name in ("arms", *NOT_INHERITED, "observations") if own.get(name)]:
+            raise ValueError(f"{refused[0]} has no place where `actions` is request")
+        seen = {**RANKING_FEATURES, **own.get("features", {})}
+        if seen["words"] or seen["shape"] or seen.get("embedding"):
+            raise ValueError(
+                "features: there is no question where `actions` is request: words: 0, shape: false"
+            )
+        arms = {f"{ACTION_PREFIX}{n}": {"kind": "none"} for n in range(1, most_actions + 1)}
+        return {**base, "policy": RANKING_POLICY, **own, "features": seen, "arms": arms}
+
+
 class AppConfig(BaseModel):
-    """The whole service."""
+    """Configuration of the whole service."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     home: str = Field(
         default="~/.armwise",
-        description="Folder of corpora, indexes and the embedded log; ARMWISE_HOME in the environment wins.",
+        description="Folder of corpora, indexes and the embedded log. ARMWISE_HOME in the environment wins; "
+        "where both are set and differ, each verb prints which home it uses.",
     )
     log_url: str | None = Field(
         default=None,
@@ -62,7 +155,8 @@ class AppConfig(BaseModel):
     )
     keys: tuple[Key, ...] = Field(
         default=(),
-        description="Keys of callers, besides those of the log; without any of both the service is open.",
+        description="Keys of callers, besides those that `armwise key create` stores in the log. Without "
+        "any key the service is open.",
     )
     open: bool = Field(
         default=False,
@@ -78,15 +172,15 @@ class AppConfig(BaseModel):
     salt: str = Field(
         default="armwise",
         min_length=1,
-        description="Enters the hash that draws an arm, beside a secret that the log keeps.",
+        description="Part of the hash that draws an arm, together with a secret that is stored in the log.",
     )
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
-        description="Grids of further arms: copies of those that they name, one for each way to write an "
-        "answer.",
+        description="Grids of further arms: each grid copies the arms that it names, once for each way to "
+        "write an answer.",
     )
     portfolio: str | None = Field(
         default=None,
@@ -96,7 +190,7 @@ class AppConfig(BaseModel):
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )
-    llm: LlmSpec
+    llm: LlmSpec = Field(description="Language model that writes answers; `engine` is how it is run.")
     llms: dict[str, LlmSpec] = Field(
         default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
     )
@@ -120,7 +214,7 @@ class AppConfig(BaseModel):
     observations: Observations = Observations()
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
-        description="How drift is detected, and what happens after an alarm; null for neither.",
+        description="How drift is detected, and what happens after an alarm; null turns detection off.",
     )
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
@@ -132,14 +226,18 @@ class AppConfig(BaseModel):
     http: Http = Http()
     telemetry: TelemetrySpec = TelemetrySpec()
     points: dict[str, PointSpec] = Field(
-        default_factory=dict, description="Decision points besides this one, by name; each has its own log."
+        default_factory=dict,
+        description="Further decision points by name, each with its own log; the top level is the point "
+        "`default`.",
     )
     personalizer: str | None = Field(
         default=None,
-        description="The point that `/personalizer` speaks to, whose `actions` is `request`; null for none.",
+        description="Decision point that serves the routes under `/personalizer`; its `actions` must be "
+        "`request`. Null turns these routes off.",
     )
 
     _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
+    _file_home: str | None = PrivateAttr(default=None)  # where the file names one
 
     @classmethod
     def parsed(cls, document: object) -> "AppConfig":
@@ -195,10 +293,10 @@ class AppConfig(BaseModel):
     def _check_cache(self) -> None:
         """Refuse to keep what changes from search to search, or without a sign. Raises ValueError."""
         for name in (name for name, spec in self.arms.items() if spec.cache):
-            if part := index_version.drawing(name, self.arms):
+            if part := catalog.drawing(name, self.arms):
                 member = "" if part == name else f": its member {part!r} does"
                 raise ValueError(f"arm {name!r} cannot have a cache, as it may find others each time{member}")
-            if self.retrieval_cache.ttl_s is None and not index_version.is_versioned(name, self.arms):
+            if self.retrieval_cache.ttl_s is None and not catalog.is_versioned(name, self.arms):
                 raise ValueError(
                     f"arm {name!r} can have a cache only with `retrieval_cache.ttl_s`: what it searches "
                     "has no version"
@@ -264,15 +362,15 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_points(self) -> "AppConfig":
         for name, spec in self.points.items():
-            if name == DEFAULT or not database.POINT.fullmatch(name):
+            if name == DEFAULT_POINT or not POINT.fullmatch(name):
                 raise ValueError(
                     f"{name!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
-                    f"not {DEFAULT!r}, which is the top level"
+                    f"not {DEFAULT_POINT!r}, which is the top level"
                 )
             checked_name(name)
             try:
                 if spec.ranks:
-                    policy_catalog.require_action_features(self.of(name).policy)
+                    require_action_features(self.of(name).policy)
                 else:
                     self.of(name)
             except (ValueError, StoreError) as error:  # of a wrong key, or of a log in memory
@@ -295,19 +393,19 @@ class AppConfig(BaseModel):
             ConfigError: There is no such point, or its keys do not fit the rest.
             StoreError: It can have no log.
         """
-        if point == DEFAULT:
+        if point == DEFAULT_POINT:
             return self
         if point not in self.points:
-            there = ", ".join((DEFAULT, *self.points))
+            there = ", ".join((DEFAULT_POINT, *self.points))
             raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
         service = self.model_dump(mode="json", exclude={"points", "personalizer"})
         document = self.points[point].over(service, self.limits.actions)
-        return self.parsed({**document, "log_url": database.point_url(self.database_url, point)})
+        return self.parsed({**document, "log_url": point_url(self.database_url, point)})
 
     @property
     def by_point(self) -> dict[str, "AppConfig"]:
         """The configuration of every decision point by name, settled if this is; this one is the first."""
-        return {DEFAULT: self, **{name: self.of(name).settled() for name in self.points}}
+        return {DEFAULT_POINT: self, **{name: self.of(name).settled() for name in self.points}}
 
     @property
     def actions(self) -> dict[str, ArmSpec]:
@@ -339,6 +437,12 @@ class AppConfig(BaseModel):
     def home_path(self) -> Path:
         """The folder of all data, absolute."""
         return Path(os.environ.get("ARMWISE_HOME") or self.home).expanduser().absolute()
+
+    @property
+    def overridden_home(self) -> Path | None:
+        """The home that the configuration file names, where ARMWISE_HOME names another."""
+        named = self._file_home and Path(self._file_home).expanduser().absolute()
+        return named if named and named != self.home_path else None
 
     @property
     def database_url(self) -> str:

@@ -1,16 +1,79 @@
-"""Read the configuration: a file, its portfolio, and the settings of the environment."""
+"""Read the configuration: a file, its portfolio, the settings of the environment; make its home.
+
+ARMWISE_LIMITS__IN_FLIGHT=32 wins over `limits: {in_flight: 64}` of the file.
+"""
 
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_origin
 
 import yaml
+from pydantic import BaseModel
 
 from agent.config.app_config import AppConfig, ConfigError
-from agent.config.environment import EnvironmentSettingError, overridden, variables_of
+from agent.spec import choices_in, fields_of, item_of
+from arms.local_ray import UMASK
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, catalog
+from arms.secrets import text_of
+from arms.suggestions import did_you_mean
+
+CONFIG = Path("serve_config.yaml")
+"""Default of `--config`."""
+
+PREFIX = "ARMWISE_"
+
+DEEPER = "__"
+"""Stands between a key and one inside it."""
+
+FILE = "_FILE"
+"""Ends a variable that holds the path of a file with the value, such as a secret that a container mounts."""
+
+OTHERS = ("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN")
+"""Variables of clients, and of `armwise serve`, which are not settings."""
+
+SERVICE_LINK = re.compile(
+    r"ARMWISE_(\w+_)?(SERVICE_HOST|SERVICE_PORT|SERVICE_PORT_\w+|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)="
+    r"|ARMWISE_(\w+_)?PORT=(tcp|udp|sctp)://"
+)
+"""What Kubernetes sets in each container where a service is called `armwise` or begins so: name and value."""
+
+OWN = ("corpora", "indexes", "routers", "warm_starts")
+"""Folders of the home that the service makes; others in it are reached through the home alone."""
+
+SQLITE_SUFFIXES = ("", "-wal", "-shm")
+"""What SQLite appends to the name of a database for the files beside it."""
+
+
+def load(path: Path, without: Collection[str] = ()) -> AppConfig:
+    """Read the application's `args` from a Ray Serve configuration file.
+
+    Args:
+        path: The file.
+        without: Keys of `args` that are ignored.
+
+    Raises:
+        ConfigError: It cannot be read, or is invalid.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    applications = document.get("applications") if isinstance(document, dict) else None
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        raise ConfigError(f"{path}: exactly one application is expected under `applications`")
+    try:
+        return configured(applications[0].get("args") or {}, without)
+    except ConfigError as error:
+        set_here = variables_of(os.environ)
+        where = f"{path} with {', '.join(set_here)}" if set_here else path
+        raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
 
 
 def configured(args: object, without: Collection[str] = ()) -> AppConfig:
@@ -31,7 +94,10 @@ def configured(args: object, without: Collection[str] = ()) -> AppConfig:
         raise ConfigError(str(error)) from None
     if isinstance(found, dict):
         found = {key: value for key, value in found.items() if key not in without}
-    return parse(found)
+    config = parse(found)
+    home = args.get("home") if isinstance(args, dict) else None
+    config._file_home = home if isinstance(home, str) else None  # noqa: SLF001
+    return config
 
 
 def parse(args: object) -> AppConfig:
@@ -79,32 +145,194 @@ def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
     return document
 
 
-def load(path: Path, without: Collection[str] = ()) -> AppConfig:
-    """Read the application's `args` from a Ray Serve configuration file.
+# -- settings of the environment ------------------------------------------------------------------
+
+
+class EnvironmentSettingError(ValueError):
+    """A variable of the environment is not a setting, or cannot be read; one line per error."""
+
+
+def variables_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that may be settings.
+
+    >>> variables_of({"ARMWISE_FLOOR": "0.1", "ARMWISE_URL": "http://x", "ARMWISE_PORT": "tcp://10.0.0.1:80"})
+    ['ARMWISE_FLOOR']
+    """
+    return sorted(
+        name
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and name not in OTHERS and not SERVICE_LINK.match(f"{name}={value}")
+    )
+
+
+def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str] = os.environ) -> Any:
+    """Return settings with those of the environment in their place, unchecked.
+
+    A variable that the settings name as a value, such as that of a key, is none of them.
 
     Args:
-        path: The file.
-        without: Keys of `args` that are ignored.
+        args: The settings of the file; anything but a mapping is returned as it is.
+        model: Their classes.
+        environment: The variables.
 
     Raises:
-        ConfigError: It cannot be read, or is invalid.
+        EnvironmentSettingError: A variable is not a setting, or cannot be read.
+
+    >>> class Limits(BaseModel):
+    ...     chats: int = 1
+    >>> class Settings(BaseModel):
+    ...     limits: Limits = Limits()
+    >>> overridden({"limits": {}}, Settings, {"ARMWISE_LIMITS__CHATS": "3"})
+    {'limits': {'chats': 3}}
     """
+    if not isinstance(args, dict):
+        return args
+    result, problems = deepcopy(args), []
+    named = set(_texts(args))
+    found: dict[tuple[str, ...], str] = {}
+    for variable in sorted(variables_of(environment), key=lambda name: name.count(DEEPER)):
+        if {variable, variable.removesuffix(FILE)} & named:
+            continue
+        try:
+            place, annotation, is_file = _place(variable, args, model)
+            text = text_of(variable, environment[variable]) if is_file else environment[variable]
+            _set(result, place, _value(variable, text, annotation), variable)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        if place in found:
+            problems.append(f"{variable} and {found[place]} set the same: unset one of them")
+        found[place] = variable
+    if problems:
+        raise EnvironmentSettingError("\n".join(problems))
+    return result
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text of a document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[str, ...], Any, bool]:
+    """Return the keys that a variable names, the type of the value, and whether it names a file."""
+    for name, is_file in ((variable, False), (variable.removesuffix(FILE), True)):
+        keys: list[str] = []
+        annotation: Any = model
+        here, known = args, list[str]()
+        for part in name.removeprefix(PREFIX).lower().split(DEEPER):
+            known, annotation, key = _inside(annotation, here, part)
+            if annotation is None:
+                break
+            keys.append(key)
+            here = here.get(key) if isinstance(here, dict) else None
+        else:
+            return tuple(keys), annotation, is_file
+        if name == variable:
+            before = PREFIX + "".join(f"{key.upper()}{DEEPER}" for key in keys)
+            hint = did_you_mean(variable, [before + _written(one) for one in known]) if known else ""
+    raise EnvironmentSettingError(f"unknown variable {variable!r} of the environment{hint}")
+
+
+def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, str]:
+    """Return the keys that a value of a type may have, and of one of them the type and how it is written."""
+    if fields := fields_of(annotation):
+        return list(fields), fields[part].annotation if part in fields else None, part
+    choices = choices_in(annotation)
+    if any(get_origin(choice) is dict for choice in choices) or Any in choices:
+        names = list(here) if isinstance(here, dict) else []
+        key = next((name for name in names if _written(str(name)).lower() == part), part)
+        return names, item_of(annotation) or Any, key
+    return [], None, part
+
+
+def _written(key: str) -> str:
+    """Return a key as a variable has it.
+
+    >>> _written("my-arm.v2")
+    'MY_ARM_V2'
+    """
+    return re.sub(r"[^A-Z0-9]", "_", key.upper())
+
+
+def _value(variable: str, text: str, annotation: Any) -> Any:
+    """Return the value of a text: as it is where a text is meant, else as YAML reads it."""
+    choices = choices_in(annotation)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = text
+        if not _is_text(choices):
+            raise EnvironmentSettingError(f"{variable} is not valid YAML") from None
+    return found if not _is_text(choices) or (found is None and NoneType in choices) else text
+
+
+def _is_text(choices: list[Any]) -> bool:
+    return any(choice in (str, Path) or get_origin(choice) is Literal for choice in choices)
+
+
+def _set(document: dict[str, Any], place: tuple[str, ...], value: Any, variable: str) -> None:
+    *parents, last = place
+    for key in parents:
+        if document.get(key) is None:
+            document[key] = {}
+        document = document[key]
+        if not isinstance(document, dict):
+            raise EnvironmentSettingError(f"{variable}: {key!r} is not a mapping in the configuration")
+    document[last] = value
+
+
+# -- the home --------------------------------------------------------------------------------------
+
+
+def make_home(config: AppConfig) -> list[str]:
+    """Make the home, and take from other users what they may do with it, its content and its logs.
+
+    Links are not followed, and files of other users stay as they are.
+
+    Returns:
+        Lines for the operator: which home is used, where the file and the environment name two; and how many
+        permissions were repaired, with an example.
+    """
+    lines = []
+    if other := config.overridden_home:
+        lines = [f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"]
+    config.home_path.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
+    repaired = [(place, mode) for place in _places(config) if (mode := _repair(place))]
+    if not repaired:
+        return lines
+    (place, mode), more = repaired[0], len(repaired) - 1
+    beside = f", and {more:,} more files and folders" if more else ""
+    return [*lines, f"closed to other users of this machine: {place} (mode {mode:o}){beside}"]
+
+
+def _places(config: AppConfig) -> Iterator[Path]:
+    """Yield the home, what it contains that the service made, and the SQLite files of logs elsewhere."""
+    yield config.home_path
+    for name in OWN:
+        yield from _below(config.home_path / name)
+    for point in config.by_point.values():
+        if point.log_path is not None:
+            yield from (point.log_path.with_name(point.log_path.name + end) for end in SQLITE_SUFFIXES)
+
+
+def _below(place: Path) -> Iterator[Path]:
+    yield place
+    if place.is_dir() and not place.is_symlink():
+        for folder, folders, files in os.walk(place):
+            yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def _repair(place: Path) -> int:
+    """Return the permissions that a place had where they were too wide; 0 where there is nothing to do."""
+    try:
+        about = place.lstat()
+        if place.is_symlink() or about.st_uid != os.getuid() or not about.st_mode & UMASK:
+            return 0
+        place.chmod(about.st_mode & 0o777 & ~UMASK)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    applications = document.get("applications") if isinstance(document, dict) else None
-    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
-        raise ConfigError(f"{path}: exactly one application is expected under `applications`")
-    try:
-        return configured(applications[0].get("args") or {}, without)
-    except ConfigError as error:
-        set_here = variables_of(os.environ)
-        where = f"{path} with {', '.join(set_here)}" if set_here else path
-        raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
-
-
-CONFIG = Path("serve_config.yaml")
-"""Default of `--config`."""
+        return 0
+    return about.st_mode & 0o777

@@ -1,13 +1,37 @@
-"""How long texts are kept, and what is taken out of them before they are written."""
+"""How long texts are kept, and what is taken out of them before they are written.
+
+A pattern of `privacy.redact` is run on every text of a request, so one that some text makes slow is refused.
+Python's `re` goes back: `(a+)+$` needs twice the time for each further character. So a pattern is run on
+texts that are built from its own parts: what comes before a repetition, its body many times, and an end that
+does not match. They grow by an eighth until one takes `LIMIT_S`, or has `LENGTH` characters. Linear patterns
+then take microseconds and quadratic ones milliseconds; worse ones exceed the limit while the text is short.
+"""
 
 import importlib
 import re
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from agent.config.redaction_patterns import slow_text
+LENGTH = 1000
+"""Characters of the longest text."""
+
+LIMIT_S = 0.25
+"""Seconds of the processor that one text may take."""
+
+ANY = ("a", "A", "1", " ", ".", "-", "@", "_")
+"""Characters that are repeated whatever the pattern is."""
+
+MOST = 40
+"""Texts that are tried and grown."""
+
+END = "\0!"
+
+_CATEGORIES = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " "}
 
 
 class Redaction(BaseModel):
@@ -15,13 +39,15 @@ class Redaction(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=64, description="Says what it is about; for people.")
+    name: str = Field(min_length=1, max_length=64, description="Name of the pattern, shown to people.")
     pattern: re.Pattern[str] = Field(
         description="A regular expression of Python's `re`. It is run on every text; one that a text of a "
         "thousand characters makes slow is refused.",
     )
     replacement: str = Field(
-        default="[redacted]", max_length=100, description="A text, without references to groups."
+        default="[redacted]",
+        max_length=100,
+        description="Text that replaces each match; references to groups are not expanded.",
     )
 
     @field_validator("pattern")
@@ -53,14 +79,14 @@ class Privacy(BaseModel):
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=100,
-        description="Taken out of questions, contexts, answers, comments and tags, in this order, before a "
-        "feature is made of them and before they are written.",
+        description="Patterns that are replaced in questions, contexts, answers, comments and tags, in "
+        "this order, before features are computed and before anything is written.",
     )
     hook: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="A function of yours after these, `module:function`: takes a text and returns one. Where "
-        "it raises, nothing is written, and the request fails.",
+        description="Function that runs after `redact`, as `module:function`: it takes a text and returns "
+        "one. If it raises, nothing is written and the request fails.",
     )
 
     @model_validator(mode="after")
@@ -107,3 +133,82 @@ def _redacted(steps: list[tuple[re.Pattern[str], str]], hook: Callable[[str], st
         if not isinstance(text, str):
             raise TypeError(f"privacy.hook returned {type(text).__name__}, and a text was expected")
     return text
+
+
+# -- patterns that some text makes slow ----------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
+    """Return what makes a pattern slow when it is repeated, and how often; None where nothing was found.
+
+    >>> slow_text(re.compile(r"[a-z]{1,64}@[a-z]{1,64}")), (slow_text(re.compile("(b+)+$")) or "")[0]
+    (None, 'b')
+    """
+    tried = dict.fromkeys(_repeated(pattern))
+    for before, piece in list(tried)[:MOST]:
+        times = 8
+        while len(piece) * times <= LENGTH:
+            text = before + piece * times + END
+            began = time.thread_time()
+            pattern.search(text)
+            if time.thread_time() - began > LIMIT_S:
+                return piece, times
+            times += max(1, times // 8)
+    return None
+
+
+def _repeated(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield texts to repeat, each after what the pattern expects before it."""
+    parsed = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
+    found = list(_repetitions(list(parsed), ""))
+    yield from found
+    for before in dict.fromkeys(before for before, _ in found):
+        yield from ((before, one) for one in ANY)
+
+
+def _repetitions(nodes: list[Any], before: str) -> Iterator[tuple[str, str]]:
+    for kind, value in nodes:
+        match str(kind):
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                yield before, _sample(list(value[2])) or "a"
+                yield from _repetitions(list(value[2]), before)
+            case "SUBPATTERN":
+                yield from _repetitions(list(value[3]), before)
+            case "BRANCH":
+                for branch in value[1]:
+                    yield from _repetitions(list(branch), before)
+            case "ATOMIC_GROUP":
+                yield from _repetitions(list(value), before)
+            case "ASSERT" | "ASSERT_NOT":
+                yield from _repetitions(list(value[1]), before)
+        before += _sample([(kind, value)])
+
+
+def _sample(nodes: list[Any]) -> str:
+    """Return a short text that nodes of a parsed pattern match, mostly."""
+    return "".join(_sample_of(str(kind), value) for kind, value in nodes)
+
+
+def _sample_of(kind: str, value: Any) -> str:
+    match kind:
+        case "LITERAL":
+            return chr(value)
+        case "IN":
+            return _sample(value[:1])
+        case "RANGE":
+            return chr(value[0])
+        case "CATEGORY":
+            return _CATEGORIES.get(str(value), "a")
+        case "ANY" | "NOT_LITERAL" | "NEGATE":
+            return "a"
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            least: int = value[0]
+            return _sample(list(value[2])) * max(1, min(least, 3))
+        case "SUBPATTERN":
+            return _sample(list(value[3]))
+        case "BRANCH":
+            return _sample(list(value[1][0]))
+        case "ATOMIC_GROUP":
+            return _sample(list(value))
+    return ""

@@ -4,19 +4,19 @@
 depends on several keys, such as a backbone that an arm names, is checked by `armwise doctor` alone.
 """
 
-import inspect
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from typing_extensions import override
 
 from agent.config.app_config import AppConfig
-from agent.policies import catalog as policy_catalog
-from agent.routers import catalog as router_catalog
+from agent.policies import POLICIES
+from agent.routers import ROUTERS
+from agent.spec import params_of
 from arms.retrievers import catalog
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -28,7 +28,12 @@ OWN_CLASS: Schema = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out titles, which repeat the names of keys."""
+    """Leaves out titles, which repeat the names of keys, and checks no type that no file holds."""
+
+    @override
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
+        """Allow any value for a type that no file holds, such as a policy, which is built of a spec."""
+        return {}
 
     @override
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -37,9 +42,17 @@ class _Untitled(GenerateJsonSchema):
 
 def config_schema() -> Schema:
     """Return the schema of a Ray Serve configuration with one application, this service."""
-    models: list[type[BaseModel]] = [AppConfig, *(kind.params for kind in catalog.KINDS.values())]
+    kinds: dict[str, dict[str, type[BaseModel]]] = {
+        "ArmSpec": {name: kind.params for name, kind in catalog.KINDS.items()},
+        "PolicySpec": {name: params_of(one) for name, one in POLICIES.items()},
+        "RouterPlan": {name: params_of(one) for name, one in ROUTERS.items()},
+    }
+    models: list[type[BaseModel]] = [
+        AppConfig,
+        *(one for params in kinds.values() for one in params.values()),
+    ]
     places, found = models_json_schema(
-        [(model, "validation") for model in models], schema_generator=_Untitled
+        [(model, "validation") for model in dict.fromkeys(models)], schema_generator=_Untitled
     )
     defs: dict[str, Schema] = found["$defs"]
     args = defs["AppConfig"]
@@ -47,12 +60,10 @@ def config_schema() -> Schema:
     del args["properties"]["arms"]["minProperties"]
     args["anyOf"] = [{"required": ["arms"]}, {"required": ["portfolio"]}]
     defs["EmbeddedSpec"]["required"] = ["engine"]  # the key by which the engines differ
-    arms = {name: places[kind.params, "validation"] for name, kind in catalog.KINDS.items()}
-    needing = {name for name, one in arms.items() if defs[one["$ref"].rpartition("/")[2]].get("required")}
-    _by_kind(defs["ArmSpec"], arms, needing, OWN_CLASS)
-    for spec, built in (("PolicySpec", policy_catalog.POLICIES), ("RouterPlan", router_catalog.ROUTERS)):
-        params = {name: _params(one) for name, one in built.items()}
-        _by_kind(defs[spec], params, {name for name, one in params.items() if one["required"]})
+    for spec, params in kinds.items():
+        schemas = {name: places[model, "validation"] for name, model in params.items()}
+        needing = {name for name, model in params.items() if _needs(model)}
+        _by_kind(defs[spec], schemas, needing, OWN_CLASS if spec == "ArmSpec" else None)
     application = {
         "type": "object",
         "required": ["args"],
@@ -82,6 +93,11 @@ def config_schema() -> Schema:
     }
 
 
+def _needs(model: type[BaseModel]) -> bool:
+    """Return whether a kind has a parameter without a default."""
+    return any(field.is_required() for field in model.model_fields.values())
+
+
 def _by_kind(
     spec: Schema, params: Mapping[str, Schema], needing: Collection[str], other: Schema | None = None
 ) -> None:
@@ -98,29 +114,6 @@ def _by_kind(
         }
         for name, schema in sorted(params.items())
     ]
-
-
-def _params(make: Callable[..., object]) -> Schema:
-    """Return the schema of the parameters of a class: of its model, or of its signature."""
-    if model := getattr(make, "Params", None):
-        known = {name: field.annotation for name, field in model.model_fields.items()}
-        needed = [name for name, field in model.model_fields.items() if field.is_required()]
-    else:
-        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        found = inspect.signature(make, eval_str=True).parameters.values()
-        settable = [one for one in found if one.kind not in variadic and not one.name.startswith("_")]
-        known = {one.name: one.annotation for one in settable}
-        needed = [one.name for one in settable if one.default is inspect.Parameter.empty]
-    properties = {
-        name: {"enum": list(get_args(annotation))} if get_origin(annotation) is Literal else {}
-        for name, annotation in known.items()
-    }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": needed,
-        "additionalProperties": False,
-    }
 
 
 def text(schema: Schema) -> str:

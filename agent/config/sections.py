@@ -44,12 +44,14 @@ class KeyBase(BaseModel):
         default="default",
         description="Owner of the decisions, episodes and feedback that the key makes and reads.",
     )
-    source: Source = Field(default="user", description="Who judges with it; kept with each item of feedback.")
+    source: Source = Field(
+        default="user", description="Whose judgement the feedback of this key is; stored with each item."
+    )
     groups: tuple[Group, ...] = Field(
         default=(),
         max_length=256,
-        description="Whose passages its callers may see: those with one of these in `allowed_groups`, beside "
-        "those for everybody.",
+        description="Groups of the callers: they see passages with one of these in `allowed_groups`, and "
+        "passages without that field.",
     )
 
     @model_validator(mode="after")
@@ -71,7 +73,9 @@ class CorpusSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, AfterValidator(checked_name)] = Field(
-        default="stdlib", pattern=f"^{NAME.pattern}$", description="Names its folder under home."
+        default="stdlib",
+        pattern=f"^{NAME.pattern}$",
+        description="Name of the folder of the corpus under `home`.",
     )
     source: str = Field(
         default="stdlib",
@@ -106,10 +110,12 @@ class Limits(BaseModel):
         "model, and `in_flight` for an engine that has none.",
     )
     chat_queue: int = Field(
-        default=8, ge=0, description="Requests that wait for one of these; more get 503 before the draw."
+        default=8,
+        ge=0,
+        description="Requests that wait for one of the `chats`; more get 503 before the draw.",
     )
     chat_queue_s: float = Field(
-        default=10.0, gt=0, description="Seconds that a request waits for one of these; then 503."
+        default=10.0, gt=0, description="Seconds that a request waits for one of the `chats`; then 503."
     )
     question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
     context_features: int = Field(default=32, ge=0, le=64, description="Names in the context of a request.")
@@ -130,14 +136,16 @@ class Limits(BaseModel):
         default=50, ge=1, le=200, description="Actions of a request, at a point whose actions come with it."
     )
     action_features: int = Field(
-        default=64, ge=1, le=1024, description="Features of each of them, and of the context beside them."
+        default=64, ge=1, le=1024, description="Features of each action of a request, and of its context."
     )
     action_bytes: int = Field(
-        default=32_768, ge=1, description="Bytes of all names and texts among these, in one request."
+        default=32_768, ge=1, description="Bytes of all names and texts among the features of one request."
     )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
     body_s: float = Field(
-        default=20.0, gt=0, description="Seconds in which a body must be there; a slower client gets 408."
+        default=20.0,
+        gt=0,
+        description="Seconds in which the body of a request must have arrived; a slower client gets 408.",
     )
     feedback_items: int = Field(
         default=1000,
@@ -147,14 +155,16 @@ class Limits(BaseModel):
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
     arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
     arm_failures: int = Field(
-        default=3, ge=1, description="Failures in a row that open the breaker of an arm, in one replica."
+        default=3,
+        ge=1,
+        description="Failures in a row after which one replica opens the circuit breaker of an arm.",
     )
     arm_rest_s: float = Field(
         default=5.0,
         gt=0,
         le=3600,
-        description="Seconds that a breaker stays open; its arm is not drawn then, unless all are open. "
-        "Doubled each time that the arm fails again, up to 64 times as long.",
+        description="Seconds that a circuit breaker stays open. Its arm is not drawn meanwhile, unless all "
+        "breakers are open. The time doubles each time the arm fails again, up to 64 times as long.",
     )
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
@@ -181,14 +191,17 @@ class RetrievalCacheSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size_mib: int = Field(
-        default=256, ge=1, le=1 << 20, description="Mebibytes of the file; what was used longest ago goes."
+        default=256,
+        ge=1,
+        le=1 << 20,
+        description="Mebibytes of the file; the entries that were used longest ago are removed first.",
     )
     ttl_s: float | None = Field(
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds for which it counts; null for as long as the index has the same version. Arms "
-        "whose index has none, as `remote` and `mcp`, need it.",
+        description="Seconds after which an entry expires; null keeps it while the version of the index is "
+        "the same. Required for arms whose index has no version, such as `remote` and `mcp`.",
     )
 
 
@@ -201,8 +214,9 @@ class Http(BaseModel):
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Open connections of one client address, or of one /64 of IPv6; more are closed. It "
-        "holds at most as many as are free; while it is not one of `reserved`, a quarter of these.",
+        description="Open connections of one client address, or of one /64 of IPv6; more are closed. An "
+        "address never holds more connections than are free, and without an accepted key (see `reserved`) "
+        "at most a quarter of the free ones.",
     )
     reserved: float = Field(
         default=0.5,
@@ -212,13 +226,14 @@ class Http(BaseModel):
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`; "
-        "the address of a client is that of their X-Forwarded-For, and the limits of an address hold for it.",
+        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`. "
+        "The address of a client, to which limits apply, is read from the X-Forwarded-For that these "
+        "proxies send.",
     )
     proxy_protocol: bool = Field(
         default=False,
         description="Whether every connection of `trusted_proxies` begins with the header of the PROXY "
-        "protocol, version 1 or 2, as of proxies that do not read HTTP.",
+        "protocol, version 1 or 2, which proxies send that do not read HTTP.",
     )
     header_bytes: int = Field(
         default=16384, ge=1024, le=32768, description="Bytes of a request's header; more get 431."
@@ -227,19 +242,20 @@ class Http(BaseModel):
     request_s: float = Field(
         default=10.0,
         gt=0,
-        description="Seconds in which the header, and then up to 64 KiB of the body, must be there; "
-        "a slower client gets 408.",
+        description="Seconds in which the header, and then up to 64 KiB of the body, must have arrived; a "
+        "slower client gets 408.",
     )
     idle_s: float = Field(
         default=20.0,
         gt=0,
-        description="Seconds that a connection may wait for its next request, once a key was accepted on it; "
-        "others end with their first response.",
+        description="Seconds that a connection stays open between two requests. Only connections on which "
+        "a key was accepted are kept open; others are closed after their first response.",
     )
     queue: int = Field(
         default=64,
         ge=1,
-        description="Requests of a kind that wait until a replica has room; more get 503 at once.",
+        description="Requests of one kind (chat, feedback, probes, large bodies, others) that wait until a "
+        "replica has room; more get 503 at once.",
     )
     queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")
 
@@ -269,7 +285,8 @@ class Learning(BaseModel):
     poll_s: float = Field(default=0.25, gt=0, le=1, description="Seconds between two refreshes of a replica.")
     also: observed.Also | None = Field(
         default=None,
-        description="What the policy learns beside feedback, of the `observations`; null for nothing.",
+        description="Observations (see `observations`) that the policy learns from besides feedback; null "
+        "for none.",
     )
 
 
@@ -285,11 +302,13 @@ class Observations(BaseModel):
         description="Share of the answered questions that other arms answer too; the language model compares "
         "each answer with that of the user.",
     )
-    arms: int = Field(default=1, ge=1, description="Other arms that answer such a question, drawn uniformly.")
+    arms: int = Field(
+        default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
+    )
     judge: float = Field(
         default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
     )
-    at_once: int = Field(default=1, ge=1, le=16, description="Questions in work at once, in one replica.")
+    at_once: int = Field(default=1, ge=1, le=16, description="Questions that one replica observes at once.")
     queue: int = Field(default=32, ge=1, description="Questions that wait; more are not observed.")
     tokens_per_hour: int | None = Field(
         default=200_000,
@@ -298,5 +317,8 @@ class Observations(BaseModel):
         "for no ceiling.",
     )
     usd_per_hour: float | None = Field(
-        default=1.0, gt=0, description="Dollars after which it is the same; null for no ceiling."
+        default=1.0,
+        gt=0,
+        description="Dollars after which nothing is observed for the rest of an hour, in one replica; null "
+        "for no ceiling.",
     )

@@ -73,7 +73,8 @@ class Schedule(BaseModel):
         description="ISO 8601 duration from the start of a run to that of the next: PT1M or more.",
     )
     cron: str | None = Field(
-        default=None, description="Times of the runs instead, as cron has it, in UTC: `0 3 * * *` is 3:00."
+        default=None,
+        description="Times of the runs as a cron line, in UTC, instead of `every`: `0 3 * * *` is 3:00.",
     )
     on_alarm: bool = Field(
         default=True, description="Whether an alarm of drift starts a run, once for each alarm."
@@ -105,7 +106,7 @@ class Schedule(BaseModel):
 
 
 Metrics = Annotated[
-    dict[str, str], Field(min_length=1, description="Declared metric to the score that it gets.")
+    dict[str, str], Field(min_length=1, description="Score that each declared metric gets, by metric.")
 ]
 
 
@@ -133,7 +134,9 @@ class QuestionsSource(BaseModel):
         "scores those, as `armwise label`.",
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
-    limit: int | None = Field(default=None, ge=1, description="Take so many of the shuffled questions.")
+    limit: int | None = Field(
+        default=None, ge=1, description="Number of questions to take, after shuffling; null for all."
+    )
 
 
 class SyntheticSource(BaseModel):
@@ -142,21 +145,21 @@ class SyntheticSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["synthetic"] = Field(description="Kind of the source.")
-    questions: int = Field(default=600, ge=20, le=100_000, description="How many are made.")
+    questions: int = Field(default=600, ge=20, le=100_000, description="Number of questions to make.")
     with_model: bool = Field(
         default=False, description="Whether the language model writes them; else rules extract them."
     )
     measure: str = Field(default="R@4", description="Score of the retrieved passages.")
     balanced: bool = Field(
         default=True,
-        description="Whether questions are kept on which arms of kind bm25 and dense find as much as each "
-        "other: made questions share the words of their passages, and overrate the first.",
+        description="Whether to keep a selection of questions on which arms of kind bm25 and dense score "
+        "alike on average. Made questions share the words of their passages, and would overrate bm25.",
     )
     seed: int = Field(default=0, ge=0, description="Seed that draws passages and wording of the questions.")
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Declared metric to the score that it gets, to insert the labels as decisions, too; "
-        "none where a router alone learns from them.",
+        description="Score that each declared metric gets, by metric. With it the labels are also inserted "
+        "as decisions; without it only a router learns from them.",
     )
 
 
@@ -170,7 +173,7 @@ class JudgeSource(BaseModel):
     questions: int = Field(
         default=50, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
-    within: str = Field(default="P7D", description="ISO 8601 duration: how old a question may be.")
+    within: str = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
     @field_validator("within")
     @classmethod
@@ -190,7 +193,11 @@ class HindsightSource(BaseModel):
 
     kind: Literal["hindsight"] = Field(description="Kind of the source.")
     metric: str = Field(description="Declared metric that confirms an answer.")
-    above: float = Field(default=0.5, description="Values above this one confirm it; of `min`, below.")
+    above: float = Field(
+        default=0.5,
+        description="Values above this one confirm an answer; of a metric to be minimised (`min`), values "
+        "below it.",
+    )
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
@@ -242,9 +249,10 @@ class RouterPlan(RouterSpec):
     utility: router_utility.Utility = Field(
         default=router_utility.Utility(), description="Utility of an answer."
     )
-    folds: int = Field(default=5, ge=2, description="Folds of its cross-validation.")
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation of the router.")
     backbone: str | None = Field(
-        default=None, description="Backbone of the configuration; null for the first."
+        default=None,
+        description="Backbone that embeds questions for the router; null for the first of the configuration.",
     )
     live: bool = Field(
         default=True,
@@ -254,8 +262,8 @@ class RouterPlan(RouterSpec):
     searched: int = Field(
         default=1000,
         ge=0,
-        description="Newest decisions for which all arms search again, where the router looks at passages "
-        "and has not seen theirs.",
+        description="Number of newest decisions on which all arms search again, if the router reads "
+        "passages that the log does not hold.",
     )
 
 
@@ -278,8 +286,8 @@ class WarmStartSpec(Schedule):
     )
     first: Literal["hold", "promote"] = Field(
         default="hold",
-        description="What becomes of a candidate while the log holds no decision of the traffic, so that the "
-        "gate has nothing to judge by: promote serves it from the first request on.",
+        description="What happens to a candidate before there is traffic, when the gate has nothing to "
+        "evaluate on: `promote` serves it from the first request on, `hold` waits.",
     )
     workers: int = Field(default=1, ge=1, description="Worker processes that run arms.")
 

@@ -1,4 +1,4 @@
-"""Candidates that read contexts: their distributions, decision by decision.
+"""The candidates of an evaluation: names, distributions decision by decision, and how they are built.
 
     Learned    a policy: it learns from the log as that is replayed, or is a version and stays as it is
     Recorded   the shadow policy, as it was logged with each decision
@@ -9,23 +9,196 @@ on decisions that it has seen.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from agent.config import AppConfig
-from agent.evaluation.candidate_names import CandidateError
-from agent.learning import router_scores
-from agent.policies import Policy, sampling, served_distribution
+from agent.learning import Recipe, StoredTrained, restore_policy, spec_of
+from agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
 from agent.routers import RouterError, Stage, dataset
+from agent.spec import lines
 from arms.models import ModelNotFoundError, build_embedder
-from feedback.budget import Pacer
+from feedback.budget import Budget, Pacer
 from feedback.events import LABELS, ROUTER, Decision, Example, Source
-from feedback.training_log import observed
+from feedback.log import Store
+from feedback.registry import Version, arm_sets, versions
+from feedback.reward import RewardRule
+from feedback.training_log import StartingPoint, examples, observed, router_contexts
+
+
+class EvaluationError(ValueError):
+    """Nothing can be evaluated; the message says why."""
+
+
+class CandidateError(EvaluationError):
+    """A candidate is unknown, or cannot be evaluated on this log; the message says what would be right."""
+
+
+class CandidateKind(StrEnum):
+    """The kinds of candidates; a name is one of these, with `:` and an argument where it takes one."""
+
+    SERVED = "served"
+    """The logging policy."""
+    UNIFORM = "uniform"
+    """The uniform distribution over the eligible arms."""
+    FIXED = "fixed"
+    """Always one arm."""
+    CONFIGURED = "configured"
+    """The policy of the configuration, learned as the log is replayed."""
+    SHADOW = "shadow"
+    """The shadow policy, as logged."""
+    VERSION = "version"
+    """One version, frozen."""
+    RECIPE = "recipe"
+    """The recipe of a version, learned as the log is replayed."""
+    POLICY = "policy"
+    """Any policy of the catalogue, learned as the log is replayed."""
+    ROUTER = "router"
+    """The best arm by the scores of a trained router."""
+
+
+BASELINE = CandidateKind.SERVED.value
+
+ARGUMENT = {
+    CandidateKind.FIXED: "<arm>",
+    CandidateKind.VERSION: "<n>",
+    CandidateKind.RECIPE: "<n>",
+    CandidateKind.POLICY: "<YAML>",
+    CandidateKind.ROUTER: "<folder>",
+}
+
+DEEPEST = 20
+"""Levels of nesting in the YAML of a policy; a policy that contains others takes two for each."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+CANDIDATE_NAMES = tuple(
+    f"{kind}:{ARGUMENT[kind]}" if kind in ARGUMENT else str(kind) for kind in CandidateKind
+)
+"""The forms of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateName:
+    """The parsed name of a candidate.
+
+    Attributes:
+        name: As it was given.
+        kind: Which kind of candidate it is.
+        argument: Text after the `:`; empty if there is none.
+        number: Number of the version; 0 for the other kinds.
+        policy: Name of the policy; None for the other kinds.
+    """
+
+    name: str
+    kind: CandidateKind
+    argument: str = ""
+    number: int = 0
+    policy: PolicySpec | None = None
+
+
+def parse_name(name: str) -> CandidateName:
+    """Parse the name of a candidate.
+
+    Raises:
+        CandidateError: It is not one.
+
+    >>> parse_name("version:7").number
+    7
+    >>> parse_name("best")
+    Traceback (most recent call last):
+    agent.evaluation.candidates.CandidateError: candidate 'best' is none of: served, uniform, \
+fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
+    """
+    prefix, _, argument = name.partition(":")
+    if prefix not in list(CandidateKind) or (CandidateKind(prefix) in ARGUMENT) != bool(argument.strip()):
+        raise CandidateError(f"candidate {name!r} is none of: {', '.join(CANDIDATE_NAMES)}")
+    kind = CandidateKind(prefix)
+    if kind in (CandidateKind.VERSION, CandidateKind.RECIPE):
+        if not argument.isdecimal() or int(argument) < 1:
+            raise CandidateError(
+                f"candidate {name!r} names no version: a whole number from 1 on was expected"
+            )
+        return CandidateName(name, kind, argument, number=int(argument))
+    policy = _policy(argument) if kind is CandidateKind.POLICY else None
+    return CandidateName(name, kind, argument, policy=policy)
+
+
+def spelled_out(name: str) -> str:
+    """Return the name of a candidate, with the file of a policy replaced by its contents.
+
+    For the command line only: names from the network must not read files of this machine.
+
+    Raises:
+        CandidateError: The file cannot be read.
+
+    >>> spelled_out("policy:{kind: uniform}")
+    'policy:{kind: uniform}'
+    """
+    kind, _, argument = name.partition(":")
+    if kind != CandidateKind.POLICY or argument.lstrip().startswith("{"):
+        return name
+    try:
+        document = yaml.safe_load(Path(argument).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CandidateError(f"candidate {name!r}: {error}") from None
+    if isinstance(document, dict) and document.keys() == {"policy"}:
+        document = document["policy"]
+    flow = yaml.safe_dump(document, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"policy:{flow.strip()}"
+
+
+def _policy(text: str) -> PolicySpec:
+    """Parse a policy in YAML. Raises CandidateError."""
+    try:
+        document = _read(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise CandidateError(f"policy {text!r} is not YAML of a policy: {error}") from None
+    try:
+        return PolicySpec.model_validate(document)
+    except ValidationError as error:
+        problems = "; ".join(lines(error, PolicySpec))
+        raise CandidateError(
+            f"policy {text!r}: {problems}; "
+            "such as policy:{kind: linucb, params: {alpha: 0.5}} was expected"
+        ) from None
+
+
+def _read(text: str) -> object:
+    """Parse YAML without aliases and deep nesting, which could use much memory.
+
+    Raises:
+        YAMLError: It is not YAML.
+        ValueError: It has an alias, is nested too deeply, or has an invalid value.
+
+    >>> _read("{kind: &a uniform, params: {again: *a}}")
+    Traceback (most recent call last):
+    ValueError: *a stands for another part of it, which has to be written out
+    """
+    depth = 0
+    for event in yaml.parse(text, _LOADER):
+        match event:
+            case yaml.AliasEvent():
+                raise ValueError(
+                    f"*{event.anchor} stands for another part of it, which has to be written out"
+                )
+            case yaml.CollectionStartEvent():
+                depth += 1
+            case yaml.CollectionEndEvent():
+                depth -= 1
+        if depth > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} levels")
+    return yaml.load(text, _LOADER)  # a safe loader, by another name # nosec B506
 
 
 class LeftOutError(Exception):
@@ -36,11 +209,11 @@ class Candidate(Protocol):
     """Returns its distribution for one decision after the other, in the order of the log.
 
     Attributes:
-        about: What it is, in a sentence.
+        about: Description in a sentence.
         after: It is evaluated on rows after this position of the training log.
         reason: Why it is not evaluated on rows before.
         arms: The arms that it can draw.
-        brought: Those of them that become live with it; empty where it takes those that are live.
+        brought: Arms that become live with it; empty if it draws among those that are live.
     """
 
     about: str
@@ -238,7 +411,7 @@ class Routed:
 
     def __init__(self, folder: Path, config: AppConfig, arms: Sequence[str]) -> None:
         try:
-            stored = router_scores.StoredTrained.read(folder)
+            stored = StoredTrained.read(folder)
             trained = stored.trained
             trained.check(config.backbones, arms)
             self._embedder = build_embedder(config.backbones[trained.about.backbone])
@@ -280,3 +453,195 @@ class Routed:
     def notes(self) -> Sequence[str]:
         """Return none."""
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The service in which candidates would run.
+
+    Attributes:
+        config: Configuration of the service.
+        rule: Rewards for candidates that learn.
+        store: The log; None for an export.
+        arms: The live arms.
+        budget: Budget of candidates that decide by a policy; None to use the logged prices.
+    """
+
+    config: AppConfig
+    rule: RewardRule
+    store: Store | None
+    arms: tuple[str, ...]
+    budget: Budget | None = None
+
+    @classmethod
+    def of(
+        cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
+    ) -> "Setting":
+        """Return the setting of a configuration, with the arms that a service would have."""
+        arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
+        live = tuple(name for name, arm in arms.items() if arm.get("action", True))
+        return cls(config, rule, store, live, budget)
+
+    def version(self, named: CandidateName) -> tuple[Store, Version]:
+        """Return the version of a candidate, and its log. Raises CandidateError."""
+        if self.store is None:
+            raise CandidateError(
+                f"candidate {named.name!r}: an export holds no versions; replay the log itself"
+            )
+        version = versions.find(self.store, named.number)
+        if version is None:
+            newest = versions.latest(self.store)
+            raise CandidateError(
+                f"candidate {named.name!r}: there is no version {named.number}"
+                + ("" if newest is None else f"; the newest is {newest.version}")
+            )
+        return self.store, version
+
+
+def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
+    """Build a candidate in its state before the first row of the log.
+
+    Args:
+        named: A candidate that reads contexts.
+        setting: The service in which it would run.
+
+    Raises:
+        CandidateError: It cannot be built; the message says why.
+    """
+    found = _candidate(named, setting)
+    if isinstance(found, Learned) and setting.budget is not None:
+        found.pacer = Pacer(setting.budget)
+    return found
+
+
+def _candidate(named: CandidateName, setting: Setting) -> Candidate:
+    try:
+        match named.kind:
+            case CandidateKind.SHADOW:
+                return Recorded(frozenset(setting.arms))
+            case CandidateKind.ROUTER:
+                return Routed(Path(named.argument), setting.config, setting.arms)
+            case CandidateKind.VERSION:
+                return _version(named, setting)
+            case CandidateKind.RECIPE:
+                return _recipe(named, setting)
+            case CandidateKind.POLICY if named.policy is not None:
+                recipe = Recipe(named.policy, setting.rule)
+                found = _progressive(f"The policy {named.policy.kind}", recipe, setting)
+                found.contexts = lambda block: block  # whichever router served
+                return found
+            case CandidateKind.CONFIGURED:
+                recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
+                return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
+            case _:
+                raise CandidateError(f"candidate {named.name!r} reads no context")
+    except PolicyError as error:
+        raise CandidateError(f"candidate {named.name!r}: {error}") from None
+
+
+def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
+    """Build a policy that learns as the log is replayed. Raises PolicyError."""
+    policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
+    labels = _labels(setting, start, recipe.router)
+    for example in labels:
+        if (reward := setting.rule.reward_of(example)) is not None:
+            policy.learn(example.decision, reward)
+    beside = None
+    if start.also is not None and setting.store is not None:
+        follower = observed.Beside(
+            setting.store, setting.rule, start.also, start.after, start.after, recipe.router
+        )
+        beside = partial(_beside, follower, setting.rule)
+    return _with_router(
+        Learned(
+            f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
+            frozenset(setting.arms),
+            policy,
+            setting.config.floor,
+            start.after,
+            "before its training log begins" if start.after else "",
+            taught=_taught(labels),
+            beside=beside,
+        ),
+        recipe.router,
+        recipe.arms,
+        setting,
+    )
+
+
+def _beside(beside: observed.Beside, rule: RewardRule, example: Example) -> Iterator[tuple[Decision, float]]:
+    """Yield what is learned after an example, with its reward."""
+    for one in islice(beside.follow((example,)), 1, None):
+        if (reward := rule.reward_of(one)) is not None:
+            yield one.decision, reward
+
+
+def _with_router(
+    candidate: Learned, router: str | None, arms: Mapping[str, Any] | None, setting: Setting
+) -> Learned:
+    """Return a candidate that sees the scores of its own router, and draws among the arms that it brings."""
+    store = setting.store
+    if store is not None:
+        candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
+    candidate.scored = router is not None
+    if arms is not None:
+        candidate.brought = frozenset(name for name, arm in arms.items() if arm.get("action", True))
+        candidate.arms = candidate.brought
+    return candidate
+
+
+def _labels(setting: Setting, start: StartingPoint | None, router: str | None = None) -> list[Example]:
+    """Return the labels of a starting point."""
+    if start is None:
+        return []
+    if not start.runs:
+        return []
+    assert setting.store is not None  # which holds the version that the start is of
+    return list(examples.labels_of(setting.store, setting.rule, start, router))
+
+
+def _taught(labels: Iterable[Example]) -> dict[str, float]:
+    """Return when the last label of each question was inserted."""
+    found: dict[str, float] = {}
+    for example in labels:
+        note_label(found, example.decision)
+    return found
+
+
+def _recipe(named: CandidateName, setting: Setting) -> Learned:
+    _, version = setting.version(named)
+    start = StartingPoint.of(version.start)
+    recipe = Recipe(spec_of(version), setting.rule, start, version.router, version.arms)
+    if start is not None and start.after:
+        _same_positions(version, setting)
+    return _progressive(f"The recipe of version {version.version}, {recipe.policy.kind}", recipe, setting)
+
+
+def _version(named: CandidateName, setting: Setting) -> Learned:
+    store, version = setting.version(named)
+    _same_positions(version, setting)
+    policy = restore_policy(
+        store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
+    )
+    labels = _labels(setting, StartingPoint.of(version.start), version.router)
+    found = Learned(
+        f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
+        frozenset(setting.arms),
+        policy,
+        setting.config.floor,
+        version.examples_seq,
+        f"learned by version {version.version}",
+        frozen=True,
+        taught=_taught(labels),
+    )
+    return _with_router(found, version.router, version.arms, setting)
+
+
+def _same_positions(version: Version, setting: Setting) -> None:
+    """Refuse a version that counts the rows of another training log. Raises PolicyError."""
+    if version.join != setting.rule.join:
+        raise PolicyError(
+            f"version {version.version} has learned from feedback that was joined in another way than the "
+            "configuration says, so its rows are not known here: configure the aggregation, "
+            "`complete` and the wait time that it was learned under"
+        )

@@ -2,33 +2,565 @@
 
 request --> selected rows of the training log --> distributions of each candidate there
         --> estimates, intervals, diagnostics, verdicts --> report
+
+Candidates that read no context (`served`, `uniform`, `fixed:<arm>`) are computed as arrays; contexts are read
+only if a candidate needs them, once for all candidates.
 """
 
 import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
+from itertools import islice, takewhile
+from typing import Any
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from agent.config import AppConfig
-from agent.evaluation.candidate_factory import Setting
-from agent.evaluation.candidate_names import CandidateName, EvaluationError, Kind, parse_name
-from agent.evaluation.propensity_check import Recomputed, recompute
-from agent.evaluation.report import Report
+from agent.evaluation.candidates import (
+    Candidate,
+    CandidateError,
+    CandidateKind,
+    CandidateName,
+    EvaluationError,
+    LeftOutError,
+    Setting,
+    candidate_of,
+    parse_name,
+)
+from agent.evaluation.report import ArmWeights, CandidateResult, Estimated, Interval, Report, Stretch, Weights
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.results import CandidateResult
-from agent.evaluation.summarize import GateInputs, candidate_results
-from agent.evaluation.targets import Distributions, targets
+from agent.learning import restore_policy, verify
+from agent.policies import Policy, PolicyError
 from agent.reporting import counted
+from agent.routers import dataset
 from arms.base import Progress
-from feedback.dataset import EmptyLogError, Log, Selection, Source
-from feedback.log import Store, database
-from feedback.ope import evaluate, gate
+from feedback.dataset import EmptyLogError, Log, Selection
+from feedback.events import Decision, Example
+from feedback.log import Store, without_password
+from feedback.ope import Diagnostics, EstimateWithInterval, GateSpec, evaluate, evaluation, gate, judge
+from feedback.registry import arm_sets
+from feedback.registry import versions as registry_versions
+from feedback.sources import Source
+from feedback.training_log import examples as training_log_examples
+from feedback.training_log import read_examples
 
-LEARNERS = (Kind.CONFIGURED, Kind.RECIPE, Kind.POLICY)
+BLOCK = 256
+"""Rows of the training log that are read at a time."""
+
+ABOUT = {
+    CandidateKind.SERVED: "What was drawn from when the log was written.",
+    CandidateKind.UNIFORM: "Every arm that could have been drawn, alike.",
+    CandidateKind.FIXED: "Always {}; judged where it could have been drawn.",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The target policy of a candidate.
+
+    Attributes:
+        name: Name of the candidate.
+        about: Description, in a sentence.
+        make: Returns the distribution of each row, shape (n, n_arms); uniform where it is not evaluated.
+        kept: Whether it is evaluated on a row, shape (n,).
+        excluded: Number of rows that it is not evaluated on, by reason.
+        notes: Remarks; a sentence each.
+        unsupported: Arms that it brings and that no row could have drawn.
+    """
+
+    name: str
+    about: str
+    make: Callable[[], dataset.Floats]
+    kept: NDArray[np.bool_]
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def p(self) -> dataset.Floats:
+        """The distribution of each row, shape (n, n_arms); computed again where that is cheap."""
+        return self.make()
+
+
+class Distributions(Mapping[str, dataset.Floats]):
+    """The distributions of targets with any row, by name: few are in memory at a time.
+
+    Args:
+        found: The targets; the first of them is the baseline, whose distribution stays.
+    """
+
+    def __init__(self, found: Sequence[Target]) -> None:
+        self._found = {one.name: one for one in found if one.kept.any()}
+        self._baseline, self._p = found[0].name, found[0].p
+
+    def __getitem__(self, name: str) -> dataset.Floats:
+        found = self._found[name]
+        return self._p if name == self._baseline else found.p
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def targets(
+    log: Log, candidates: Sequence[CandidateName], setting: Setting, source: Source, on_progress: Progress
+) -> list[Target]:
+    """Return the target policy of each candidate, in their order.
+
+    Args:
+        log: The rows that they are evaluated on.
+        candidates: The names.
+        setting: The service in which they would run.
+        source: Source of the log.
+        on_progress: Called with the progress.
+
+    Raises:
+        CandidateError: A candidate cannot be built, or cannot decide.
+    """
+    plain = {one.name: _plain(log, one) for one in candidates if one.kind in ABOUT}
+    replayed = [
+        _ReplayedCandidate(one.name, candidate_of(one, setting), log)
+        for one in candidates
+        if one.kind not in ABOUT
+    ]
+    if replayed:
+        _replay(log, replayed, setting, source, on_progress)
+    found = plain | {one.name: one.target() for one in replayed}
+    return [found[one.name] for one in candidates]
+
+
+def uniform(log: Log) -> dataset.Floats:
+    """Return the uniform distribution over the eligible arms, shape (n, n_arms)."""
+    eligible = np.ones((len(log), len(log.arms))) if log.p_log is None else log.p_log > 0.0
+    share: dataset.Floats = eligible / eligible.sum(axis=1, keepdims=True)
+    return share
+
+
+def _plain(log: Log, named: CandidateName) -> Target:
+    """Return the target of a candidate that reads no context. Raises CandidateError."""
+    n, about = len(log), ABOUT[named.kind].format(named.argument)
+    everywhere = np.ones(n, dtype=np.bool_)
+    if named.kind is CandidateKind.UNIFORM:
+        return Target(named.name, about, partial(uniform, log), everywhere)
+    if named.kind is CandidateKind.SERVED:
+        if log.p_log is None:
+            unknown = {"only the probability of the drawn arm is on record": n}
+            return Target(named.name, about, partial(uniform, log), ~everywhere, unknown)
+        on_record: dataset.Floats = log.p_log
+        return Target(named.name, about, lambda: on_record, everywhere)
+    if named.argument not in log.arms:
+        raise CandidateError(
+            f"candidate {named.name!r}: that arm was never eligible; the log has: {', '.join(log.arms)}"
+        )
+    kept = log.eligible(named.argument)
+    left_out = {"the arm could not have been drawn": int(n - kept.sum())} if not kept.all() else {}
+    return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
+
+
+def _only(log: Log, arm: str) -> dataset.Floats:
+    """Return the distribution that always draws an arm where that was eligible, shape (n, n_arms)."""
+    only = np.eye(len(log.arms))[log.column[arm]]
+    return np.where(log.eligible(arm)[:, None], only, uniform(log))
+
+
+class _ReplayedCandidate:
+    """A candidate with its distributions so far."""
+
+    def __init__(self, name: str, candidate: Candidate, log: Log) -> None:
+        self.name, self.candidate = name, candidate
+        self._p = uniform(log)
+        self._kept = np.zeros(len(log), dtype=np.bool_)
+        self._excluded: Counter[str] = Counter()
+        self._column = log.column
+        self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
+        self._notes = tuple(_notes(candidate.arms, log.arms))
+        self.block: Sequence[Example] = ()  # the rows that are replayed, as it sees them
+
+    def decide(self, row: int, example: Example) -> None:
+        """Record its distribution in a row. Raises CandidateError."""
+        arms, columns = self._known(example.decision.arms)
+        try:
+            p = self._distribution(example, arms)
+        except LeftOutError as reason:
+            self._excluded[str(reason)] += 1
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {str(self.name)!r} cannot decide a logged decision as it is on record: {error}"
+            ) from error
+        else:
+            self._p[row] = 0.0
+            self._p[row, columns] = p
+            self._kept[row] = True
+
+    def _distribution(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
+        if example.seq <= self.candidate.after:
+            raise LeftOutError(self.candidate.reason)
+        if not arms:
+            raise LeftOutError("no arm that it knows was eligible")
+        return self.candidate.probabilities(example.decision, arms)
+
+    def learn(self, example: Example, reward: float | None) -> None:
+        """Learn from a row; None for no reward. Raises CandidateError."""
+        try:
+            self.candidate.learn(example, reward)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise CandidateError(
+                f"candidate {str(self.name)!r} cannot learn a logged decision: {error}"
+            ) from error
+
+    def target(self) -> Target:
+        """Return the target policy."""
+        excluded, notes = dict(self._excluded.most_common()), (*self._notes, *self.candidate.notes())
+        unsupported = tuple(sorted(self.candidate.brought - self._column.keys()))
+        return Target(
+            self.name, self.candidate.about, lambda: self._p, self._kept, excluded, notes, unsupported
+        )
+
+    def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+        """Return the eligible arms that it knows, and their columns."""
+        if eligible not in self._places:
+            arms = tuple(arm for arm in eligible if arm in self.candidate.arms)
+            self._places[eligible] = arms, [self._column[arm] for arm in arms]
+        return self._places[eligible]
+
+
+def _replay(
+    log: Log, replayed: Sequence[_ReplayedCandidate], setting: Setting, source: Source, on_progress: Progress
+) -> None:
+    """Replay the training log in order: a row of the log is decided, then learned from.
+
+    It ends with the last row of the log.
+    """
+    last = int(log.seq[-1])
+    for block in _blocks(source.examples(), last):
+        start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
+        row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
+        judged = [example.decision for example in block if example.seq in row_of]
+        for one in replayed:
+            one.block = one.candidate.seen(block)
+            if judged:
+                one.candidate.prepare(judged)
+        for place, example in enumerate(block):
+            if example.seq in row_of:
+                for one in replayed:
+                    one.decide(row_of[example.seq], one.block[place])
+            reward = (
+                None
+                if training_log_examples.run_of(example.decision) is not None
+                else setting.rule.reward_of(example)
+            )
+            for one in replayed:
+                one.learn(one.block[place], reward)
+        on_progress("asking candidates", block[-1].seq, last)
+
+
+def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
+    """Yield blocks of examples, up to a position."""
+    rest = takewhile(lambda example: example.seq <= last, examples)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _notes(known: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
+    """Yield remarks on arms that only the candidate or only the log has."""
+    if new := sorted(known - set(logged)):
+        yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
+    if gone := [arm for arm in logged if arm not in known]:
+        yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
+
+
+ROWS, VERSIONS = 200, 20
+"""Decisions that are recomputed, and versions that they are taken from at most: an old version may have to
+be learned again from the log, which is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """The result of a check.
+
+    Attributes:
+        checked: Decisions that were recomputed.
+        mismatched: Recomputed decisions that differ.
+        lost: Decisions that could not be recomputed, as their policy or their floor is not on record.
+    """
+
+    checked: int = 0
+    mismatched: int = 0
+    lost: int = 0
+
+
+def recompute(
+    store: Store, config: AppConfig, log: Log, rng: np.random.Generator, on_progress: Progress
+) -> Recomputed:
+    """Recompute the distributions of some decisions.
+
+    Args:
+        store: The log.
+        config: Has the reward that versions have learned from.
+        log: The decisions.
+        rng: Source of the choice.
+        on_progress: Called with the progress.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    checked = mismatched = lost = 0
+    policies = _Policies(store, config)
+    decisions = sorted(_some(store, config, log, rng), key=lambda one: (one.version, one.candidate))
+    for done, decision in enumerate(decisions, start=1):
+        try:
+            policy = policies.of(decision.version)
+            candidate = policies.of(decision.candidate) if decision.share else None
+        except PolicyError:
+            policy = None
+        if policy is None or decision.floor is None:
+            lost += 1
+        else:
+            checked += 1
+            recomputed = verify(decision, policy, salt="", candidate=candidate)
+            mismatched += not recomputed.distribution.same  # the draw has no part in it
+        on_progress("computing propensities again", done, len(decisions))
+    return Recomputed(checked, mismatched, lost)
+
+
+def _some(store: Store, config: AppConfig, log: Log, rng: np.random.Generator) -> Iterator[Decision]:
+    """Yield decisions at random, of a few versions."""
+    versions, rows = np.unique(log.version, return_counts=True)
+    order = rng.choice(len(versions), len(versions), replace=False, p=rows / rows.sum())
+    enough = int(np.searchsorted(rows[order].cumsum(), ROWS)) + 1
+    some = versions[order[: max(VERSIONS, enough)]]
+    pool = log.seq[np.isin(log.version, some)]
+    for seq in rng.choice(pool, min(ROWS, len(pool)), replace=False).tolist():
+        for example in read_examples(store, config.reward.join, seq - 1, seq):
+            yield example.decision
+
+
+class _Policies:
+    """The policies of versions; the last two are cached, such as a version and its canary."""
+
+    def __init__(self, store: Store, config: AppConfig) -> None:
+        self._store, self._config = store, config
+        self._arms = list(arm_sets.defined(store)) or list(config.actions)
+        self._found: dict[int, Policy] = {}
+
+    def of(self, number: int) -> Policy:
+        """Return the policy of a version. Raises PolicyError where it is lost."""
+        if number not in self._found:
+            version = registry_versions.find(self._store, number)
+            if version is None:
+                raise PolicyError(f"there is no version {number}")
+            if len(self._found) > 1:
+                self._found.clear()
+            self._found[number] = restore_policy(self._store, version, self._config.reward, self._arms)
+        return self._found[number]
+
+
+STRETCHES, FEWEST = 12, 25
+"""Number of stretches of a log at most, and rows in each at least."""
+
+LEAST_EDGE = 0.125
+"""Upper edge of the first bin of weights above 0; each further bin reaches twice as far."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateInputs:
+    """The inputs of verdicts and warnings.
+
+    Attributes:
+        gate: The conditions of a promotion, which are thresholds of warnings too.
+        reward_range: Smallest and largest possible reward.
+        checked: Result of the check of propensities; None where no verdict is requested.
+        settled: When the first decision was made that still waits for feedback, seconds since the epoch.
+    """
+
+    gate: GateSpec
+    reward_range: tuple[float, float]
+    checked: Recomputed | None
+    settled: float = math.inf
+
+    def verdict(self, target: Target, one: evaluation.Evaluation | None) -> dict[str, Any] | None:
+        """Return the verdict on a candidate as JSON; None where none is requested."""
+        if self.checked is None:
+            return None
+        reason = None
+        if target.unsupported:
+            reason = (
+                f"It brings {', '.join(target.unsupported)}, which no decision of the log could have drawn: "
+                "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
+            )
+        elif one is None:
+            reason = f"No decision is left to judge it by: {counted(target.excluded)}."
+        if one is None or reason is not None:
+            return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
+        known = {"checked": self.checked.checked, "mismatched": self.checked.mismatched}
+        p = target.p[target.kept]
+        found = judge(self.gate, one.log, p, reward_range=self.reward_range, settled=self.settled, **known)
+        document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
+        return document
+
+
+def candidate_results(
+    found: Sequence[Target], evaluations: Mapping[str, evaluation.Evaluation], inputs: GateInputs
+) -> tuple[CandidateResult, ...]:
+    """Return the results of each candidate.
+
+    Args:
+        found: The distributions of the candidates, the baseline first.
+        evaluations: Evaluations of the candidates that have rows.
+        inputs: Inputs of verdicts and warnings.
+    """
+    edges = edges_of([one.weight for one in evaluations.values()])
+    return tuple(
+        _candidate_result(target, evaluations.get(target.name), inputs, edges, served=target is found[0])
+        for target in found
+    )
+
+
+def _candidate_result(
+    target: Target,
+    one: evaluation.Evaluation | None,
+    inputs: GateInputs,
+    edges: tuple[float, ...],
+    *,
+    served: bool,
+) -> CandidateResult:
+    result = CandidateResult(
+        name=target.name,
+        about=target.about,
+        rows=0 if one is None else len(one.log),
+        excluded=dict(target.excluded),
+        notes=target.notes,
+        verdict=None if served else inputs.verdict(target, one),
+    )
+    if one is None:
+        return result
+    drawn = bool(one.weight.any())
+    return result.model_copy(
+        update={
+            "estimates": tuple(map(_estimated, one.estimates)),
+            "weights": weights_of(one, edges, inputs.gate, served=served) if drawn else None,
+            "shares": {each.arm: each.wanted for each in one.diagnostics.overlap},
+            "over_time": over_time(one.log, one.weight) if drawn else (),
+        }
+    )
+
+
+def _estimated(one: evaluation.Estimated) -> Estimated:
+    limited = one.parameter is not None and math.isfinite(one.parameter)
+    return Estimated(
+        estimator=one.estimator,
+        value=_interval(one.value),
+        difference=_interval(one.difference),
+        effective_n=one.effective_n,
+        parameter=one.parameter if limited else None,
+        note=one.note,
+    )
+
+
+def _interval(found: EstimateWithInterval | None) -> Interval | None:
+    return (
+        None
+        if found is None
+        else Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
+    )
+
+
+def edges_of(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
+    """Return upper edges of bins for weights: 0, then powers of 2 up to the largest weight.
+
+    >>> edges_of([np.array([0.0, 1.5])])
+    (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
+    """
+    largest = max((float(weight.max()) for weight in weights), default=0.0)
+    last = max(0, math.ceil(math.log2(largest / LEAST_EDGE))) if largest > 0.0 else 0
+    return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
+
+
+def weights_of(
+    one: evaluation.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool
+) -> Weights:
+    """Return the weights of a candidate.
+
+    Args:
+        one: The evaluation of the candidate.
+        edges: Upper edges of the bins, the last at least as high as every weight.
+        gate: Thresholds of the warnings.
+        served: Whether it is the baseline, which has no warnings.
+    """
+    weight, seen = one.weight, one.diagnostics
+    place = np.searchsorted(edges, weight)
+    return Weights(
+        effective_n=seen.effective_n,
+        largest=seen.largest_weight,
+        mean=seen.mean_weight,
+        mean_error=seen.mean_weight_error,
+        edges=edges,
+        counts=tuple(np.bincount(place, minlength=len(edges)).tolist()),
+        arms=tuple(
+            ArmWeights(
+                arm=one.arm,
+                drawn=one.logged,
+                wanted=one.wanted,
+                overlap=one.covered,
+                effective_n=one.effective_n,
+                largest=one.largest_weight,
+            )
+            for one in seen.overlap
+        ),
+        warnings=() if served else tuple(_warnings(weight, seen, gate)),
+    )
+
+
+def _warnings(weight: dataset.Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
+    """Return warnings about the weights, by the thresholds of the gate."""
+    warnings = []
+    if seen.effective_n < gate.least_effective_n:
+        warnings.append(f"The {seen.n:,} decisions are worth {seen.effective_n:,.0f} of its own: too few.")
+    largest = float(weight.max() / weight.sum())
+    if largest > gate.largest_share:
+        warnings.append(f"A single decision has {largest:.0%} of all weight.")
+    if abs(seen.mean_weight_z) > gate.largest_weight_error:
+        warnings.append(
+            f"The mean weight is {seen.mean_weight:.3f}, which is {abs(seen.mean_weight_z):.1f} standard "
+            "errors from 1: propensities on record may be wrong."
+        )
+    return warnings
+
+
+def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
+    """Return the value along the log, in stretches of equally many rows.
+
+    Args:
+        log: The rows.
+        weight: Weight of each row for the candidate, shape (n,).
+    """
+    pieces = np.array_split(np.arange(len(log)), max(1, min(STRETCHES, len(log) // FEWEST)))
+    return tuple(
+        Stretch(
+            since=float(log.at[rows].min()),
+            until=float(log.at[rows].max()),
+            rows=len(rows),
+            value=_mean(weight[rows], log.reward[rows]),
+        )
+        for rows in pieces
+    )
+
+
+def _mean(weight: dataset.Floats, reward: dataset.Floats) -> float | None:
+    """Return the weighted mean; None where nothing has weight."""
+    return float(weight @ reward / weight.sum()) if weight.any() else None
+
+
+LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
 """Candidates that learn as the log is replayed."""
 
 HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
@@ -61,7 +593,7 @@ def evaluate_log(
 
     Args:
         config: Names the reward, the configured policy, the arms, the floor and the gate.
-        request: What to evaluate.
+        request: Candidates, selection and estimators.
         source: The training log, or an export.
         store: The log, for the versions that it holds; None where there is only an export.
         progress: Called with the progress.
@@ -78,7 +610,7 @@ def evaluate_log(
         raise EvaluationError(str(error)) from None
     candidates = _candidates(request, log)
     found = targets(log, candidates, Setting.of(config, rule, store, request.ceiling), source, progress)
-    if candidates[0].kind is not Kind.SERVED and not found[0].kept.any():
+    if candidates[0].kind is not CandidateKind.SERVED and not found[0].kept.any():
         reasons = counted(found[0].excluded)
         raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
     checked, settled = None, math.inf
@@ -91,7 +623,7 @@ def evaluate_log(
         Distributions(found),
         np.random.default_rng(request.seed),
         kept={one.name: one.kept for one in found},
-        baseline=None if candidates[0].kind is Kind.SERVED else request.baseline,
+        baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
         estimators=request.estimators,
         interval=request.interval,
         reward_range=rule.clip,
@@ -104,7 +636,7 @@ def evaluate_log(
     results = candidate_results(found, evaluations, GateInputs(config.gate, rule.clip, checked, settled))
     return Report(
         request=request,
-        source="an export" if store is None else database.shown(config.database_url),
+        source="an export" if store is None else without_password(config.database_url),
         made_at=time.time(),
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
@@ -144,7 +676,8 @@ def selection_of(request: EvaluationRequest) -> Selection:
 
 def _candidates(request: EvaluationRequest, log: Log) -> list[CandidateName]:
     """Return the candidates, the baseline first."""
-    usual = (Kind.UNIFORM, *(f"{Kind.FIXED}:{arm}" for arm in log.arms), Kind.CONFIGURED)
+    fixed = (f"{CandidateKind.FIXED}:{arm}" for arm in log.arms)
+    usual = (CandidateKind.UNIFORM, *fixed, CandidateKind.CONFIGURED)
     names = dict.fromkeys((request.baseline, *(request.candidates or usual)))
     return [parse_name(name) for name in names]
 

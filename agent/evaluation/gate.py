@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.config import AppConfig
-from agent.evaluation.candidate_names import Kind
+from agent.evaluation.candidates import CandidateKind
 from agent.evaluation.job import Evaluations, evaluate_apart
 from agent.evaluation.request import EvaluationRequest
 from agent.jobs import ProgressCallback, UndecidedError
@@ -41,7 +41,7 @@ def judged_as(version: int, active: ActivePolicy) -> str:
     'recipe:7'
     """
     decides = active.canary is not None and active.canary.version == version
-    return f"{Kind.VERSION if decides else Kind.RECIPE}:{version}"
+    return f"{CandidateKind.VERSION if decides else CandidateKind.RECIPE}:{version}"
 
 
 async def verdict(
@@ -64,7 +64,7 @@ async def verdict(
         store: The log.
         configured: Digest of the configuration.
         version: A published version.
-        active: What is learned and served now.
+        active: Active policy.
         force: Whether to use an existing verdict only.
         wait_s: Seconds to wait for the evaluation.
         poll_s: Seconds between two polls.

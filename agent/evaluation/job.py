@@ -12,12 +12,12 @@ that is killed for lack of memory is a failed evaluation.
 """
 
 import logging
+import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,12 +27,24 @@ import orjson
 from pydantic import ValidationError
 
 from agent.config import AppConfig, parse
-from agent.jobs import BEAT_S, JobFailedError, ProgressCallback, StoppedError, environment_of_a_child
+from agent.evaluation.candidates import EvaluationError
+from agent.evaluation.evaluate import evaluate_log
+from agent.evaluation.request import EvaluationRequest, refuse_untrusted
+from agent.jobs import (
+    BEAT_S,
+    JobFailedError,
+    ProgressCallback,
+    StoppedError,
+    environment_of_a_child,
+)
+from agent.low_priority import command_of_a_child
+from agent.reporting import log_plainly
 from agent.spec import lines
 from arms.base import Progress
 from feedback.errors import LogUnavailableError, SupersededError, described
 from feedback.log import Store
 from feedback.registry import Evaluation, evaluations
+from feedback.sources import LogSource
 
 Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
 """Makes the answer of a request. Raises JobFailedError."""
@@ -116,8 +128,6 @@ POLL_S = 1.0
 END_S = 10.0
 """Seconds that a child may take to exit after its last message."""
 
-CHILD = "agent.evaluation"
-
 
 def evaluate_here(
     config: AppConfig, request: Mapping[str, Any], on_progress: ProgressCallback
@@ -133,12 +143,6 @@ def evaluate_here(
         JobFailedError: The request cannot be answered.
         LogUnavailableError: Try again later.
     """
-    # These import every policy and estimator, which only the child needs.
-    from agent.evaluation.candidate_names import EvaluationError
-    from agent.evaluation.evaluate import evaluate_log
-    from agent.evaluation.request import EvaluationRequest, refuse_untrusted
-    from feedback.dataset import LogSource
-
     try:
         asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
     except ValidationError as error:  # of a row that no client of this version could submit
@@ -228,6 +232,26 @@ def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
     pipe.send_bytes(orjson.dumps(message))
 
 
+def main(descriptor: str) -> None:
+    """Run the child: handle the request that comes through a pipe.
+
+    Args:
+        descriptor: File descriptor of this end of the pipe.
+    """
+    pipe: Connection[Any, Any] = Connection(int(descriptor))
+    task = pipe.recv_bytes()
+    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
+    logging.basicConfig(level=logging.INFO)
+    log_plainly()
+    handle_request(pipe, task)
+
+
+def _exit_with_parent(pipe: "Connection[Any, Any]") -> None:
+    with suppress(EOFError, OSError):
+        pipe.recv_bytes()
+    os._exit(1)
+
+
 @contextmanager
 def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"]]:
     """Start the child with a pipe to it; kill it at the end."""
@@ -235,7 +259,7 @@ def _child() -> Iterator[tuple["subprocess.Popen[bytes]", "Connection[Any, Any]"
     with closing(ours):
         with closing(theirs):
             child = subprocess.Popen(
-                [sys.executable, "-m", CHILD, str(theirs.fileno())],
+                command_of_a_child(__name__, main.__name__, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 env=environment_of_a_child(),
                 pass_fds=[theirs.fileno()],

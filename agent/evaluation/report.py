@@ -1,15 +1,227 @@
-"""The report of an evaluation: a table for the terminal, JSON, and HTML."""
+"""The report of an evaluation: results as JSON, a table for the terminal, and a page with plots."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from datetime import UTC, datetime
+from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from agent.evaluation.candidates import BASELINE
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.results import CandidateResult, ReportSection
-from agent.reporting import counted
+from agent.reporting import GREY, GRID, INK, PALETTE, counted
+from feedback.ope import ESTIMATORS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+import json
+import shlex
+
+from agent.config import CONFIG
+from agent.reporting import draw_svg, filled, moment
+
+
+class ReportSection(BaseModel):
+    """A part of a report; unknown values are None, so that all of it is valid JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Interval(ReportSection):
+    """An estimate with its 95 % interval.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end.
+        high: Upper end.
+        kind: Which interval it is.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def ends(self) -> str:
+        """Both ends."""
+        return f"[{self.low:+.3f}, {self.high:+.3f}]"
+
+    def __str__(self) -> str:
+        """Return it in short form.
+
+        >>> str(Interval(value=0.25, low=-0.5, high=1.0, kind="normal"))
+        '+0.250 [-0.500, +1.000]'
+        """
+        return f"{self.value:+.3f} {self.ends}"
+
+
+class Estimated(ReportSection):
+    """The result of one estimator for one candidate.
+
+    Attributes:
+        estimator: Name of the estimator.
+        value: Mean reward of a decision; None where there is no estimate.
+        difference: To the baseline, on the same rows; None for the baseline, and without an estimate.
+        effective_n: Kish's effective sample size.
+        parameter: The clip, threshold or shrinkage that was used; None where there is none, or no limit.
+        note: Why there is no estimate, or another interval; empty for neither.
+        covers: Whether its intervals hold the truth as often as they state; not where they leave out a bias.
+    """
+
+    estimator: str
+    value: Interval | None = None
+    difference: Interval | None = None
+    effective_n: float = 0.0
+    parameter: float | None = None
+    note: str = ""
+    covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
+
+    def shown(self, interval: Interval | None) -> str:
+        """Return one of its intervals as text, marked where it leaves out a bias.
+
+        >>> Estimated(estimator="dm").shown(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
+        '+0.250 [+0.200, +0.300] biased'
+        """
+        return "" if interval is None else f"{interval}{'' if self.covers else ' biased'}"
+
+
+def covers(estimator: str) -> bool:
+    """Return whether the intervals of an estimator hold the truth as often as they state.
+
+    >>> covers("dr"), covers("dros")
+    (True, False)
+    """
+    return estimator in ESTIMATORS and ESTIMATORS[estimator].covers
+
+
+class ArmWeights(ReportSection):
+    """The weights of the rows that drew one arm.
+
+    Attributes:
+        arm: Name of the arm.
+        drawn: How often it was drawn, in [0, 1].
+        wanted: How often the candidate would draw it, in [0, 1].
+        overlap: Share of that which the log covers without weights above 1, in [0, 1].
+        effective_n: Kish's effective sample size of these rows.
+        largest: Largest weight of a row that drew it.
+    """
+
+    arm: str
+    drawn: float
+    wanted: float
+    overlap: float
+    effective_n: float
+    largest: float
+
+
+class Weights(ReportSection):
+    """The importance weights of a candidate.
+
+    Attributes:
+        effective_n: Kish's effective sample size.
+        largest: Largest weight of a row.
+        mean: Their mean, which is 1 where all propensities are right, up to chance.
+        mean_error: Standard error of that mean; None for a single question.
+        edges: Upper edges of the bins of the histogram, the first of them 0: for rows without weight.
+        counts: Rows in each bin.
+        arms: Each arm that was eligible.
+        warnings: Reasons against trusting the estimates; a sentence each.
+    """
+
+    effective_n: float
+    largest: float
+    mean: float
+    mean_error: float | None
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    arms: tuple[ArmWeights, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class Stretch(ReportSection):
+    """The value on consecutive rows.
+
+    Attributes:
+        since: When the first was decided, seconds since the epoch.
+        until: When the last was.
+        rows: How many there are.
+        value: Self-normalised value of the candidate; None without weight there.
+    """
+
+    since: float
+    until: float
+    rows: int
+    value: float | None
+
+
+class CandidateResult(ReportSection):
+    """The results of one candidate.
+
+    Attributes:
+        name: Name in the request.
+        about: Description.
+        rows: Decisions that it is evaluated on.
+        excluded: Decisions that it is not evaluated on, by reason.
+        notes: Remarks; a sentence each.
+        estimates: One for each estimator.
+        weights: None where all are 0.
+        shares: How often it draws each arm; they sum to 1. Empty where no row is left.
+        over_time: In the order of the log.
+        verdict: Verdict of the gate; None where it was not requested.
+    """
+
+    name: str
+    about: str
+    rows: int
+    excluded: dict[str, int] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    estimates: tuple[Estimated, ...] = ()
+    weights: Weights | None = None
+    shares: dict[str, float] = Field(default_factory=dict)
+    over_time: tuple[Stretch, ...] = ()
+    verdict: dict[str, Any] | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Remarks on the candidate; a sentence each."""
+        excluded = [f"Not judged by: {counted(self.excluded)}."] if self.excluded else []
+        noted: dict[str, list[str]] = {}
+        for one in self.estimates:
+            if one.note and one.value is not None:
+                noted.setdefault(one.note, []).append(one.estimator)
+        noted_lines = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
+        warnings = self.weights.warnings if self.weights is not None else ()
+        verdict = [f"The gate says {verdict_of(self.verdict)}"] if self.verdict is not None else []
+        return [self.about, *self.notes, *excluded, *noted_lines, *warnings, *verdict]
+
+    @property
+    def headline(self) -> Estimated | None:
+        """The estimate that represents it; None where there is none with a value.
+
+        Estimates whose intervals cover come first, then those with intervals of the requested kind, then the
+        rank of the estimator decides.
+        """
+        found = [one for one in self.estimates if one.value is not None]
+        rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
+        return min(
+            found,
+            key=lambda one: (not one.covers, one.note != "", rank.get(one.estimator, len(rank))),
+            default=None,
+        )
+
+
+def verdict_of(verdict: Mapping[str, Any]) -> str:
+    """Return a verdict as a line.
+
+    >>> verdict_of({"verdict": "hold", "reasons": ["Too few rows.", "An arm was never drawn."]})
+    'hold. Too few rows. An arm was never drawn.'
+    """
+    return " ".join([f"{verdict['verdict']}.", *map(str, verdict["reasons"])])
+
 
 NO_ROW = "no decision to be judged by"
 """Shown for a candidate without rows."""
@@ -75,23 +287,26 @@ class Report(ReportSection):
 
     def html(self) -> str:
         """Return the report as a self-contained page."""
-        # Imported here, as it takes a second that tables and JSON do not need.
-        from agent.evaluation.html_report import page
-
         return page(self)
 
     def table(self) -> Table:
-        """Return the estimates as a table: a row for each candidate, in it a line for each estimator."""
+        """Return the estimates as a table: a row for each estimator of each candidate.
+
+        Where a line is narrow, the widest cells are folded first: no name is left out.
+        """
         title = f"value of a policy on {self.rows:,} logged decisions (earned: {self.earned:+.4f})"
         table = Table(
             title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0
         )
         table.add_column("candidate", overflow="fold")
-        table.add_column("estimator", no_wrap=True)
-        for column in ("value, 95 % interval", f"over {self.request.baseline}", "eff. n"):
-            table.add_column(Text(column), justify="right", no_wrap=True)
+        table.add_column("estimator", overflow="fold")
+        for column in ("value, 95 % interval", f"over {self.request.baseline}"):
+            table.add_column(Text(column), justify="right", overflow="fold")
+        table.add_column("eff. n", justify="right", no_wrap=True)
         for one in self.candidates:
-            table.add_row(*(Text("\n".join(lines)) for lines in _cells(one)), end_section=True)
+            for row in zip_longest(*_cells(one), fillvalue=""):
+                table.add_row(*map(Text, row))
+            table.add_section()
         return table
 
     def footnotes(self) -> list[str]:
@@ -111,14 +326,341 @@ class Report(ReportSection):
 
 
 def _cells(one: CandidateResult) -> Iterator[list[str]]:
-    """Yield the lines of each cell of the row of a candidate."""
+    """Yield what each column has of a candidate, from the top."""
     doubted = one.weights is not None and bool(one.weights.warnings)
     verdict = [] if one.verdict is None else [str(one.verdict["verdict"])]
     yield [one.name, *verdict, *(["doubtful weights"] if doubted else [])]
-    yield [estimate.estimator for estimate in one.estimates] or [NO_ROW]
+    yield [estimate.estimator for estimate in one.estimates]
     yield [
         estimate.note if estimate.value is None else estimate.shown(estimate.value)
         for estimate in one.estimates
-    ]
+    ] or [NO_ROW]
     yield [estimate.shown(estimate.difference) for estimate in one.estimates]
     yield [f"{estimate.effective_n:,.0f}" for estimate in one.estimates]
+
+
+MOST_LINES = 8
+"""Candidates in one plot at most."""
+
+MOST_PANELS = 12
+"""Candidates whose weights are plotted at most."""
+
+OTHERS = "others"
+
+
+def short(name: str, most: int = 30) -> str:
+    """Truncate a name that is too long for a plot.
+
+    >>> short("policy:{kind: linucb}", 12)
+    'policy:{kin…'
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def values(report: Report) -> "Figure":
+    """Draw the value of each candidate by each estimator, and the difference to the baseline."""
+    shown = [one for one in report.candidates if one.headline is not None]
+    names = list(dict.fromkeys(estimate.estimator for one in shown for estimate in one.estimates))
+    figure = _figure(0.7 + sum(0.24 + 0.13 * len(one.estimates) for one in shown))
+    value, difference = figure.subplots(1, 2, sharey=True)
+    colours = dict(zip(names, _repeated(len(names)), strict=True))
+    step = 0.7 / max(1, len(names))
+    for place, one in enumerate(shown):
+        for number, estimate in enumerate(one.estimates):
+            at = place + (number - (len(one.estimates) - 1) / 2) * step
+            style = "-" if estimate.covers else ":"
+            _interval(value, at, estimate.value, colours[estimate.estimator], style, estimate.estimator)
+            _interval(difference, at, estimate.difference, colours[estimate.estimator], style)
+    value.axvline(report.earned, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+    difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+    value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
+    difference.set_title(f"Gain over {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
+    value.set_yticks(range(len(shown)), [short(one.name) for one in shown])
+    value.set_ylim(len(shown) - 0.5, -0.5)
+    for axes in (value, difference):
+        _plain(axes, "x")
+    handles, labels = value.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        unique.values(),
+        unique,
+        loc="outside lower center",
+        ncols=6,
+        fontsize=9,
+        frameon=False,
+        labelcolor=INK,
+    )
+    return figure
+
+
+def over_time(report: Report) -> "Figure":
+    """Draw the value of the candidates along the log."""
+    figure = _figure(3.6)
+    axes: Any = figure.subplots()
+    dated = report.last_at > report.first_at
+    for number, one in enumerate(_foremost(report, MOST_LINES)):
+        ends = accumulate(stretch.rows for stretch in one.over_time)
+        points = [
+            (
+                datetime.fromtimestamp((stretch.since + stretch.until) / 2, UTC) if dated else end,
+                stretch.value,
+            )
+            for end, stretch in zip(ends, one.over_time, strict=True)
+            if stretch.value is not None
+        ]
+        along, found = zip(*points, strict=True) if points else ((), ())
+        style = (
+            {"color": PALETTE[number - 1], "linewidth": 1.4} if number else {"color": INK, "linewidth": 2.4}
+        )
+        axes.plot(along, found, marker=".", label=short(one.name), **style)
+    axes.set_xlabel("When it was decided, UTC" if dated else "Decisions", color=INK, fontsize=9)
+    axes.set_ylabel("Mean reward, self-normalised", color=INK, fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
+    _plain(axes, "y")
+    return figure
+
+
+def evidence(report: Report) -> "Figure":
+    """Draw the estimated gain and its lower bound along the log."""
+    figure = _figure(3.2)
+    axes: Any = figure.subplots()
+    trails = [(one.name, trail) for one in report.candidates if (trail := trail_of(one))]
+    for number, (name, trail) in enumerate(trails[:MOST_LINES]):
+        rows, colour = [point["n"] for point in trail], PALETTE[number % len(PALETTE)]
+        axes.plot(rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name))
+        axes.plot(rows, [point["gain"] for point in trail], color=colour, linewidth=0.9, linestyle="--")
+    margin = next(
+        one.verdict["figures"]["margin"] for one in report.candidates if trail_of(one) and one.verdict
+    )
+    axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
+    # The first bounds are far below all others, and would hide them.
+    settled = [point["low"] for _, trail in trails for point in trail[len(trail) // 5 :]]
+    ends = [point["gain"] for _, trail in trails for point in trail[-1:]]
+    axes.set_ylim(min(*settled, *ends, margin) - 0.05, max(*ends, margin) + 0.15)
+    axes.set_xlabel("Decisions", color=INK, fontsize=9)
+    axes.set_ylabel(f"Gain over {short(BASELINE)}: estimated (dashed), proved", color=INK, fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
+    _plain(axes, "y")
+    return figure
+
+
+def trail_of(one: CandidateResult) -> list[dict[str, float]]:
+    """Return the trail of the gate; empty without a verdict or without decisions."""
+    return [] if one.verdict is None else list(one.verdict.get("trail", []))
+
+
+def shares(report: Report) -> "Figure":
+    """Draw how often each arm was drawn, and how often each candidate would draw it."""
+    rows = {"drawn": report.drawn, **{one.name: one.shares for one in report.candidates if one.shares}}
+    arms = sorted(report.drawn, key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
+    first = arms if len(arms) <= len(PALETTE) else arms[: len(PALETTE) - 1]
+    colours = dict(zip([arm for arm in report.drawn if arm in first], PALETTE, strict=False))
+    figure = _figure(0.9 + 0.34 * len(rows))
+    axes = figure.subplots()
+    for place, row in enumerate(rows.values()):
+        left = 0.0
+        for arm, colour in colours.items():
+            axes.barh(place, row.get(arm, 0.0), 0.7, left=left, color=colour)
+            left += row.get(arm, 0.0)
+        if left < 1.0 - 1e-9 and len(first) < len(arms):
+            axes.barh(place, 1.0 - left, 0.7, left=left, color=GREY)
+    axes.set_yticks(range(len(rows)), [short(name) for name in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0.0, 1.0)
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=short(arm, 20)) for arm, colour in colours.items()]
+    if len(first) < len(arms):
+        handles.append(Patch(color=GREY, label=OTHERS))
+    axes.legend(
+        handles=handles,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        fontsize=9,
+        frameon=False,
+        labelcolor=INK,
+    )
+    _plain(axes, "x")
+    return figure
+
+
+def weights(report: Report) -> "Figure":
+    """Draw the weights of rows, for each candidate other than the baseline."""
+    shown = [one for one in report.candidates if one.weights and one.name != report.request.baseline]
+    shown = shown[:MOST_PANELS]
+    columns = min(3, max(1, len(shown)))
+    lines = max(1, -(-len(shown) // columns))
+    figure = _figure(0.4 + 1.9 * lines)
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, one in zip(panels, shown, strict=False):
+        assert one.weights is not None
+        counts = one.weights.counts
+        total = sum(counts)
+        axes.bar(range(len(counts)), [count / total for count in counts], 0.9, color=PALETTE[0])
+        every = -(-len(counts) // 6)
+        labels = ["0", *(f"{edge:g}" for edge in one.weights.edges[1:])]
+        axes.set_xticks(range(0, len(counts), every), labels[::every])
+        axes.yaxis.set_major_formatter("{x:.0%}")
+        axes.set_title(short(one.name), loc="left", fontsize=9, color=INK)
+        _plain(axes, "y")
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _foremost(report: Report, most: int) -> list[CandidateResult]:
+    """Return the baseline and those candidates that look best, in their order."""
+    baseline, *others = report.candidates
+    best = sorted(others, key=lambda one: -_headline_value(one))[: most - 1]
+    return [baseline, *(one for one in others if one in best)]
+
+
+def _headline_value(one: CandidateResult) -> float:
+    headline = one.headline
+    return headline.value.value if headline is not None and headline.value is not None else float("-inf")
+
+
+def _repeated(n: int) -> list[str]:
+    return [PALETTE[number % len(PALETTE)] for number in range(n)]
+
+
+def _interval(
+    axes: Any, at: float, found: Interval | None, colour: str, style: str, label: str | None = None
+) -> None:
+    if found is not None:
+        axes.hlines(at, found.low, found.high, color=colour, linewidth=1.6, linestyle=style)
+        axes.plot(found.value, at, "o", color=colour, markersize=4, label=label)
+
+
+def _figure(height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(9.0, max(1.6, height)), layout="constrained")
+
+
+def _plain(axes: Any, grid: str) -> None:
+    """Remove frame lines and add a grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    for spine in axes.spines.values():
+        spine.set_color(GREY)
+    axes.tick_params(colors=INK, labelsize=8, color=GREY)
+    axes.grid(axis=grid, color=GRID)
+    axes.set_axisbelow(True)
+
+
+def page(report: Report) -> str:
+    """Return a report as HTML."""
+    return filled(
+        "evaluation.html",
+        _pictures(report),
+        report=report,
+        window=window(report),
+        summary=summary(report),
+        command=command(report.request, "" if "://" in report.source else report.source, report.config),
+        request=_indented(report.request.model_dump(mode="json")),
+        reward=_indented(report.reward),
+        judged=[one for one in report.candidates if one.verdict is not None],
+        no_row=NO_ROW,
+        biased=BIASED,
+    )
+
+
+def summary(report: Report) -> str:
+    """Return the result in two sentences."""
+    baseline, others = report.request.baseline, report.candidates[1:]
+    begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
+    known = [
+        (one.name, headline, headline.value, headline.difference)
+        for one in others
+        if (headline := one.headline) is not None
+        and headline.value is not None
+        and headline.difference is not None
+    ]
+    if not known:
+        return f"{begin}, no candidate but {baseline} has an estimate."
+    name, headline, value, gain = max(
+        known, key=lambda one: (one[1].covers and one[3].low > 0.0, one[1].covers, one[3].value)
+    )
+    if headline.covers and gain.low > 0.0:
+        best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
+    else:
+        best = (
+            f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
+        )
+    kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
+    by = headline.estimator if headline.covers else f"{headline.estimator}, which is biased"
+    return f"{begin}, {best} ({kind}95 % interval {gain.ends}, by {by}).{_verdicts(others)}"
+
+
+def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
+    gated = [one for one in candidates if one.verdict is not None]
+    if not gated:
+        return ""
+    promoted = [one.name for one in gated if one.verdict is not None and one.verdict["promote"]]
+    return (
+        f" The gate lets {', '.join(promoted)} go live."
+        if promoted
+        else " The gate lets none of them go live."
+    )
+
+
+def window(report: Report) -> str:
+    """Return the first and the last time of the decisions."""
+    return f"{moment(report.first_at)} to {moment(report.last_at)}"
+
+
+def command(request: EvaluationRequest, export: str = "", config: str = "") -> str:
+    """Return the command of the same evaluation.
+
+    Args:
+        request: The request.
+        export: The export that was read in place of a log; empty for none.
+        config: File of the configuration; empty where it is not known.
+
+    >>> command(EvaluationRequest(candidates=("fixed:bm25",), cost={"steps": 0.02}, gate=True))
+    'armwise replay --policy fixed:bm25 --price steps=0.02 --gate'
+    """
+    usual = EvaluationRequest()
+    words = ["armwise", "replay", *(["-c", config] if config not in ("", str(CONFIG)) else [])]
+    words += [word for name in request.candidates for word in ("--policy", name)]
+    if request.baseline != usual.baseline:
+        words += ["--baseline", request.baseline]
+    for option, at in (("--since", request.since), ("--until", request.until)):
+        words += [option, at.isoformat()] if at is not None else []
+    if request.versions is not None:
+        words += ["--version", f"{request.versions[0]}-{request.versions[1]}"]
+    for name, value in request.features.items():
+        words += ["--feature", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    if request.cost_weight is not None:
+        words += ["--cost-weight", repr(request.cost_weight)]
+    for name, price in request.cost.items():
+        words += ["--price", f"{name}={price!r}"]
+    if request.estimators != usual.estimators:
+        words += [word for name in request.estimators for word in ("--estimator", name)]
+    for option, value, same in (
+        ("--interval", request.interval, usual.interval),
+        ("--reward-model", request.reward_model, usual.reward_model),
+        ("--seed", request.seed, usual.seed),
+    ):
+        words += [option, str(value)] if value != same else []
+    words += ["--gate"] if request.gate else []
+    return shlex.join([*words, *(["--from", export] if export else [])])
+
+
+def _pictures(report: Report) -> dict[str, str]:
+    """Return the plots that have data."""
+    drawn = {"shares": (shares, "Arm shares")}
+    if any(one.headline for one in report.candidates):
+        drawn["estimates"] = (values, "Value of each candidate with intervals")
+    if any(len(one.over_time) > 1 for one in report.candidates):
+        drawn["over_time"] = (over_time, "Value of each candidate over time")
+    if any(one.weights for one in report.candidates[1:]):
+        drawn["weights"] = (weights, "Histogram of the weights of each candidate")
+    if any(map(trail_of, report.candidates)):
+        drawn["evidence"] = (evidence, "What the gate knew along the log")
+    return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
+
+
+def _indented(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)

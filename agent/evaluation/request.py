@@ -17,8 +17,8 @@ from pydantic import (
 )
 
 from agent.config import AppConfig
-from agent.evaluation.candidate_names import BASELINE, CandidateError, CandidateName, Kind, parse_name
-from agent.policies import FeatureSpec, PolicyError, describe, untrusted
+from agent.evaluation.candidates import BASELINE, CandidateError, CandidateKind, CandidateName, parse_name
+from agent.policies import FeatureSpec, PolicyError, check_untrusted, describe
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
 from feedback.clock import require_date
@@ -179,7 +179,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
     """Refuse a request that cannot be evaluated, or that a client may not make: its row is read by a job.
 
     Args:
-        request: What to evaluate.
+        request: Request of a client.
         config: The settled configuration, with the arms that are live.
         store: The log.
 
@@ -194,19 +194,19 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
     for name in dict.fromkeys((*request.candidates, request.baseline)):
         candidate = parse_name(name)
         match candidate.kind:
-            case Kind.FIXED if candidate.argument not in arms:
+            case CandidateKind.FIXED if candidate.argument not in arms:
                 raise CandidateError(
                     f"candidate {name!r} names no arm{did_you_mean(candidate.argument, arms)}"
                 )
-            case Kind.VERSION | Kind.RECIPE if not _is_version(store, candidate.number):
+            case CandidateKind.VERSION | CandidateKind.RECIPE if not _is_version(store, candidate.number):
                 raise CandidateError(f"candidate {name!r}: there is no version {candidate.number}")
-            case Kind.POLICY:
+            case CandidateKind.POLICY:
                 assert candidate.policy is not None
                 try:
-                    untrusted.check_untrusted(candidate.policy, config.policy)
+                    check_untrusted(candidate.policy, config.policy)
                 except PolicyError as error:
                     raise CandidateError(f"candidate {name!r}: {error}") from None
-            case Kind.ROUTER:
+            case CandidateKind.ROUTER:
                 _refuse_router(candidate, config)
 
 

@@ -12,7 +12,8 @@ from arms.deployments import (
     Embedders,
     HostedArms,
     SearchHost,
-    placement,
+    deployments_of,
+    place,
     retrieval_cache,
 )
 from arms.llm import Generator
@@ -43,7 +44,7 @@ def arms_on(host: str | None, arms: Arms, deployments: Collection[str]) -> dict[
     return {
         name: closure(name, arms)
         for name, spec in arms.items()
-        if spec.action and spec.kind != "none" and placement.place(name, arms, deployments) == host
+        if spec.action and spec.kind != "none" and place(name, arms, deployments) == host
     }
 
 
@@ -59,7 +60,7 @@ def live(config: AppConfig) -> Arms:
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
     """Return the live arms of a deployment, which calls this at its start, and begin its telemetry."""
     begin(config.telemetry)
-    return arms_on(host, live(config), placement.needed(config.arms))
+    return arms_on(host, live(config), deployments_of(config.arms))
 
 
 def open_here(

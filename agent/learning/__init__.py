@@ -1,5 +1,45 @@
-"""From the log to versions of the policy."""
+"""Learning from the log: recipes, the learner, restored and rebuilt policies, and verification."""
 
-import lazy_loader
+from .learner import Learner, LearnerThread, publish_candidate
+from .rebuild import RebuildError, RebuildReport, rebuild
+from .recipe import DIGEST_CHARS, Recipe, active_recipe, configuration_of, known_arms, live_arms, spec_of
+from .restore import (
+    BusyError,
+    PolicyHistory,
+    earlier_checkpoint,
+    load_checkpoint,
+    restore_policy,
+    resume_point,
+    train_on,
+)
+from .router_scores import StoredTrained, keep_router, open_router, score_by_searching
+from .verify import Verification, verify
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "DIGEST_CHARS",
+    "BusyError",
+    "Learner",
+    "LearnerThread",
+    "PolicyHistory",
+    "RebuildError",
+    "RebuildReport",
+    "Recipe",
+    "StoredTrained",
+    "Verification",
+    "active_recipe",
+    "configuration_of",
+    "earlier_checkpoint",
+    "keep_router",
+    "known_arms",
+    "live_arms",
+    "load_checkpoint",
+    "open_router",
+    "publish_candidate",
+    "rebuild",
+    "restore_policy",
+    "resume_point",
+    "score_by_searching",
+    "spec_of",
+    "train_on",
+    "verify",
+]

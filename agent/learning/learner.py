@@ -6,6 +6,11 @@ replayed from its start.
 
 Versions never step back: a learner that replays examples of published versions publishes nothing
 until it is past them, and the first version of a recipe has learned the whole training log.
+
+Candidates are versions of other recipes than the active one, published beside the live learner. Publishing
+one takes no epoch, so the live learner goes on. A candidate is a function of its recipe and of the training
+log alone: a learner that continues it after its promotion gets the same versions as one that has had the
+recipe from the start.
 """
 
 import logging
@@ -14,23 +19,39 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.learning.pricing import PriceKeeper
 from agent.learning.recipe import Recipe
 from agent.learning.restore import load_checkpoint, resume_point, train_on
-from agent.learning.router_scores import score_unscored
+from agent.learning.router_scores import MOST, score_unscored
 from agent.policies import PolicyError
+from arms.base import Progress
 from arms.models import Backbone
-from feedback.budget import Budget
+from feedback.budget import Budget, Pacer, Price
 from feedback.drift import DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.log import Store, erasures
-from feedback.registry import Version, versions
-from feedback.training_log import Joiner, Position, lag, learned_examples, rollups, router_contexts
+from feedback.registry import Version, prices, versions
+from feedback.training_log import (
+    Joiner,
+    Position,
+    StartingPoint,
+    lag,
+    learned_examples,
+    newest_epoch,
+    position_of,
+    rollups,
+    router_contexts,
+)
 
 logger = logging.getLogger(__name__)
 
 BATCH = 5000
 """Examples that are learned in one step."""
+
+SPENDING_BATCH = 5000
+"""Requests whose costs are read at a time."""
+
+REPORT_EVERY = 1000
+"""Examples between two progress reports of a candidate."""
 
 PUBLISH_S = 5.0
 """How long a learner that is behind trains before it publishes and logs its progress."""
@@ -247,3 +268,101 @@ class LearnerThread:
                 logger.exception("the learner failed")
                 self._failure = error
                 return
+
+
+class PriceKeeper:
+    """Folds the costs in the log into a price; continues from the newest one of the budget.
+
+    A new budget begins with the next request, at a price that is found from there.
+
+    Args:
+        store: The log.
+        budget: The budget.
+        epoch: The right to write, from `take_epoch`.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, budget: Budget, epoch: int, clock: Callable[[], float]) -> None:
+        self._store, self._budget, self._epoch, self._clock = store, budget, epoch, clock
+        found = prices.latest(store, budget)
+        self._pacer = Pacer(budget) if found is None else found.pacer(budget)
+        self._seq = store.log_seq() if found is None else found.log_seq
+
+    def step(self) -> Price | None:
+        """Read new costs; return the price if one is published.
+
+        Raises:
+            SupersededError: Another learner has taken the epoch.
+            LogUnavailableError: Try again later, with a new one.
+        """
+        spending = prices.read_spending(self._store, self._budget, self._seq, SPENDING_BATCH)
+        if not spending:
+            return None
+        for seq, arm, spent in spending:
+            self._pacer.note(arm, spent)
+            self._seq = seq
+        price, debt, arms = self._pacer.price, self._pacer.debt, dict(self._pacer.arms)
+        found = Price(self._budget.name, self._seq, price, debt, arms, self._epoch, self._clock())
+        prices.publish(self._store, found)
+        return found
+
+
+def publish_candidate(
+    store: Store,
+    recipe: Recipe,
+    arms: Sequence[str],
+    clock: Callable[[], float] = time.time,
+    on_progress: Progress = lambda *_: None,
+    backbones: Mapping[str, Backbone] | None = None,
+) -> Version:
+    """Train a recipe on the training log as it is now, and publish a version of it.
+
+    Args:
+        store: The log.
+        recipe: The policy, the reward and the starting point.
+        arms: All arms that it may choose among; a policy that names another one is refused.
+        clock: Seconds since the epoch.
+        on_progress: Called with the progress.
+        backbones: Encoders by name, for the router of the recipe.
+
+    Returns:
+        The version; the newest one of the recipe where that has learned as much already.
+
+    Raises:
+        PolicyError: No such policy can be built.
+        ValueError: The recipe starts after the end of the training log; or its router cannot be used here,
+            a RouterError.
+        ModelNotFoundError: The model of an encoder is not where its name says.
+        LogGapError: Rows of the log are missing.
+        RebuiltError: The training log was rebuilt meanwhile; call again.
+        LogUnavailableError: Nothing was published; try again later.
+    """
+    policy = recipe.build(arms)
+    start = recipe.start or StartingPoint()
+    with store.reading() as connection:
+        epoch, _ = newest_epoch(connection)
+        joined = position_of(connection, recipe.reward.join).examples_seq
+    if start.after > joined:
+        raise ValueError(f"a start after example {start.after}: the training log has {joined}")
+    if recipe.router is not None:  # all that is joined above, and what waits for feedback
+        decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
+        score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)
+        if len(decisions) == MOST:
+            router_contexts.leave_unscored(store, recipe.router, before=decisions[-1][0])
+    newest = versions.latest(store, recipe.digest)
+    if newest is not None and newest.examples_seq >= joined:
+        return newest
+    examples = learned_examples(store, recipe.reward, recipe.start, upto=joined, router=recipe.router)
+    for done, example in enumerate(examples, 1):
+        train_on(policy, recipe.reward, (example,))
+        if done % REPORT_EVERY == 0:
+            on_progress("learning a candidate", example.seq, joined)
+    on_progress("learning a candidate", joined, joined)
+    state = policy.save()
+    with store.reading() as connection:
+        applied_seq = lag.applied_by(connection, recipe.reward.join, joined)
+    parent = None if newest is None else newest.version
+    draft = recipe.draft(state, joined, applied_seq, parent, epoch, clock())
+    published = versions.find(store, versions.publish_beside(store, draft, state))
+    assert published is not None
+    return published

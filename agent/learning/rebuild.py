@@ -22,10 +22,11 @@ from feedback.log import Store, erasures
 from feedback.registry import Version
 from feedback.registry import versions as registry_versions
 from feedback.training_log import (
+    REBUILD,
     Position,
     Refold,
     StartingPoint,
-    epochs,
+    confirm_epoch,
     examples,
     lag,
     observed,
@@ -155,7 +156,7 @@ def rebuild(
     epoch = 0
     damaged = any(one.lost for one in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
-        epoch = take_epoch(store, epochs.REBUILD, clock())  # includes what learners wrote before it
+        epoch = take_epoch(store, REBUILD, clock())  # includes what learners wrote before it
         newest, known = registry_versions.latest(store, recipe.digest), newest
         if newest is not None and newest != known:
             replay.expect([newest])
@@ -171,7 +172,7 @@ def rebuild(
     if epoch:
         replaced = newest if newest and newest.version in replay.wrong else None
         with store.writing() as connection:
-            epochs.confirm_epoch(connection, epoch)
+            confirm_epoch(connection, epoch)
             refold.finish(connection)
             for version, state in (pair for one in replays for pair in one.lost.items()):
                 registry_versions.store_checkpoint(connection, version, state)

@@ -1,5 +1,64 @@
-"""Batch work without a service: score, label, train a router, choose a portfolio."""
+"""Batch work without a service: make questions, label and score arms, train models, choose a portfolio."""
 
-import lazy_loader
+from .alignment import FEWEST, Comparing, compare_questions, on_par
+from .choose_portfolio import YAML, Selection, select_portfolio
+from .cost_curve import CostCurve, cost_curve
+from .evaluate import Evaluation, evaluate_model
+from .label import MEASURES, Labelling, label_questions
+from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
+from .router_features import ObservedFeatures, observed_features, relevance_of_others
+from .score import CONTAINS, JUDGE, Scoring, corpus_of, score_arms
+from .synthesize import Synthesis, make_questions
+from .train import (
+    CascadeTraining,
+    RelevanceTraining,
+    Training,
+    cascade_spec,
+    router_spec,
+    train_cascade,
+    train_relevance,
+    train_router,
+    validate_relevance,
+)
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "CONTAINS",
+    "FEWEST",
+    "JUDGE",
+    "MEASURES",
+    "YAML",
+    "CascadeTraining",
+    "Comparing",
+    "CostCurve",
+    "Evaluation",
+    "Labelling",
+    "ObservedFeatures",
+    "RelevanceTraining",
+    "Scoring",
+    "Selection",
+    "Synthesis",
+    "Training",
+    "cascade_spec",
+    "compare_questions",
+    "corpus_of",
+    "cost_curve",
+    "evaluate_model",
+    "joined",
+    "label_questions",
+    "make_questions",
+    "observed_features",
+    "of_arms",
+    "on_par",
+    "read_labelled",
+    "read_place",
+    "read_questions",
+    "relevance_of_others",
+    "router_spec",
+    "score_arms",
+    "select_portfolio",
+    "train_cascade",
+    "train_relevance",
+    "train_router",
+    "validate_relevance",
+    "write_scores",
+]

@@ -112,7 +112,7 @@ class Alignment:
         return "use the labels only with their weights, and as a start that feedback corrects"
 
 
-def run(settings: Comparing, console: Console, on_progress: Progress) -> Floats:
+def compare_questions(settings: Comparing, console: Console, on_progress: Progress) -> Floats:
     """Compare, print the report, write the sample, and return the weights, mean 1, shape (n_made,).
 
     Raises:
@@ -193,7 +193,7 @@ def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
     Args:
         weights: Not negative, shape (n,).
         lexical: Scores of the one family in [0, 1], shape (n,).
-        dense: Those of the other.
+        dense: Scores of the other family in [0, 1], shape (n,).
 
     >>> balance(np.ones(3), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])).round(3).tolist()
     [0.75, 0.75, 1.5]

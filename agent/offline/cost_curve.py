@@ -50,7 +50,7 @@ class CostCurve:
         unit: Unit of the cost.
         single: The arm of the best mean quality.
         cost: Mean of a question, at each weight of cost, the dearest choices first; shape (n_points,).
-        quality: Likewise.
+        quality: Mean of a question, at the same weights; shape (n_points,).
         calls: Share of the questions for which `single` is asked, likewise.
         area: Mean quality over the costs from the cheapest to the dearest arm.
         interval: 95 % interval of the area.

@@ -24,7 +24,7 @@ from agent.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of,
 from agent.routers import open_selector
 from agent.simulation import SHAPE
 from arms.base import Progress
-from arms.jobs import LabelJob, LabelReport, Measure, answer_measures
+from arms.jobs import LabelJob, LabelReport, Measure, answer_measures, label
 from arms.llm import catalog, prompts
 from arms.portfolio import Outcomes
 from arms.questions import Question
@@ -96,7 +96,7 @@ class Labelling(BaseModel):
         return self
 
 
-def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcomes:
+def label_questions(settings: Labelling, console: Console, on_progress: Progress) -> Outcomes:
     """Write the outcomes to `settings.output`, print the report, and return them.
 
     Args:
@@ -109,8 +109,6 @@ def run(settings: Labelling, console: Console, on_progress: Progress) -> Outcome
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: A model is not where its name says.
     """
-    from arms.jobs import label
-
     config, answering = settings.config.settled(), settings.config.answering
     everything, backbones = arms_of(config, settings.pool)
     actions = [name for name, spec in everything.items() if spec.action]

@@ -1,4 +1,4 @@
-"""What routers are trained on: outcomes, score matrices and several of either, read as one table."""
+"""What models are trained on: outcomes, score matrices, and several of either, read as one table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
 
+from agent.config import AppConfig
 from agent.routers import RouterError, dataset, utility
+from agent.simulation import SHAPE, load_questions
 from arms import manifest
+from arms.base import Passage, Progress
+from arms.corpus import Corpus, ingest
 from arms.llm import prompts
-from arms.models import Backbone
+from arms.models import Backbone, digest_of
 from arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
 from arms.questions import Question
 from arms.retrievers import ArmSpec, catalog, closure
@@ -20,7 +26,87 @@ from arms.suggestions import did_you_mean
 OF_LOG = " of the log"
 """Suffix of the measure of a matrix that was made from the log."""
 
+PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+
 Rows = tuple[tuple[Any, ...], ...]
+
+
+class LabelledQuestions(BaseModel):
+    """Outcomes of arms on questions, and the configuration that they were measured with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
+    outcomes: tuple[Path, ...] = Field(
+        min_length=1, description="Outcomes of arms, from `armwise label`; or matrices, from `armwise score`."
+    )
+    queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {SHAPE}.")
+
+    def read(self) -> Outcomes:
+        """Read the outcomes. Raises ValueError."""
+        return read_labelled(self.outcomes, [] if self.queries is None else read_questions(self.queries))
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each file and folder, by its path."""
+        return {str(path): digest_of(path) for path in (*self.outcomes, self.queries) if path}
+
+
+def read_questions(queries: Path) -> list[Question]:
+    """Return the questions of a file, as arms are scored on them. Raises QuestionsError."""
+    return [
+        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in load_questions(queries)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """What arms found on questions, as passages.
+
+    Attributes:
+        rankings: Passages of each arm on each question; those of another corpus count as not found.
+        corpus: The corpus; None if the outcomes have no passages.
+        foreign: Number of passages that are not of it.
+    """
+
+    rankings: list[list[list[Passage]]]
+    corpus: Corpus | None
+    foreign: int
+
+    @classmethod
+    def of(cls, outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> "Retrieved":
+        """Look the passages of outcomes up.
+
+        Args:
+            outcomes: With the ids of passages.
+            config: Settled; names the corpus.
+            on_progress: Called with the progress, where the corpus is not ingested yet.
+
+        Raises:
+            RouterError: All passages are of another corpus.
+            CorpusError: The corpus cannot be read.
+        """
+        ids = sorted({name for row in outcomes.passages for ranking in row for name in ranking or ()})
+        if not ids:
+            return cls([[[] for _ in row] for row in outcomes.passages], None, 0)
+        corpus = ingest(config.corpus.source, config.corpus_path, progress=on_progress)
+        positions = corpus.known(ids)
+        if not positions:
+            raise RouterError(
+                f"none of the {len(ids):,} passages of the outcomes, such as {ids[0]!r}, is of corpus "
+                f"{config.corpus.name!r}"
+            )
+        passages = {passage.id: passage for passage in corpus.passages(positions.values())}
+        rankings = [
+            [[passages[name] for name in ranking or () if name in passages] for ranking in row]
+            for row in outcomes.passages
+        ]
+        return cls(rankings, corpus, len(ids) - len(positions))
+
+
+def print_foreign(n: int, config: AppConfig, console: Console) -> None:
+    """Print how many passages of the outcomes are of another corpus, if any is."""
+    if n:
+        console.print(f"{n:,} passages not of corpus {config.corpus.name!r} count as not found", **PLAIN)
 
 
 def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> Outcomes:

@@ -1,4 +1,4 @@
-"""The value of a portfolio beside the alternatives.
+"""The value of a portfolio beside the alternatives: figures, tables and a picture.
 
 Everything is compared on the same questions: the portfolio as it grows, as many arms of the
 largest means, the best single arm, and the oracle that may ask every arm. What was chosen on
@@ -7,10 +7,15 @@ a question is not evidence on that question, so everything is reported on held-o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from statistics import fmean, pstdev
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
+from agent.reporting import GREY, INK, PALETTE
 from arms.portfolio import coverage
 from feedback.ope import Interval, Terms, intervals
 
@@ -26,7 +31,7 @@ class Comparison:
     Attributes:
         questions: How many they are.
         portfolio: Values of the first arm that was picked, of the best of the first two, and so on.
-        average: The same of the arms with the largest means on the questions used for choosing.
+        average: Values of as many arms with the largest means on the questions used for choosing.
         lead: 95 % interval of the portfolio minus these, for each number of arms; None where
             scores are filled in: what is expected varies less than what happens.
         single: Value of the arm with the largest mean on the questions used for choosing.
@@ -54,7 +59,7 @@ class Budgeted:
         budget: In the unit of the costs.
         arms: Names of the arms, in the order of picking.
         chosen: Mean score on the questions used for choosing.
-        held_out: The same on the others.
+        held_out: Mean score on the held-out questions.
         average: Held out, of the arms with the largest means that the budget buys one after the other.
     """
 
@@ -96,7 +101,7 @@ class Known:
         questions_left_out: How many questions of which no score is known.
         support: For each arm of the portfolio, the questions it was chosen on that know its score.
         low: Held-out mean score of the portfolio with every unknown score counted as 0.
-        high: The same, counted as 1.
+        high: Held-out mean score of the portfolio with every unknown score counted as 1.
     """
 
     share: float
@@ -115,8 +120,8 @@ class PortfolioReport:
         measure: Measure that the scores are of.
         algorithm: `greedy` or `knapsack`.
         pool: How many arms there were to choose from.
-        arms: Those chosen, in the order of picking.
-        average: Those with the largest means, best first.
+        arms: Chosen arms, in the order of picking.
+        average: Arms with the largest means, best first.
         chosen: On the questions used for choosing.
         held_out: On the others.
         datasets: On the held-out questions of each data set, the whole portfolio only.
@@ -190,3 +195,175 @@ class Outcomes:
 
 def _means(scores: Scores) -> tuple[float, ...]:
     return tuple(scores.mean(axis=1, dtype=np.float64).tolist())
+
+
+def tables(report: PortfolioReport) -> list[Table]:
+    """Lay the figures out: value against size, each data set, value against budget, each split."""
+    found = [_by_size(report), _by_dataset(report)]
+    if report.budgets:
+        found.append(_by_budget(report))
+    if len(report.splits) > 1:
+        found.append(_by_split(report))
+    return found
+
+
+def notes(report: PortfolioReport) -> list[str]:
+    """Say what the sample proves, and what is not known."""
+    found = []
+    if (bound := report.bound) is not None:
+        found.append(
+            f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
+            f"least {bound.factor:.3f} of the best possible less {bound.error:.3f}: it was chosen on "
+            f"{bound.questions:,} questions; an error of {bound.tolerable:g} would take {bound.needed:,}."
+        )
+    if (known := report.known) is None:
+        return found
+    if known.share < 1.0:
+        support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
+        found.append(
+            f"{known.share:.1%} of the scores are known; the others count as what is expected of them, "
+            f"so there are no intervals, and nothing is proved of new questions. "
+            f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
+            f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
+        )
+    if known.questions_left_out:
+        found.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+    if known.arms_left_out:
+        found.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    return found
+
+
+def _by_size(report: PortfolioReport) -> Table:
+    parts = report.chosen, report.held_out
+    table = _table(
+        f"{report.measure} of the best of the arms, chosen on {parts[0].questions:,} questions, "
+        f"held out {parts[1].questions:,}",
+        *("arms", "added", "portfolio", "by average"),
+        *(f"{name}, held out" for name in ("portfolio", "by average", _lead(report))),
+    )
+    for size in range(len(parts[0].portfolio)):
+        added = report.arms[size] if size < len(report.arms) else ""
+        table.add_row(str(size + 1), added, *_cells(parts[0], size)[:2], *_cells(parts[1], size))
+    table.add_section()
+    for name, (chosen, held_out) in (
+        ("best single arm", [part.single for part in parts]),
+        (f"oracle of all {report.pool}", [part.oracle for part in parts]),
+    ):
+        table.add_row("", name, f"{chosen:.3f}", "", f"{held_out:.3f}", "", "")
+    return table
+
+
+def _by_dataset(report: PortfolioReport) -> Table:
+    table = _table(
+        f"{report.measure} by data set, held out",
+        *("data set", "questions", "portfolio", "by average", _lead(report), "best single", "oracle"),
+    )
+    rows = (
+        {**report.datasets, "all": report.held_out} if len(report.datasets) > 1 else {"all": report.held_out}
+    )
+    for name, part in rows.items():
+        table.add_row(
+            name, f"{part.questions:,}", *_cells(part, -1), f"{part.single:.3f}", f"{part.oracle:.3f}"
+        )
+    return table
+
+
+def _by_budget(report: PortfolioReport) -> Table:
+    table = _table(
+        f"{report.measure} by budget in {report.cost}",
+        *("budget", "arms", "portfolio", "portfolio, held out", "by average, held out"),
+    )
+    for row in report.budgets:
+        values = (f"{value:.3f}" for value in (row.chosen, row.held_out, row.average))
+        table.add_row(f"{row.budget:.4g}", str(len(row.arms)), *values)
+    return table
+
+
+def _by_split(report: PortfolioReport) -> Table:
+    splits = report.splits
+    table = _table(
+        f"{report.measure} held out, over {len(splits)} splits", "", "mean", "spread", "least", "most"
+    )
+    for name, values in (
+        ("portfolio", [split.portfolio[-1] for split in splits]),
+        ("by average", [split.average[-1] for split in splits]),
+        ("lead", [split.difference for split in splits]),
+        ("best single arm", [split.single for split in splits]),
+        ("oracle", [split.oracle for split in splits]),
+    ):
+        spread = (fmean(values), pstdev(values), min(values), max(values))
+        table.add_row(name, *(f"{value:.3f}" for value in spread))
+    return table
+
+
+def _lead(report: PortfolioReport) -> str:
+    """Return what the column of leads is called."""
+    return "lead" if report.held_out.lead is None else "lead [95 %]"
+
+
+def _cells(part: Comparison, size: int) -> tuple[str, str, str]:
+    lead = f"{part.portfolio[size] - part.average[size]:+.3f}"
+    if part.lead is not None:
+        low, high = part.lead[size]
+        lead += f" [{low:+.3f}, {high:+.3f}]"
+    return f"{part.portfolio[size]:.3f}", f"{part.average[size]:.3f}", lead
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        left = not i or column == "added"
+        table.add_column(column, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
+    return table
+
+
+def draw(report: PortfolioReport) -> bytes:
+    """Draw mean score against size and, where there are costs, against budget; return it as a PNG."""
+    from matplotlib.figure import Figure
+
+    panels = 2 if report.budgets else 1
+    figure = Figure(figsize=(6.2 * panels, 4.6), dpi=150, layout="constrained")
+    by_size, *by_budget = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    _draw_sizes(by_size, report)
+    for axes in by_budget:
+        _draw_budgets(axes, report)
+    for axes in (by_size, *by_budget):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, labelsize=9)
+        axes.grid(axis="y", color="#e6e8eb")
+        axes.set_axisbelow(True)
+    by_size.set_ylabel(f"{report.measure}, best of the arms", color=INK)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_sizes(axes: Any, report: PortfolioReport) -> None:
+    held_out, chosen = report.held_out, report.chosen
+    sizes = range(1, len(held_out.portfolio) + 1)
+    axes.axhline(held_out.oracle, color=GREY, linestyle=":", label=f"oracle of all {report.pool}")
+    axes.plot(
+        sizes, chosen.portfolio, color=PALETTE[0], alpha=0.5, linestyle="--", label="portfolio, where chosen"
+    )
+    axes.plot(sizes, held_out.portfolio, color=PALETTE[0], linewidth=2.4, marker="o", label="portfolio")
+    axes.plot(sizes, held_out.average, color=PALETTE[1], marker="s", label="largest means")
+    axes.axhline(held_out.single, color=INK, linestyle="--", linewidth=1.0, label="best single arm")
+    axes.set_xticks(list(sizes))
+    axes.set_title(f"Held out, {held_out.questions:,} questions", loc="left", color=INK)
+    axes.set_xlabel("Arms", color=INK)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_budgets(axes: Any, report: PortfolioReport) -> None:
+    budgets = [row.budget for row in report.budgets]
+    axes.plot(budgets, [row.chosen for row in report.budgets], color=PALETTE[0], alpha=0.5, linestyle="--")
+    held_out = [row.held_out for row in report.budgets]
+    axes.plot(budgets, held_out, color=PALETTE[0], linewidth=2.4, marker="o")
+    axes.plot(budgets, [row.average for row in report.budgets], color=PALETTE[1], marker="s")
+    axes.axhline(report.held_out.oracle, color=GREY, linestyle=":")
+    axes.axhline(report.held_out.single, color=INK, linestyle="--", linewidth=1.0)
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{budget:,.0f}" if budget >= 100 else f"{budget:.3g}" for budget in budgets])
+    axes.set_xticks([], minor=True)
+    axes.set_title("By what the arms cost together", loc="left", color=INK)
+    axes.set_xlabel(f"Budget, {report.cost}", color=INK)

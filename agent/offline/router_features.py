@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
+from agent.offline.labelled_data import Retrieved
 from agent.routers import Features, RouterError, Stage, cross_validation, dataset
 from agent.routers import features as router_features
 from arms.base import Passage, Progress
-from arms.corpus import Corpus, ingest
+from arms.corpus import Corpus
 from arms.indexes import PassageVectors, Vectors
 from arms.models import Backbone, build_embedder
 from arms.portfolio import Outcomes
@@ -24,8 +25,6 @@ FOLDS = 5
 
 FITTING = Fitting(draws=1, rounds=150, depth=5, learning_rate=0.06)
 """Settings of these models, and of the one that the router serves with."""
-
-Rankings = Sequence[Sequence[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def relevance_of_others(
 
     Args:
         examples: All questions.
-        texts: The same.
+        texts: Texts of all questions.
         known: Questions whose gold passages may be used, by index. Their relevance is that of models fitted
             to the other folds of them, that of all other questions is by a model fitted to all of them.
         seed: Seed that shuffles questions into folds.
@@ -120,28 +119,27 @@ def observed_features(
     )
     if stage is Stage.QUESTION:
         return ObservedFeatures(asked)
-    corpus = ingest(config.corpus.source, config.corpus_path, progress=on_progress)
-    vectors = _vectors(corpus, config, backbone, found, on_progress)
-    passages = {one.id: one for one in corpus.passages(corpus.positions(list(vectors)))}
-    known = [[[passages[name] for name in ids if name in vectors] for ids in row] for row in found]
-    retrieved = _retrieved(texts, embedding, known, vectors, on_progress)
+    passages = Retrieved.of(outcomes, config, on_progress)
+    assert passages.corpus is not None  # some were retrieved
+    vectors = _vectors(passages, passages.corpus, config, backbone, on_progress)
+    retrieved = _retrieved(texts, embedding, passages.rankings, vectors, on_progress)
     answers = answered = None
     if stage is Stage.ANSWERED:
         answers = [[answer or "" for answer in row] for row in outcomes.answers]
-        answered = router_features.answered_table(texts, outcomes.arms, answers, known)
+        answered = router_features.answered_table(texts, outcomes.arms, answers, passages.rankings)
     observed = ObservedFeatures(
         replace(asked, retrieved=retrieved, answered=answered),
         max(len(ids) for row in found for ids in row),
-        corpus.digest,
-        len({name for row in found for ids in row for name in ids}) - len(vectors),
-        known,
+        passages.corpus.digest,
+        passages.foreign,
+        passages.rankings,
         answers,
     )
     if relevance is None:
         return observed
     predicted = [
         relevance.relevance(text, dict(zip(outcomes.arms, row, strict=True)))
-        for text, row in zip(texts, known, strict=True)
+        for text, row in zip(texts, passages.rankings, strict=True)
     ]
     return replace(observed, features=observed.with_relevance(predicted))
 
@@ -156,19 +154,13 @@ def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -
 
 
 def _vectors(
-    corpus: Corpus, config: AppConfig, name: str, found: Rankings, on_progress: Progress
+    passages: Retrieved, corpus: Corpus, config: AppConfig, name: str, on_progress: Progress
 ) -> Mapping[str, NDArray[np.float32]]:
-    """Return the vectors of what was found, of those that are of the corpus. Raises RouterError."""
+    """Return the vectors of what was found, by id."""
     backbone = config.backbones[name]
     Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, on_progress)
-    wanted = sorted({name for row in found for ids in row for name in ids})
-    vectors = PassageVectors(corpus, config.indexes_path, backbone).of(wanted)
-    if not vectors:
-        raise RouterError(
-            f"none of the {len(wanted):,} passages of the outcomes, such as {wanted[0]!r}, "
-            f"is of corpus {config.corpus.name!r}"
-        )
-    return vectors
+    ids = sorted({passage.id for row in passages.rankings for ranking in row for passage in ranking})
+    return PassageVectors(corpus, config.indexes_path, backbone).of(ids)
 
 
 def _retrieved(

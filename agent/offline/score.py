@@ -21,12 +21,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent.config import AppConfig
-from agent.offline.labelled_data import OF_LOG, read_labelled, write_scores
+from agent.offline.labelled_data import OF_LOG, read_labelled, read_questions, write_scores
 from agent.routers import open_selector
-from agent.simulation import SHAPE, load_questions, shuffled
+from agent.simulation import SHAPE, shuffled
 from arms.base import Progress
 from arms.corpus import Corpus, ingest
-from arms.jobs import ScoreJob, ScoreReport
+from arms.jobs import ScoreJob, ScoreReport, score
 from arms.llm import Write
 from arms.models import Backbone
 from arms.portfolio import ArmTable, load_pool, read_matrix, write_matrix
@@ -99,7 +99,7 @@ class Scoring(BaseModel):
         return self
 
 
-def run(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
+def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
     """Write the matrix to `settings.output`, print the report, and return it.
 
     Args:
@@ -124,8 +124,6 @@ def run(settings: Scoring, console: Console, on_progress: Progress) -> ScoreRepo
 
 
 def _score(settings: Scoring, queries: Path, console: Console, on_progress: Progress) -> ScoreReport:
-    from arms.jobs import score
-
     config = settings.config.settled()
     scorer = _scorer(settings)
     specs, backbones = arms_of(config, settings.pool)
@@ -163,13 +161,6 @@ def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Cor
     if name is None:
         return ingest(config.corpus.source, config.corpus_path, progress=on_progress)
     return Corpus.open(config.home_path / "corpora" / name)
-
-
-def read_questions(queries: Path) -> list[Question]:
-    """Return the questions of a file, as arms are scored on them. Raises QuestionsError."""
-    return [
-        Question(q.id, q.question, q.gold_ids, q.answers, q.dataset or "") for q in load_questions(queries)
-    ]
 
 
 def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:

@@ -79,7 +79,7 @@ class Synthesis(BaseModel):
         return self.styles or dict.fromkeys(PROMPTED if self.prompts else STYLES, 1.0)
 
 
-def run(settings: Synthesis, console: Console, on_progress: Progress) -> list[Made]:
+def make_questions(settings: Synthesis, console: Console, on_progress: Progress) -> list[Made]:
     """Write questions to `settings.output`, print the report, and return them.
 
     Args:

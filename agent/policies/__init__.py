@@ -1,5 +1,66 @@
 """Bandit policies: a context in, a distribution over arms out; one file a policy."""
 
-import lazy_loader
+from . import sampling, vowpal
+from .base import Fixed, Policy, PolicyError, Uniform
+from .catalog import POLICIES, PolicySpec, build_policy, check_untrusted, require_action_features
+from .encoding import check_context, check_reward, hashed
+from .epsilon_greedy import EpsilonGreedy
+from .features import (
+    FORM,
+    EmbeddingSpec,
+    FeatureError,
+    FeatureSpec,
+    describe,
+    describe_action,
+    flattened,
+    form,
+)
+from .linear import LinearThompson, LinUCB
+from .neural import NeuralGreedy
+from .router import Routed, softmax
+from .sampling import choose, greedy, served_distribution
+from .serialization import pack, seal, unpack, unseal
+from .shadow import Agreement, ShadowPolicy, agreement
+from .vowpal import VowpalWabbit
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "FORM",
+    "POLICIES",
+    "Agreement",
+    "EmbeddingSpec",
+    "EpsilonGreedy",
+    "FeatureError",
+    "FeatureSpec",
+    "Fixed",
+    "LinUCB",
+    "LinearThompson",
+    "NeuralGreedy",
+    "Policy",
+    "PolicyError",
+    "PolicySpec",
+    "Routed",
+    "ShadowPolicy",
+    "Uniform",
+    "VowpalWabbit",
+    "agreement",
+    "build_policy",
+    "check_context",
+    "check_reward",
+    "check_untrusted",
+    "choose",
+    "describe",
+    "describe_action",
+    "flattened",
+    "form",
+    "greedy",
+    "hashed",
+    "pack",
+    "require_action_features",
+    "sampling",
+    "seal",
+    "served_distribution",
+    "softmax",
+    "unpack",
+    "unseal",
+    "vowpal",
+]

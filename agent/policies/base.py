@@ -3,12 +3,13 @@
 No policy draws by itself, so every decision has its propensity, and any policy can be replayed on any log.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, Self, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 
 
@@ -26,8 +27,17 @@ class Policy(Protocol):
             state as never having been saved. Where it is False, state is
             recovered by replaying the log.
 
-    A policy that reads the text of a question, and not only its features, has a third, `reads_question`, that
-    is True: once the text is erased, what it would do cannot be computed again.
+    A class may have further members, which the catalogue reads:
+
+    - `reads_question = True`: it reads the text of a question, and not only features. Once the text is
+      erased, its distribution cannot be recomputed.
+    - `check_arms(arms)`, a method that raises PolicyError if it cannot choose among these arms.
+    - `check_untrusted(params, configured)`, static: raises PolicyError if parameters from a request could
+      import code or open a file; `configured` says that the configuration has the same ones. A kind without
+      it can be named by the configuration alone.
+    - `check_new_actions(params)`, static: a policy with it can decide among actions that it has never seen;
+      raises PolicyError if these parameters prevent that.
+    - `parts`, names of parameters that are specifications of policies.
     """
 
     kind: str
@@ -75,6 +85,14 @@ class Uniform:
     kind = "uniform"
     resumes_exactly = True
 
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Accept all parameters: none names a file."""
+
+    @staticmethod
+    def check_new_actions(params: Mapping[str, Any]) -> None:
+        """Accept all parameters: nothing is learned for each name of an arm."""
+
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return 1 / n_arms for each."""
         del context
@@ -94,12 +112,21 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always the same arm; uniform over the eligible ones when it is not among them."""
+    """Always the same arm; uniform over the eligible ones when it is not among them.
+
+    Args:
+        arm: Name of that arm.
+    """
 
     kind = "fixed"
 
     def __init__(self, arm: str) -> None:
         self.arm = arm
+
+    def check_arms(self, arms: Sequence[str]) -> None:
+        """Refuse arms without the one that is named. Raises PolicyError."""
+        if self.arm not in arms:
+            raise PolicyError(f"policy 'fixed' names the arm {self.arm!r}{did_you_mean(self.arm, arms)}")
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return 1 for the arm, 0 for the rest."""

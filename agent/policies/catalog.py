@@ -1,55 +1,56 @@
-"""The catalogue of policies: build one from its specification."""
+"""The catalogue of policies: every kind that can be named, and how a specification becomes a policy.
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+A kind is a class with an attribute `kind` in a module of this package, or one that an installed package
+registers under the entry point group `armwise.policies`, by the name of its kind:
+
+    [project.entry-points."armwise.policies"]
+    mean_softmax = "their_package:MeanSoftmax"
+
+What else the catalogue reads of a class is described in `agent.policies.base.Policy`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from agent.policies import vowpal
-from agent.policies.base import Fixed, Policy, PolicyError, Uniform
-from agent.policies.epsilon_greedy import EpsilonGreedy
-from agent.policies.linear import LinearThompson, LinUCB
-from agent.policies.neural import NeuralGreedy
-from agent.policies.router import Routed
-from agent.policies.shadow import ShadowPolicy
-from agent.policies.vowpal import VowpalPolicy
+from agent import spec as specs
+from agent.policies.base import Policy, PolicyError
 from agent.spec import Spec, build, lines
 from arms.suggestions import did_you_mean
 
-POLICIES: Mapping[str, Callable[..., Policy]] = {
-    policy.kind: policy
-    for policy in (
-        Uniform,
-        Fixed,
-        EpsilonGreedy,
-        VowpalPolicy,
-        LinUCB,
-        LinearThompson,
-        NeuralGreedy,
-        Routed,
-        ShadowPolicy,
-    )
-}
-"""Every policy by its kind. A new one is a class, imported and listed here.
+GROUP = "armwise.policies"
+"""Entry point group of policies of other packages."""
 
-No library of a policy is loaded here: each loads its own when it is built.
-"""
 
-NESTED_PARAMS = tuple(inspect.signature(ShadowPolicy).parameters)
-"""Parameters of a shadow policy that are specifications of policies."""
+class Catalogue(specs.Catalogue[Policy]):
+    """The classes of policies. None loads its library before it is built."""
+
+    def __init__(self) -> None:
+        super().__init__("agent.policies", GROUP, "policy", PolicyError)
+
+
+POLICIES = Catalogue()
+"""Every policy by its kind."""
 
 
 class PolicySpec(Spec):
     """The specification of a policy: a kind of the catalogue, and the arguments of its class."""
 
-    kind: str = Field(description=f"One of {', '.join(POLICIES)}")
+    kind: str = Field(description=f"One of {', '.join(POLICIES.own)}, or of another package")
+
+
+def _parts(kind: str) -> Sequence[str]:
+    """Return the names of the parameters of a kind that are specifications of policies."""
+    parts: Sequence[str] = getattr(POLICIES[kind], "parts", ()) if kind in POLICIES else ()
+    return parts
 
 
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     """Build a policy that has learned nothing.
 
     Args:
-        spec: What to build; a parameter that is a policy is given by its `kind` and `params`.
+        spec: Kind and parameters; a parameter that is a policy is given by its `kind` and `params`.
         arms: Names of the arms to choose among.
 
     Raises:
@@ -58,45 +59,16 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     >>> build_policy(PolicySpec(kind="fixed", params={"arm": "bm25"}), ["bm25", "none"]).kind
     'fixed'
     """
-    if spec.kind == ShadowPolicy.kind:
-        nested = {
-            name: _nested(name, spec.params[name], arms) for name in NESTED_PARAMS if name in spec.params
-        }
+    nested = {name: _part(name, spec.params[name], arms) for name in _parts(spec.kind) if name in spec.params}
+    if nested:
         spec = spec.model_copy(update={"params": {**spec.params, **nested}})
     policy = build(spec, "policy", POLICIES, PolicyError)
-    if isinstance(policy, Fixed) and policy.arm not in arms:
-        raise PolicyError(f"policy 'fixed' names the arm {policy.arm!r}{did_you_mean(policy.arm, arms)}")
+    if check_arms := getattr(policy, "check_arms", None):
+        check_arms(arms)
     return policy
 
 
-NEW_ACTIONS = (Uniform.kind, Fixed.kind, Routed.kind, VowpalPolicy.kind)
-"""Policies that can decide among actions that they have never seen, by features or by position."""
-
-
-def require_action_features(spec: PolicySpec) -> None:
-    """Refuse a policy that learns by the names of arms, where each request brings actions of its own.
-
-    Raises:
-        PolicyError: It cannot carry over what it learned from one request to the actions of the next.
-    """
-    if spec.kind == ShadowPolicy.kind:
-        for name in NESTED_PARAMS:
-            require_action_features(PolicySpec.model_validate(spec.params[name]))
-    elif spec.kind not in NEW_ACTIONS:
-        raise PolicyError(
-            f"policy {spec.kind!r} learns the effect of a context for each name of an arm, and not for "
-            f"features of actions that come with a request: take one of {', '.join(NEW_ACTIONS)}"
-        )
-    elif spec.kind == VowpalPolicy.kind and not vowpal.crosses(
-        str(spec.params.get("args", vowpal.DEFAULT)), "f"
-    ):
-        raise PolicyError(
-            "the vw arguments cross the context with no features of actions, which are in the namespace f: "
-            "add -q sf"
-        )
-
-
-def _nested(name: str, value: object, arms: Sequence[str]) -> Policy:
+def _part(name: str, value: object, arms: Sequence[str]) -> Policy:
     """Build a policy that is a parameter of another one. Raises PolicyError, naming the parameter."""
     if not isinstance(value, Mapping):
         raise PolicyError(
@@ -110,3 +82,57 @@ def _nested(name: str, value: object, arms: Sequence[str]) -> Policy:
         ) from None
     except PolicyError as error:
         raise PolicyError(f"policy.params.{name}: {error}") from error
+
+
+def require_action_features(spec: PolicySpec) -> None:
+    """Refuse a policy that learns by the names of arms, where each request brings actions of its own.
+
+    Raises:
+        PolicyError: It cannot carry over what it learned from one request to the actions of the next.
+    """
+    if parts := _parts(spec.kind):
+        for name in parts:
+            require_action_features(PolicySpec.model_validate(spec.params[name]))
+        return
+    check: Any = getattr(POLICIES[spec.kind], "check_new_actions", None) if spec.kind in POLICIES else None
+    if check is None:
+        able = ", ".join(kind for kind, policy in POLICIES.items() if hasattr(policy, "check_new_actions"))
+        raise PolicyError(
+            f"policy {spec.kind!r} learns the effect of a context for each name of an arm, and not for "
+            f"features of actions that come with a request: take one of {able}"
+        )
+    check(spec.params)
+
+
+def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
+    """Refuse a specification from a request that could import code or open a file of this machine.
+
+    The configuration may name files; a request may not. Other errors surface when the policy is built.
+
+    Args:
+        spec: From the request; policies nested in it are checked too.
+        configured: The policy of the configuration, whose parts are trusted.
+
+    Raises:
+        PolicyError: An unknown kind, a model that is not allowed, or a parameter that may name a file.
+    """
+    trusted = list(_with_parts(configured))
+    for part in _with_parts(spec):
+        if part.kind not in POLICIES:
+            raise PolicyError(f"no policy of kind {part.kind!r}{did_you_mean(part.kind, POLICIES)}")
+        check: Any = getattr(POLICIES[part.kind], "check_untrusted", None)
+        if check is not None:
+            check(part.params, part in trusted)
+        elif part not in trusted:
+            raise PolicyError(f"policy {part.kind!r} can be named by the configuration alone")
+
+
+def _with_parts(spec: PolicySpec) -> Iterator[PolicySpec]:
+    """Yield a policy specification and those nested in it."""
+    yield spec
+    for name in _parts(spec.kind):
+        try:
+            part = PolicySpec.model_validate(spec.params.get(name))
+        except ValidationError:  # not a specification: building it raises the error
+            continue
+        yield from _with_parts(part)

@@ -182,6 +182,12 @@ class EpsilonGreedy:
         self._rewards = 0
         self._regressor()
 
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Refuse models that are not allowed. Raises PolicyError."""
+        del configured
+        check_model(params.get("model", LINEAR), params.get("params"))
+
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return epsilon shared by all arms, plus the rest shared by the best ones.
 

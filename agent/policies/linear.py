@@ -65,8 +65,6 @@ class RidgePolicy(ABC):
 
     Attributes:
         default_ridge: The penalty without a `prior_feature`, unless one is given.
-        resumes_exactly: False for a state of the first layout, which kept more weights than needed: it
-            decides as before, and what is learned from there on differs in the last digits.
 
     Raises:
         PolicyError: A value out of its range.
@@ -94,6 +92,11 @@ class RidgePolicy(ABC):
         self._cached: _ArmColumns | None = None
         self._descriptions: dict[str, _Description] = {}
         self._lock = Lock()
+
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Accept all parameters: none names a file."""
+        del params, configured
 
     @abstractmethod
     def _distribution(self, mean: Array, covariance: Array) -> Array:
@@ -187,7 +190,7 @@ class RidgePolicy(ABC):
             PolicyError: The state is damaged, or of another kind or other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
-        model, exact = ArmRidge.restore(self._settings["ridge"], **arrays) if arrays else (None, True)
+        model = ArmRidge(self._settings["ridge"], **arrays) if arrays else None
         loaded = copy.copy(self)
         vars(loaded).update(
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
@@ -197,7 +200,6 @@ class RidgePolicy(ABC):
             _model=model,
             _cached=None,
             _descriptions={},
-            resumes_exactly=exact,
             _lock=Lock(),
         )
         return loaded

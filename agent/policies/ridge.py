@@ -59,16 +59,6 @@ class ArmRidge:
         np.fill_diagonal(shared, 1.0 / ridge)
         return cls(ridge, own, shared)
 
-    @classmethod
-    def restore(cls, ridge: float, own: Array, shared: Array) -> tuple["ArmRidge", bool]:
-        """Return a model from its saved arrays, and whether they are all that is needed.
-
-        The first layout also kept each arm's weights for x among the shared columns, after its inverse.
-        """
-        n_own, n_shared = own.shape[2], shared.shape[1]
-        needed = own.shape[1] == max(n_own, n_shared) + 1
-        return cls(ridge, own if needed else np.delete(own, np.s_[n_own : 2 * n_own], axis=1), shared), needed
-
     def posterior(self, rows: NDArray[np.intp], x: Array, z: Array) -> tuple[Array, Array]:
         """Return the mean and the covariance of some arms' rewards, without the noise.
 

@@ -1,8 +1,8 @@
 """A policy that learns in the shadow of another one, and the agreement of the two."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ class ShadowPolicy:
     """
 
     kind = "apprentice"
+    parts = ("baseline", "policy")
+
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Accept: its parts are checked by themselves."""
 
     def __init__(self, baseline: Policy, policy: Policy) -> None:
         if not isinstance(baseline, Uniform):

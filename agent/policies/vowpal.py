@@ -129,7 +129,7 @@ class _Actions:
         return self.arms == tuple(arms) and self.features == features
 
 
-class VowpalPolicy:
+class VowpalWabbit:
     """Any `--cb_explore_adf` learner of Vowpal Wabbit.
 
     The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
@@ -161,6 +161,21 @@ class VowpalPolicy:
         self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))
         self._dimensions: list[int] = []
         self._lock = Lock()
+
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Refuse arguments that are not allowed. Raises PolicyError."""
+        del configured
+        check_args(params.get("args", DEFAULT))
+
+    @staticmethod
+    def check_new_actions(params: Mapping[str, Any]) -> None:
+        """Refuse arguments that cross nothing with the features of actions. Raises PolicyError."""
+        if not crosses(str(params.get("args", DEFAULT)), "f"):
+            raise PolicyError(
+                "the vw arguments cross the context with no features of actions, which are in the namespace "
+                "f: add -q sf"
+            )
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return VW's distribution; arms that `--regcbopt` all gives 1 share the mass.
@@ -330,7 +345,7 @@ def check_args(args: object) -> Mapping[str, str]:
     """Refuse arguments that cannot work here, or could name a file or a host; no VW is loaded.
 
     Args:
-        args: Argument of `VowpalPolicy`, unchecked.
+        args: Argument of `VowpalWabbit`, unchecked.
 
     Returns:
         The options, each with its last value.

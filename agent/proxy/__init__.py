@@ -1,5 +1,17 @@
 """The HTTP proxy of one machine: HAProxy in front of the ingress replicas, which answer on Unix sockets."""
 
-import lazy_loader
+from .configuration import Listening, socket_path, write_configuration
+from .listener import listening
+from .process import RUN_FOLDER, Proxy, ProxyError, ends_with_its_parent, haproxy_binary
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "RUN_FOLDER",
+    "Listening",
+    "Proxy",
+    "ProxyError",
+    "ends_with_its_parent",
+    "haproxy_binary",
+    "listening",
+    "socket_path",
+    "write_configuration",
+]

@@ -312,7 +312,7 @@ def _lanes(config: AppConfig, listening: Listening) -> Iterator[str]:
 
 def _body(error: ApiError) -> str:
     """Return what HAProxy sends for an error: its envelope, with the id that the client gave the request."""
-    document = json.dumps(error.body("<id>")).replace("'", "\\u0027").replace("%", "%%")
+    document = json.dumps(error.envelope("<id>").model_dump()).replace("'", "\\u0027").replace("%", "%%")
     document = document.replace('"<id>"', "%[var(txn.request_id)]")
     wait = f" hdr retry-after {error.retry_after_s}" if error.status == 503 else ""
     return f"content-type application/json lf-string '{document}'{wait}"

@@ -1,5 +1,31 @@
-"""Rendering: colours, SVG, HTML templates."""
+"""Rendering: colours, SVG, HTML templates, and texts of others in a terminal."""
 
-import lazy_loader
+from .html import (
+    GREY,
+    GRID,
+    INK,
+    LEGEND,
+    PALETTE,
+    counted,
+    draw_svg,
+    filled,
+    moment,
+    moving_average,
+)
+from .plain_text import Terminal, log_plainly, visible
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "GREY",
+    "GRID",
+    "INK",
+    "LEGEND",
+    "PALETTE",
+    "Terminal",
+    "counted",
+    "draw_svg",
+    "filled",
+    "log_plainly",
+    "moment",
+    "moving_average",
+    "visible",
+]

@@ -1,15 +1,44 @@
-"""Render the Jinja templates of this package."""
+"""Pages for people: templates filled as HTML, figures drawn as SVG, their colours, numbers and times."""
 
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cache
+from io import StringIO
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.reporting.plain_text import visible
-from agent.reporting.style import PALETTE
-from agent.reporting.text import counted, moment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+Data = TypeVar("Data")
+
+INK, GREY = "#1f2430", "#8a8f98"
+
+PALETTE = (
+    *("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"),
+    *("#ee8866", "#332288", "#44aa99", "#882255", "#bbcc33", "#999999"),
+)
+"""Distinguishable with any colour vision; they repeat after twelve arms."""
+
+LEGEND = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "frameon": False, "alignment": "left"}
+
+GRID = "#e6e8eb"
+
+COLOURS = {
+    INK: "var(--ink)",
+    "#000000": "var(--ink)",
+    GREY: "var(--grey)",
+    GRID: "var(--grid)",
+    **{colour: f"var(--c{number})" for number, colour in enumerate(PALETTE)},
+}
+"""CSS variable of each colour."""
 
 DARK = (
     *("#7aa6d8", "#ff8f9c", "#5bb96a", "#ddcf6b", "#8ad8f0", "#cf72ad"),
@@ -28,6 +57,8 @@ def filled(template: Path | str, pictures: Mapping[str, str], **values: object) 
         pictures: SVG, inserted as it is but for control characters.
         values: Everything else; text is escaped.
     """
+    from markupsafe import Markup
+
     # drawn by us; matplotlib escapes the texts in them
     drawn = {name: Markup(visible(picture)) for name, picture in pictures.items()}  # nosec B704
     palette = {"light": PALETTE, "dark": DARK}
@@ -41,7 +72,9 @@ def _visible(value: object) -> object:
 
 
 @cache
-def _environment(folder: Path) -> Environment:
+def _environment(folder: Path) -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     found = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
@@ -55,3 +88,79 @@ def _environment(folder: Path) -> Environment:
     found.filters["moment"] = moment
     found.filters["counted"] = counted
     return found
+
+
+def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
+    """Draw a figure as SVG whose colours are variables of the page.
+
+    Args:
+        data: What is drawn.
+        draw: Makes the figure, with the colours of `COLOURS`.
+        title: Text alternative for screen readers.
+    """
+    # Imported here as it takes a second that no other command should spend.
+    from matplotlib import rc_context
+
+    file = StringIO()
+    looks: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": draw.__name__,
+        "text.parse_math": False,
+        "date.converter": "concise",
+    }
+    with rc_context(looks), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the font is the reader's
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        draw(data).savefig(file, format="svg", transparent=True, metadata=nothing)
+    picture = file.getvalue()
+    picture = picture[picture.index("<svg") :]
+    picture = re.sub(r' xmlns(:\w+)?="[^"]*"|(?<=<g) id="[^"]*"', "", picture)
+    picture = re.sub(r'<svg (?:width|height)="[^"]*"|(?<=") (?:width|height)="[^"]*pt"', _opening, picture)
+    for colour, name in COLOURS.items():
+        picture = picture.replace(colour, name)
+    return picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
+
+
+def _opening(found: re.Match[str]) -> str:
+    return "<svg" if found.group().startswith("<svg") else ""
+
+
+def moving_average(values: "NDArray[np.float64]", window: int) -> "NDArray[np.float64]":
+    """Return the mean of each value and the `window - 1` before it, or of as many as there are.
+
+    Args:
+        values: Shape (n,) or (n, d); averaged along the first axis.
+        window: At least 1.
+
+    >>> import numpy as np
+    >>> moving_average(np.array([0.0, 1.0, 1.0, 4.0]), 2).tolist()
+    [0.0, 0.5, 1.0, 2.5]
+    """
+    import numpy as np  # the command line prints without it
+
+    total = np.cumsum(np.concatenate([np.zeros_like(values[:1]), values]), axis=0)
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(0, end - window)
+    mean: NDArray[np.float64] = ((total[end] - total[start]).T / (end - start)).T
+    return mean
+
+
+def moment(at: float) -> str:
+    """Return seconds since the epoch as a date and time in UTC; as seconds where no calendar has them.
+
+    >>> moment(0.0), moment(253402351199.0)
+    ('1970-01-01 00:00 UTC', '253402351199 s after 1970')
+    """
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{at:.15g} s after 1970"
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Return the count for each reason as text.
+
+    >>> counted({"forced": 1200, "not judged": 3})
+    '1,200 forced, 3 not judged'
+    """
+    return ", ".join(f"{n:,} {reason}" for reason, n in reasons.items())

@@ -1,4 +1,4 @@
-"""A trained router in an ensemble arm: it selects one of the answers of the arm's members.
+"""A trained model in an arm: a router selects an answer of an ensemble, a cascade picks one or goes on.
 
 A router of stage answered has more features than others: which answers agree, and whether the passages
 contain them. The price is that all members answer, whichever answer is selected.
@@ -10,12 +10,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.cascade.decider import TrainedDecider, open_decider
+from agent.routers.cascade import Observed, TrainedCascade, read_cascade, stage_features, with_relevance
 from agent.routers.dataset import RouterError, Stage
 from agent.routers.features import features_of
 from agent.routers.saved import Trained, read_trained
 from arms.base import ArmBuildError, ArmError, Passage, Query
-from arms.retrievers import SelectorSpec, kind
+from arms.llm import prompts
+from arms.retrievers import DeciderSpec, SelectorSpec, Verdict
 
 
 class RouterSelector:
@@ -51,23 +52,61 @@ class RouterSelector:
             raise ArmError(f"the router cannot pick an answer: {error}") from error
 
 
+class TrainedDecider:
+    """Decides by a trained cascade.
+
+    Args:
+        trained: The cascade.
+    """
+
+    def __init__(self, trained: TrainedCascade) -> None:
+        self.k = trained.about.k
+        self._cascade = trained.cascade
+
+    def decide(
+        self, question: str, answers: Sequence[str | None], found: Sequence[Sequence[Passage]]
+    ) -> Verdict:
+        """Return what to do after a stage; a failed arm has given an empty answer. Raises ArmError."""
+        cascade = self._cascade
+        stage = cascade.spec.counts.index(len(answers))
+        arms = cascade.spec.arms[: len(answers)]
+        try:
+            given = [answer or "" for answer in answers]
+            features = stage_features((question,), arms, [found], [given])
+            if cascade.relevance is not None:
+                seen = Observed((found,), (given,), (frozenset(),))
+                features = with_relevance(features, seen, cascade.relevance)
+            scores = cascade.models[stage].answers.scores(features)
+            gain = float(cascade.gains(stage, features, scores)[0])
+        except RouterError as error:
+            raise ArmError(f"the cascade cannot judge its answers: {error}") from error
+        known = np.where([answer is None for answer in answers], -np.inf, scores[0])
+        last = stage == len(cascade.spec.stages) - 1
+        return Verdict(
+            int(known.argmax()),
+            float(cascade.models[stage].probability(known.max())),
+            None if last else gain,
+            goes_on=not last and gain > cascade.thresholds[stage],
+        )
+
+
 @overload
 def open_selector(wanted: SelectorSpec, /) -> RouterSelector: ...
 
 
 @overload
-def open_selector(wanted: kind.DeciderSpec, /) -> TrainedDecider: ...
+def open_selector(wanted: DeciderSpec, /) -> TrainedDecider: ...
 
 
-def open_selector(wanted: SelectorSpec | kind.DeciderSpec, /) -> RouterSelector | TrainedDecider:
+def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | TrainedDecider:
     """Read a router that selects answers, or the decider of a cascade.
 
     Raises:
         ArmBuildError: It cannot be read, compares no answers or those of other arms, or its features would
             not be those of its training.
     """
-    if isinstance(wanted, kind.DeciderSpec):
-        return open_decider(wanted)
+    if isinstance(wanted, DeciderSpec):
+        return _open_decider(wanted)
     try:
         trained = read_trained(wanted.router)
     except RouterError as error:
@@ -94,11 +133,36 @@ def _check(trained: Trained, wanted: SelectorSpec) -> None:
     if about.backbone != wanted.backbone:
         raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {wanted.backbone!r}")
     trained.check_encoder(wanted.encoder)
-    if about.writing is None:  # the outcomes that it was trained on did not state it
+    _check_writing(about.writing, wanted.writing, "the members'")
+
+
+def _check_writing(learned: prompts.Writing | None, here: prompts.Writing, whose: str) -> None:
+    """Refuse answers that are written in another way. Raises RouterError."""
+    if learned is None:  # the outcomes that it was trained on did not state it
         return
-    trained_facts, facts = about.writing.facts, wanted.writing.facts
-    for fact, value in trained_facts.items():
-        if facts[fact] != value:
-            raise RouterError(
-                f"it learned from answers of {fact} {value}, and the members' have {facts[fact]}"
-            )
+    for fact, value in learned.facts.items():
+        if (now := here.facts[fact]) != value:
+            raise RouterError(f"it learned from answers of {fact} {value}, and {whose} have {now}")
+
+
+def _open_decider(wanted: DeciderSpec) -> TrainedDecider:
+    """Read a trained cascade.
+
+    Raises:
+        ArmBuildError: It cannot be read, has other stages, or learned from answers of another form or length.
+    """
+    try:
+        trained = read_cascade(wanted.folder)
+    except RouterError as error:
+        raise ArmBuildError(str(error)) from None
+    about = trained.about
+    if about.spec.stages != wanted.stages:
+        known, here = (" | ".join(map(", ".join, stages)) for stages in (about.spec.stages, wanted.stages))
+        raise ArmBuildError(
+            f"decider {wanted.folder}: it was trained on stages {known}, and these are {here}"
+        )
+    try:
+        _check_writing(about.writing, wanted.writing, "these")
+    except RouterError as error:
+        raise ArmBuildError(f"decider {wanted.folder}: {error}") from None
+    return TrainedDecider(trained)

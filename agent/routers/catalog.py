@@ -1,46 +1,25 @@
-"""The catalogue of routers: build one from its specification, load one from its bytes."""
+"""The catalogue of routers: build one from its specification, load one from its bytes.
+
+A kind is a class with an attribute `kind` in a module of this package, or one that an installed package
+registers under the entry point group `armwise.routers`, by the name of its kind:
+
+    [project.entry-points."armwise.routers"]
+    mean_utility = "their_package:MeanUtility"
+"""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any
 
 from pydantic import Field
 
 from agent.routers.base import Router, read_header
 from agent.routers.dataset import RouterError
-from agent.routers.ensembles import Blend, Calibrated
-from agent.routers.heuristic import HEURISTICS
-from agent.routers.neural.contrastive import Contrastive
-from agent.routers.neural.ltrr import ListNet, PairwiseFFN, PointwiseFFN
-from agent.routers.neural.r3ag import Capability
-from agent.routers.neural.transformer import Transformer
-from agent.routers.tabular.ridge import RidgeRouter
-from agent.routers.tabular.svm import PairwiseSVM, PointwiseSVM
-from agent.routers.tabular.trees import LambdaMART, LogisticXGBoost, PairwiseXGBoost, PointwiseXGBoost
-from agent.spec import Spec, build
+from agent.spec import Catalogue, Spec, build
 
-ROUTERS: Mapping[str, Callable[..., Router]] = {
-    router.kind: router
-    for router in (
-        *HEURISTICS,
-        RidgeRouter,
-        PointwiseSVM,
-        PairwiseSVM,
-        PointwiseXGBoost,
-        LogisticXGBoost,
-        PairwiseXGBoost,
-        LambdaMART,
-        PointwiseFFN,
-        PairwiseFFN,
-        ListNet,
-        Transformer,
-        Contrastive,
-        Capability,
-        Blend,
-        Calibrated,
-    )
-}
-"""Every router by its kind. A new one is a class, imported and listed here."""
+GROUP = "armwise.routers"
+"""Entry point group of routers of other packages."""
+
+ROUTERS: Mapping[str, Callable[..., Router]] = Catalogue("agent.routers", GROUP, "router", RouterError)
+"""Every router by its kind. None loads its library before it is fitted or loaded."""
 
 
 class RouterSpec(Spec):
@@ -58,20 +37,7 @@ def build_router(spec: Spec) -> Router:
     >>> build_router(RouterSpec(kind="max_sim")).stage.name
     'RETRIEVED'
     """
-    return build(spec, "router", {**ROUTERS, **_ENSEMBLES}, RouterError)
-
-
-def _with_builder(ensemble: Callable[..., Router]) -> Callable[..., Router]:
-    """Return the constructor of an ensemble, which builds its members from this catalogue."""
-
-    @wraps(ensemble, updated=())
-    def make(**params: Any) -> Router:
-        return ensemble(build_router, **params)
-
-    return make
-
-
-_ENSEMBLES = {ensemble.kind: _with_builder(ensemble) for ensemble in (Blend, Calibrated)}
+    return build(spec, "router", ROUTERS, RouterError)
 
 
 def load_router(saved: bytes) -> Router:

@@ -1,4 +1,4 @@
-"""Cross-validation: choose a parameter by the utility on held-out questions."""
+"""Cross-validation: held-out questions, out-of-fold scores, and a parameter chosen by the utility on them."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.routers.base import Router
 from agent.routers.dataset import Floats, RoutingDataset
 
 Rows = NDArray[np.intp]
@@ -34,6 +35,40 @@ def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
         (np.flatnonzero(part != number), np.flatnonzero(part == number)) for number in range(min(n, n_texts))
     ]
     return cut if n_texts > 1 else []
+
+
+def part_of(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return whether each question is in a random share of them; equal texts are together, shape (n,).
+
+    >>> int(part_of(["Who?", "When?", "Who?", "Why?"], 0.34, 0).sum()) in (1, 2)
+    True
+    """
+    _, text = np.unique(np.array(texts), return_inverse=True)
+    n = int(text.max()) + 1
+    chosen = np.random.default_rng(seed).permutation(n)[: round(n * share)]
+    return np.isin(text, chosen)
+
+
+def out_of_fold_scores(
+    build: Callable[[], Router], labels: RoutingDataset, parts: Iterable[tuple[Rows, Rows]]
+) -> Floats:
+    """Return the score of each question by a router that was not fitted to it.
+
+    Args:
+        build: Builds a router.
+        labels: The questions.
+        parts: Training questions and held-out ones.
+
+    Returns:
+        NaN where a question was never held out, shape (n_questions, n_arms).
+
+    Raises:
+        RouterError: The training questions of a part cannot be fitted to.
+    """
+    scores = np.full(labels.utility.shape, np.nan)
+    for training, held_out in parts:
+        scores[held_out] = build().fit(labels.rows(training)).scores(labels.features.rows(held_out))
+    return scores
 
 
 def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:

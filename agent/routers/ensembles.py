@@ -1,21 +1,18 @@
 """Routers made of routers: the mean of several, and one whose scores are calibrated to utilities."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parameters, Parametrised, Router, Schema, State
-from agent.routers.cross_validation import folds, kinds, worth
+from agent.routers.base import Parameters, Parametrised, Schema, State
+from agent.routers.catalog import build_router
+from agent.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.spec import Spec
 
 ROUNDING = 1e-9
 """A spread below this share of the largest score is rounding error."""
-
-BuildRouter = Callable[[Spec], Router]
-"""Builds a router that is not fitted. Raises RouterError."""
 
 
 class BlendParameters(Parameters):
@@ -44,16 +41,15 @@ class Blend(Parametrised[BlendParameters]):
     The stage of a blend is the latest of its members'.
 
     Args:
-        build: Builds a member from its specification.
         params: Fields of `BlendParameters`.
     """
 
     kind = "blend"
     Params = BlendParameters
 
-    def __init__(self, build: BuildRouter, /, **params: Any) -> None:
+    def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self._members = [build(spec) for spec in self.chosen.members]
+        self._members = [build_router(spec) for spec in self.chosen.members]
         self.stage = max(member.stage for member in self._members)
         weights = np.array(self.chosen.weights or [1.0] * len(self._members))
         if len(weights) != len(self._members):
@@ -130,7 +126,6 @@ class Calibrated(Parametrised[CalibratedParameters]):
     A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
 
     Args:
-        build: Builds the router from its specification.
         params: Fields of `CalibratedParameters`.
 
     Attributes:
@@ -143,9 +138,9 @@ class Calibrated(Parametrised[CalibratedParameters]):
     slope: float
     offsets: Floats
 
-    def __init__(self, build: BuildRouter, /, **params: Any) -> None:
+    def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self._build, self._router = build, build(self.chosen.router)
+        self._router = build_router(self.chosen.router)
         self.stage = self._router.stage
 
     def _fit(self, labels: RoutingDataset) -> None:
@@ -159,19 +154,16 @@ class Calibrated(Parametrised[CalibratedParameters]):
 
     def _out_of_fold(self, labels: RoutingDataset) -> Floats:
         """Return out-of-fold scores, NaN where a question was never held out, shape (n, n_arms)."""
-        scores = np.full(labels.utility.shape, np.nan)
         n, seed = self.chosen.folds, self.chosen.seed
         by_kind = self.chosen.held_out == "kinds"
         parts = kinds(labels.features.question, n, seed) if by_kind else []
-        for training, held_out in parts or folds(labels.features.texts, n, seed):
-            try:
-                router = self._build(self.chosen.router).fit(labels.rows(training))
-            except RouterError as error:
-                raise RouterError(
-                    f"calibrated: {len(labels)} questions are too few for {self.chosen.folds} folds: {error}"
-                ) from error
-            scores[held_out] = router.scores(labels.features.rows(held_out))
-        return scores
+        parts = parts or folds(labels.features.texts, n, seed)
+        try:
+            return out_of_fold_scores(lambda: build_router(self.chosen.router), labels, parts)
+        except RouterError as error:
+            raise RouterError(
+                f"calibrated: {len(labels)} questions are too few for {n} folds: {error}"
+            ) from error
 
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
@@ -203,7 +195,7 @@ def slope(scores: Floats, utility: Floats) -> float:
 
     Args:
         scores: NaN where unknown, shape (n, n_arms).
-        utility: Likewise.
+        utility: NaN where unknown, of the same shape.
 
     >>> slope(np.array([[1.0, 10.0], [2.0, 12.0]]), np.array([[5.0, 0.0], [7.0, 4.0]]))
     2.0

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies import features
+from agent.policies import FORM, form
 from agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
 from arms.base import Passage
 from arms.relevance import RelevanceModel
@@ -33,7 +33,7 @@ COUNTED: Mapping[str, re.Pattern[str]] = {
 }
 """Counts of nesting and comparison in a question, which suggest that it needs several passages."""
 
-QUESTION = (*features.FORM, *COUNTED)
+QUESTION = (*FORM, *COUNTED)
 """Features of a question before any search, in the order of the columns."""
 
 RETRIEVED = (
@@ -65,7 +65,7 @@ def question_table(texts: Sequence[str]) -> Floats:
     column = {name: number for number, name in enumerate(QUESTION)}
     table = np.zeros((len(texts), len(QUESTION)))
     for row, text in enumerate(texts):
-        for name, value in features.form(text).items():
+        for name, value in form(text).items():
             table[row, column[name]] = value
         for name, pattern in COUNTED.items():
             table[row, column[name]] = len(pattern.findall(text))

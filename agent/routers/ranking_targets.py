@@ -12,7 +12,7 @@ from pydantic import Field
 
 from agent.routers.base import Parameters
 from agent.routers.dataset import Floats, RoutingDataset
-from agent.routers.neural.optimizer import Rows
+from agent.routers.optimizer import Rows
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor

@@ -59,7 +59,7 @@ class RouterConfig(BaseModel):
         """Refuse a router that cannot be read, or does not fit the rest of the configuration.
 
         Args:
-            backbones: Those that are declared, by name.
+            backbones: Declared backbones, by name.
             arms: The live arms.
 
         Raises:
@@ -254,13 +254,12 @@ def load_trained(about: About, saved: bytes, where: str, relevance: RelevanceMod
     Raises:
         RouterError: See `read_trained`.
     """
-    if (digest := digest_of(saved)) != about.digest:
-        raise RouterError(f"{where} is damaged: its digest is {digest}, not {about.digest}; {AGAIN}")
+    check_digest(saved, about.digest, where)
     try:
-        router = _LOADED.get(digest) or load_router(saved)
+        router = _LOADED.get(about.digest) or load_router(saved)
     except (RouterError, ModelNotFoundError) as error:
         raise RouterError(f"{where}: {error}") from None
-    _LOADED[digest] = router
+    _LOADED[about.digest] = router
     return Trained(router, about, relevance)
 
 
@@ -278,6 +277,12 @@ def _relevance(folder: Path, about: About) -> RelevanceModel | None:
             f"{digest}, not {about.relevance}; {AGAIN}"
         )
     return model
+
+
+def check_digest(saved: bytes, digest: str | None, where: str) -> None:
+    """Refuse the bytes of a router that are not those that were written. Raises RouterError."""
+    if (found := digest_of(saved)) != digest:
+        raise RouterError(f"{where} is damaged: its digest is {found}, not {digest}; {AGAIN}")
 
 
 def digest_of(saved: bytes) -> str:

@@ -35,7 +35,7 @@ class Row:
 
     Attributes:
         utility: In the unit of the measures, net of cost.
-        scores: Those of `SHOWN` that are known.
+        scores: Known scores of `SHOWN`.
         steps: Rounds of retrieval; None if unknown.
     """
 

@@ -1,5 +1,7 @@
-"""One request, from the question to the committed execution."""
+"""What a replica of the ingress holds: live arms, the served version, metrics, and the turns that it runs."""
 
-import lazy_loader
+from .arms import arm_infos, same_document
+from .replica import Replica
+from .telemetry import PointState, Telemetry
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["PointState", "Replica", "Telemetry", "arm_infos", "same_document"]

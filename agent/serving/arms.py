@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 from agent.config import AppConfig, ConfigError
 from agent.routers import saved
-from agent.serving.messages import ArmInfo
-from agent.serving.probe import Embeddings
-from agent.serving.turn import TurnLoop
+from agent.turn import ArmInfo, Embeddings, TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import catalog as llm_catalog
-from arms.retrievers import ArmSpec, catalog, index_version
+from arms.retrievers import ArmSpec, catalog
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets
 
@@ -69,7 +67,7 @@ def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
             answering=how,
             options=llm_catalog.options_of(config.models[how.llm]),
             cached=spec.cache,
-            searched=index_version.search_digest(name, config.arms),
+            searched=catalog.search_digest(name, config.arms),
             bound=catalog.search_bound(name, config.arms),
         )
         for name, spec in config.actions.items()

@@ -19,13 +19,10 @@ from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
-from agent.config import sections
+from agent.config import Observations
 from agent.policies import sampling
-from agent.serving import choices
-from agent.serving.messages import Ask, Commit
-from agent.serving.places import Places
 from agent.serving.telemetry import Telemetry
-from agent.serving.turn import TurnLoop
+from agent.turn import Ask, Commit, Places, TurnLoop, is_text
 from arms.base import ArmError, Passage
 from arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
 from feedback.answer_metrics import words
@@ -55,8 +52,8 @@ class _Finished:
     Attributes:
         ask: The question.
         decision: Decision of the turn.
-        execution: What the user got.
-        passages: What that answer was written from.
+        execution: Execution that answered the user.
+        passages: Passages that the answer was written from.
         arms: Other arms that answer, too.
         graded: Whether the answer is graded.
     """
@@ -82,7 +79,7 @@ class Observer:
         timer: Seconds, never going back.
     """
 
-    spec: sections.Observations
+    spec: Observations
     turns: TurnLoop
     log: Log
     places: Places
@@ -97,7 +94,7 @@ class Observer:
         """Observe a turn later, if it is sampled and there is room; never raises, never waits."""
         if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
             return
-        if ask.options.get("tools") or not choices.is_text(execution.answer):
+        if ask.options.get("tools") or not is_text(execution.answer):
             return  # not an answer yet, or several
         arms = self.others(decision) if self.sampled(decision, Source.SHADOW, self.spec.shadow) else ()
         graded = self.sampled(decision, Source.JUDGE, self.spec.judge)

@@ -14,21 +14,15 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from agent.access import Keyring, Quota
-from agent.config import AppConfig, points
+from agent.config import DEFAULT_POINT, AppConfig
 from agent.learning import PolicyHistory
 from agent.policies import describe
-from agent.serving.arm_health import ArmHealth, llm_key
 from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
-from agent.serving.decide import Decider
-from agent.serving.generation import Model
-from agent.serving.messages import Serving
 from agent.serving.observe import Observer
-from agent.serving.places import Places
-from agent.serving.probe import Embeddings
 from agent.serving.router_scores import RouterScorer, Scorers
-from agent.serving.telemetry import CountedLog, CountedRecall, Telemetry
-from agent.serving.turn import TurnLoop
+from agent.serving.telemetry import CountedRecall, Telemetry
 from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
+from agent.turn import ArmHealth, CountedLog, Decider, Embeddings, Model, Places, Serving, TurnLoop, llm_key
 from arms.base import ArmError
 from arms.llm import Generator, catalog
 from feedback.budget import Price
@@ -72,7 +66,7 @@ class Gate(Protocol):
 
         Args:
             version: A published version.
-            active: What is learned and served now.
+            active: Active policy.
             force: Whether to use only a verdict that exists already.
 
         Raises:
@@ -87,7 +81,7 @@ def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[st
 
     Args:
         config: The configuration.
-        generators: Those that write, by the same names.
+        generators: Language models by the same names.
     """
     return {
         name: Model(
@@ -128,7 +122,7 @@ class Replica:
         point: Name of the decision point.
         deployments: Returns of each deployment of the service whether it is healthy, and how its replicas
             are; it blocks. None are known without it.
-        redact: What a question passes through before anything is made of it; the log redacts other texts.
+        redact: Redacts a question before it is used; the log redacts other texts.
 
     Attributes:
         point: Name of the decision point.
@@ -146,7 +140,7 @@ class Replica:
         chats: Places of the language model.
         observer: Observes finished turns in the background.
         keyring: The keys that hold, as of the last refresh.
-        quota: What they have used, and their limits.
+        quota: Usage of the keys, and their limits.
         redact: Redacts a text.
     """
 
@@ -163,7 +157,7 @@ class Replica:
         clock: SteadyClock,
         reach: Callable[[], Awaitable[None]] | None = None,
         service: "Replica | None" = None,
-        point: str = points.DEFAULT,
+        point: str = DEFAULT_POINT,
         deployments: Callable[[], Mapping[str, tuple[bool, str]]] = dict,
         redact: Callable[[str], str] | None = None,
     ) -> None:
@@ -220,7 +214,7 @@ class Replica:
             recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
             models=models_of(config, generators),
             templates=config.templates,
-            log=CountedLog(self.log, self.telemetry),
+            log=CountedLog(self.log, self.telemetry.decided, self.telemetry.finished),
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
@@ -257,7 +251,7 @@ class Replica:
     @property
     def is_service(self) -> bool:
         """Whether this is the replica of the default decision point, which starts and stops the others."""
-        return self.point == points.DEFAULT
+        return self.point == DEFAULT_POINT
 
     @property
     def others(self) -> list["Replica"]:
@@ -267,7 +261,7 @@ class Replica:
     @property
     def ranks(self) -> bool:
         """Whether the actions of this point come with the request."""
-        return self.point in self.points[points.DEFAULT].config.ranking
+        return self.point in self.points[DEFAULT_POINT].config.ranking
 
     @property
     def in_flight(self) -> list[str | None]:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
-from agent.learning import router_scores as learning_router_scores
+from agent.learning import open_router
 from agent.routers import RouterError, Stage, Trained, features, read_trained
-from agent.serving.probe import Embed
+from agent.turn import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
 from feedback.log import Store
 
@@ -28,7 +28,7 @@ LoadVectors = Callable[[str, Sequence[str]], Awaitable[Vectors]]
 
 
 class RouterScorer:
-    """Implements `agent.serving.probe.Scorer`.
+    """Implements `agent.turn.decide.Scorer`.
 
     A passage that is not in the corpus, such as one that a search API returned, has no vector: it counts as
     not found.
@@ -144,7 +144,7 @@ class Scorers:
             return self.configured
         found = self._kept.pop(digest, None)
         if found is None:
-            trained = learning_router_scores.open_router(self._store, digest).trained
+            trained = open_router(self._store, digest).trained
             found = RouterScorer(trained, None, self._vectors, self._limit_s)
         self._kept[digest] = found
         for older in list(self._kept)[:-KEPT]:

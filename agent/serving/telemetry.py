@@ -4,7 +4,6 @@ Each replica writes its numbers into a file of a shared folder, so that any
 replica can answer a scrape for all of them.
 """
 
-import asyncio
 import copy
 import os
 import platform
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
-from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,10 +24,8 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.config import points
-from agent.serving.messages import Log
-from agent.serving.probe import Recall
-from agent.telemetry import turns
+from agent.config import DEFAULT_POINT
+from agent.turn import NONE_SERVED, Recall
 from arms.base import Query, Retrieval
 from feedback.events import Decision, Execution, Feedback, Mode
 from feedback.log import Receipt
@@ -38,9 +34,6 @@ from feedback.training_log import lag as training_log_lag
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram buckets."""
-
-NONE_SERVED = "none served"
-"""Label of the arm where every arm failed."""
 
 
 PROPENSITIES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
@@ -134,7 +127,7 @@ class Telemetry:
             "armwise_retrieval_cache", "Searches that were looked up in the cache.", (*arm, "outcome")
         )
         self._keys = set[str]()
-        self._point = points.DEFAULT
+        self._point = DEFAULT_POINT
 
     def at(self, point: str) -> "Telemetry":
         """Return the same counters for another decision point."""
@@ -252,38 +245,6 @@ class _Shown(Collector):
                 shown = copy.copy(family)
                 shown.samples = samples
                 yield shown
-
-
-class CountedLog:
-    """A log that counts the decisions and executions that it commits.
-
-    Args:
-        log: Where they are committed.
-        telemetry: Counts them.
-    """
-
-    def __init__(self, log: Log, telemetry: Telemetry) -> None:
-        self._log = log
-        self._telemetry = telemetry
-        self._drawn: dict[str, str] = {}  # arm by decision, until its execution
-
-    def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
-        """Queue facts, and count them unless their commit fails."""
-        future = self._log.append(*facts)
-        turns.committing(facts, future)
-        future.add_done_callback(partial(self._count, facts))
-        return future
-
-    def _count(self, facts: tuple[Decision | Execution, ...], future: "asyncio.Future[Any]") -> None:
-        failed = not future.cancelled() and future.exception() is not None  # cancelled, the write goes on
-        for fact in facts:
-            if isinstance(fact, Execution):
-                drawn = self._drawn.pop(fact.decision_id, NONE_SERVED)
-                if not failed:
-                    self._telemetry.finished(fact, drawn)
-            elif not failed:
-                self._drawn[fact.id] = fact.drawn
-                self._telemetry.decided(fact)
 
 
 class CountedRecall:

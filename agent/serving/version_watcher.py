@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from agent.config import AppConfig
-from agent.learning import Recipe, active_recipe, known_arms, live_arms, restore, restore_policy
+from agent.learning import Recipe, active_recipe, earlier_checkpoint, known_arms, live_arms, restore_policy
 from agent.policies import Policy, PolicyError
 from agent.routers import RouterError
-from agent.serving.messages import Canary
 from agent.serving.router_scores import RouterScorer
+from agent.turn import Canary
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
@@ -91,7 +91,7 @@ class VersionWatcher:
         """Return what to serve from now on: what is served already, if nothing else can be loaded.
 
         Args:
-            served: What is served; None before there is anything.
+            served: Served version; None before there is one.
 
         Raises:
             LogUnavailableError: Try again later.
@@ -111,7 +111,7 @@ class VersionWatcher:
             version = None if pin.version == number else versions.find(self._store, pin.version)
         found = None if version is None else self._load(version, pin)
         if version is not None and found is None and pin is None and not ours:
-            earlier = restore.earlier_checkpoint(self._store, self.empty, version)
+            earlier = earlier_checkpoint(self._store, self.empty, version)
             with suppress(RouterError):  # which was logged
                 found = None if earlier is None else ServedVersion(*earlier, self._scorer_of(version.router))
         return ServingState(found or served, active, self._canary_for(active))

@@ -1,5 +1,14 @@
 """Ask a running service questions with known answers, and draw how it learns."""
 
-import lazy_loader
+from .questions import SHAPE, Question, load_questions, shuffled
+from .simulation import Simulation, SimulationError, simulate
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "SHAPE",
+    "Question",
+    "Simulation",
+    "SimulationError",
+    "load_questions",
+    "shuffled",
+    "simulate",
+]

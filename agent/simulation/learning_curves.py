@@ -38,7 +38,7 @@ class Turn:
         arm: The arm that served; another one only when the drawn arm failed.
         propensity: Probability with which `drawn` was drawn, in (0, 1].
         pmf: The whole distribution, arm to probability.
-        metrics: What was posted as feedback, metric to value.
+        metrics: Values that were posted as feedback, by metric.
         cost: The cost vector of the reply and its priced `total`.
         reward: By the service's declared rule; None when no metric applied.
         version: Version of the policy that decided.

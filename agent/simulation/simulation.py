@@ -75,7 +75,7 @@ async def simulate(
     """Run the traffic, write the results to `settings.output`, print them, and return the figures.
 
     Args:
-        settings: What to ask and what to post.
+        settings: Questions to ask and feedback to post.
         console: Where progress and tables go.
         transport: How requests travel; the network when None.
 
@@ -238,7 +238,7 @@ class _Run:
             propensity=agent.propensity,
             pmf=agent.pmf,
             metrics=scores,
-            cost=agent.cost.model_dump(),
+            cost=answer.cost.model_dump(),
             reward=reward,
             version=agent.policy_version,
             latency_s=answer.latency_s,
@@ -260,7 +260,7 @@ class _Run:
     def _reward(self, scores: dict[str, float], answer: Answer) -> float | None:
         """Return the declared reward; the reply's cost is priced already. None without a score."""
         quality = self._rule.quality(scores) if scores else None
-        return None if quality is None else self._rule.net(quality, answer.agent.cost.total)
+        return None if quality is None else self._rule.net(quality, answer.cost.total)
 
 
 async def in_parallel(items: Iterable[Item], n: int, work: Callable[[Item], Awaitable[None]]) -> None:

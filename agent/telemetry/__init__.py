@@ -1,5 +1,8 @@
 """What a process reports of its work: traces by OpenTelemetry, and its log."""
 
-import lazy_loader
+from . import turns
+from .logs import JsonLines, TelemetrySpec, log_turn
+from .process import begin
+from .requests import ServerSpans
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["JsonLines", "ServerSpans", "TelemetrySpec", "begin", "log_turn", "turns"]

@@ -1,4 +1,4 @@
-"""The log as a JSON object a line, with the decision and the trace that a line belongs to."""
+"""The settings of telemetry, and the log as a JSON object a line, with the decision and the trace of each."""
 
 import logging
 import os
@@ -6,14 +6,14 @@ import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, quote_plus
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from agent.reporting import plain_text
-from agent.telemetry.spec import TelemetrySpec
+from agent.reporting import visible
 from arms import tracing
 
 turns = logging.getLogger("agent.turns")
@@ -24,6 +24,25 @@ SECRET = re.compile(r"(sk-aw-[A-Za-z0-9]{1,32})-[A-Za-z0-9_-]+")
 
 HIDDEN = 4
 """Fewest characters of a question that is looked for in a line: a shorter one says nothing."""
+
+
+class TelemetrySpec(BaseModel):
+    """Traces and logs; where traces go is said by the environment: OTEL_EXPORTER_OTLP_ENDPOINT and so on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    openinference: bool = Field(
+        default=False,
+        description="Whether spans have OpenInference's attributes too, which Phoenix and Langfuse show.",
+    )
+    logs: Literal["plain", "json"] = Field(
+        default="plain",
+        description="How each process writes its log: as Ray has it, or a JSON object a line on its stderr "
+        "with the decision and the trace that a line belongs to, and a line for each turn.",
+    )
+    log_content: bool = Field(
+        default=False, description="Whether lines in JSON may have questions, and the public ids of keys."
+    )
 
 
 class JsonLines(logging.Formatter):
@@ -55,19 +74,17 @@ class JsonLines(logging.Formatter):
             text = record.exc_text or self.formatException(record.exc_info)
             line["exception"] = self._shown(text, turn.question)
         fields = getattr(record, "fields", {})
-        line |= {
-            name: plain_text.visible(one) if isinstance(one, str) else one for name, one in fields.items()
-        }
+        line |= {name: visible(one) if isinstance(one, str) else one for name, one in fields.items()}
         return orjson.dumps(line, default=str).decode()
 
     def _shown(self, text: str, question: str) -> str:
         """Return a text without secrets, and without the question unless it may be shown."""
-        text = SECRET.sub(r"\1-...", plain_text.visible(text))
+        text = SECRET.sub(r"\1-...", visible(text))
         if self._content or len(question) < HIDDEN:
             return text
         forms = (
             question,
-            plain_text.visible(question),
+            visible(question),
             repr(question)[1:-1],
             quote(question),
             quote_plus(question),

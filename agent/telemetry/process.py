@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.reporting import log_plainly
 from agent.telemetry import logs
-from agent.telemetry.spec import TelemetrySpec
+from agent.telemetry.logs import TelemetrySpec
 from arms import tracing
 from arms.local_ray import UMASK
 

@@ -1,8 +1,11 @@
 """The span of a request, in the trace of its caller."""
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING
 
 from arms import tracing
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = (b"traceparent", b"tracestate")
 
@@ -17,10 +20,10 @@ class ServerSpans:
         app: The application behind it.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve one request."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if scope["type"] != "http" or path in UNTRACED or not tracing.is_on():
@@ -33,7 +36,7 @@ class ServerSpans:
         span = tracing.serving(method, headers, {"http.request.method": method, "url.path": path})
         span.openinference("CHAIN", {})
 
-        async def sending(message: Message) -> None:
+        async def sending(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 span.set({"http.response.status_code": status})

@@ -1,5 +1,26 @@
-"""Scheduled warm starts: labels, candidate, verdict, promotion."""
+"""Warm starts: labels enter the log, a candidate learns them, and the gate promotes or holds it."""
 
-import lazy_loader
+from .job import WarmStarts
+from .labels import (
+    Beside,
+    InsertSettings,
+    WarmStartError,
+    contexts_of,
+    insert_labels,
+    label_decisions,
+)
+from .run import RunFailedError, preview_lots, warm_start, warm_start_before_traffic
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "Beside",
+    "InsertSettings",
+    "RunFailedError",
+    "WarmStartError",
+    "WarmStarts",
+    "contexts_of",
+    "insert_labels",
+    "label_decisions",
+    "preview_lots",
+    "warm_start",
+    "warm_start_before_traffic",
+]

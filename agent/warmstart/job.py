@@ -21,11 +21,12 @@ from contextlib import suppress
 import orjson
 
 from agent.config import AppConfig, parse
-from agent.jobs import environment_of_a_child, this_process
+from agent.jobs import environment_of_a_child, next_run, this_process
 from agent.learning import Recipe
+from agent.low_priority import command_of_a_child
 from agent.reporting import Terminal, log_plainly
 from agent.warmstart.journal import HEARTBEAT_S
-from agent.warmstart.schedule import next_run
+from agent.warmstart.run import RunFailedError, carry_out
 from feedback.drift import read_alarms
 from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from feedback.log import Store
@@ -41,8 +42,6 @@ POLL_S = 0.2
 
 END_S = 5.0
 """Seconds until a child that was terminated is killed."""
-
-CHILD = "agent.warmstart"
 
 
 class WarmStarts:
@@ -113,7 +112,7 @@ class WarmStarts:
 def begin_child(config: AppConfig, number: int) -> "subprocess.Popen[bytes]":
     """Start a child process that does a run; it writes to the standard error of this process."""
     child = subprocess.Popen(
-        [sys.executable, "-m", CHILD],
+        command_of_a_child(__name__, run_child.__name__, writes=True),
         stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
         env=environment_of_a_child(),
         start_new_session=True,
@@ -140,17 +139,12 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
             child.stdin.close()
 
 
-def run_child(descriptor: int) -> None:
+def run_child() -> None:
     """Do the run that a line of input names; its failure is recorded in the log, not by the exit status.
 
-    Args:
-        descriptor: Descriptor of the input, which stays open after the line while the parent lives.
+    The input stays open after the line while the parent lives.
     """
-    from agent.warmstart.run import (
-        RunFailedError,  # imports the learning and evaluation libraries
-        carry_out,
-    )
-
+    descriptor = sys.stdin.fileno()
     logging.basicConfig(level=logging.INFO)
     log_plainly()
     with open(descriptor, "rb", buffering=0, closefd=False) as given:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from agent.serving import arms
+from agent.serving import same_document
 from feedback.errors import StoreError, described
 from feedback.log import Store
 from feedback.registry import Run, promotions, runs
@@ -146,7 +146,7 @@ class Journal:
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
         finished = promotions.Finished(self._run, self._known())
         promotions.record(
-            self._store, configured, promotion, after=after, finished=finished, same=arms.same_document
+            self._store, configured, promotion, after=after, finished=finished, same=same_document
         )
         self.promoted = True
 

@@ -20,8 +20,21 @@ import orjson
 from rich.console import Console
 
 from agent.config import AppConfig, WarmStartSpec, warm_start
-from agent.offline import Labelling, Scoring, Synthesis, alignment, label, score, synthesize
-from agent.warmstart.label_decisions import WarmStartError
+from agent.offline import (
+    CONTAINS,
+    FEWEST,
+    JUDGE,
+    MEASURES,
+    Labelling,
+    Scoring,
+    Synthesis,
+    corpus_of,
+    label_questions,
+    make_questions,
+    on_par,
+    score_arms,
+)
+from agent.warmstart.labels import WarmStartError
 from arms.base import Progress
 from arms.jobs import digest_of_document
 from arms.llm import catalog as llm_catalog
@@ -163,13 +176,13 @@ class LabelSources:
             case warm_start.JudgeSource() | warm_start.HindsightSource():
                 sample = _sample_of(lot.path)
                 _write_sample(sample, lot.questions, lot.answers)
-                measure = score.JUDGE if isinstance(source, warm_start.JudgeSource) else score.CONTAINS
+                measure = JUDGE if isinstance(source, warm_start.JudgeSource) else CONTAINS
                 self._score(lot, sample, measure, None, console, on_progress)
             case warm_start.FeedbackSource():
                 settings = Scoring(
                     config=self._config, from_log=True, measure=source.measure, output=lot.path
                 )
-                score.run(settings, console, on_progress)
+                score_arms(settings, console, on_progress)
             case warm_start.OutcomesSource():  # removed since `lots`
                 raise WarmStartError(f"source {lot.source!r}: there is no {lot.path} any more")
 
@@ -185,7 +198,7 @@ class LabelSources:
             {
                 "arms": config.arm_documents,
                 "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
-                "corpus": score.corpus_of(config, None, on_progress).digest,
+                "corpus": corpus_of(config, None, on_progress).digest,
                 "llm": llm_catalog.identity_of(config.llm),
                 "answering": config.answering.identity(),
                 "scores": sorted(self._spec.scores),
@@ -286,11 +299,11 @@ class LabelSources:
             queries=source.path,
             output=lot.path,
             form=source.form,
-            measures=tuple(name for name in label.MEASURES if name in self._spec.scores),
+            measures=tuple(name for name in MEASURES if name in self._spec.scores),
             limit=source.limit,
             workers=self._spec.workers,
         )
-        label.run(settings, console, on_progress)
+        label_questions(settings, console, on_progress)
 
     def _synthesize(
         self, lot: Lot, source: warm_start.SyntheticSource, console: Console, on_progress: Progress
@@ -299,17 +312,17 @@ class LabelSources:
         made, scores = _sample_of(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
             given = source.model_dump(include={"questions", "with_model", "seed"})
-            synthesize.run(Synthesis(config=self._config, output=made, **given), console, on_progress)
+            make_questions(Synthesis(config=self._config, output=made, **given), console, on_progress)
         if not scores.exists():
             whole = replace(lot, path=scores)
             self._score(whole, made, source.measure, None, console, on_progress)
         matrix = read_matrix(scores)
-        rows = alignment.on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
+        rows = on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
         kept = [matrix.questions[row] for row in rows.tolist()]
-        if len(kept) < min(alignment.FEWEST, len(matrix.questions)):
+        if len(kept) < min(FEWEST, len(matrix.questions)):
             raise WarmStartError(
                 f"source {lot.source!r}: {len(kept)} of {len(matrix.questions)} made questions are left, and "
-                f"{alignment.FEWEST} are needed: make more, or set `balanced: false`"
+                f"{FEWEST} are needed: make more, or set `balanced: false`"
             )
         write_matrix(lot.path, matrix.table, [(kept, np.ascontiguousarray(matrix.scores[:, rows].T))])
         if len(kept) < len(matrix.questions):
@@ -339,7 +352,7 @@ class LabelSources:
             workers=self._spec.workers,
             timed=TIMED if priced else 0,
         )
-        score.run(settings, console, on_progress)
+        score_arms(settings, console, on_progress)
 
 
 def _level(n: int) -> int:

@@ -11,11 +11,19 @@ from pathlib import Path
 from rich.console import Console
 
 from agent.config import AppConfig, read_portfolio, warm_start
-from agent.offline import Selection, Training, choose_portfolio, labelled_data, select_portfolio, train_router
+from agent.offline import (
+    YAML,
+    Selection,
+    Training,
+    read_labelled,
+    select_portfolio,
+    train_router,
+    write_scores,
+)
 from agent.routers import RouterSpec, Stage
 from agent.warmstart.journal import Step
-from agent.warmstart.label_decisions import WarmStartError
 from agent.warmstart.label_sources import Lot
+from agent.warmstart.labels import WarmStartError
 from arms.base import Progress
 from arms.portfolio import score_matrix
 from arms.suggestions import did_you_mean
@@ -64,7 +72,7 @@ def propose_portfolio(
         ValueError: There is no such score, nothing can be chosen by it, or an arm cannot go live here; a
             subclass of it says which.
     """
-    outcomes = labelled_data.read_labelled([lot.path for lot in lots])
+    outcomes = read_labelled([lot.path for lot in lots])
     if plan.measure not in outcomes.scores:
         hint = did_you_mean(plan.measure, outcomes.scores)
         raise WarmStartError(f"portfolio.measure: no label has a score {plan.measure!r}{hint}")
@@ -75,12 +83,12 @@ def propose_portfolio(
             specs, backbones = {**table.specs, **specs}, {**table.backbones, **backbones}
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    labelled_data.write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
+    write_scores(outcomes, plan.measure, specs, backbones, folder / "scores", "warm start")
     output = folder / "portfolio"
     given = plan.model_dump(include={"k", "budget", "cost"})
     report = select_portfolio(Selection(scores=folder / "scores", output=output, **given), console)
     held_out = report.held_out
-    command = f"armwise apply {output / choose_portfolio.YAML}"
+    command = f"armwise apply {output / YAML}"
     step.said = (
         f"chose {', '.join(report.arms)}: {plan.measure} {held_out.portfolio[-1]:.3f} on held-out questions, "
         f"the best single arm {held_out.single:.3f}; "
@@ -93,10 +101,10 @@ def propose_portfolio(
         "single": held_out.single,
         "curve": {"portfolio": list(held_out.portfolio), "average": list(held_out.average)},
         "questions": held_out.questions,
-        "path": str(output / choose_portfolio.YAML),
+        "path": str(output / YAML),
         "apply": command,
     }
-    return config.with_arms(read_portfolio(output / choose_portfolio.YAML)["arms"]) if plan.live else None
+    return config.with_arms(read_portfolio(output / YAML)["arms"]) if plan.live else None
 
 
 def propose_router(
@@ -126,7 +134,7 @@ def propose_router(
         ValueError: The labels do not fit the plan; a subclass of it says which.
     """
     places = tuple(lot.path for lot in lots)
-    arms = tuple(arm for arm in labelled_data.read_labelled(places).arms if arm in config.actions)
+    arms = tuple(arm for arm in read_labelled(places).arms if arm in config.actions)
     if not arms:
         raise WarmStartError("router: no live arm is labelled, so there is none to choose among")
     training = Training(
@@ -139,7 +147,7 @@ def propose_router(
         folds=plan.folds,
         output=folder,
     )
-    trained = train_router.run(training, console, on_progress)
+    trained = train_router(training, console, on_progress)
     about = trained.about
     held_out = about.held_out
     evaluable = trained.router.stage is Stage.QUESTION

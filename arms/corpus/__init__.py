@@ -1,5 +1,8 @@
 """Documents become passages."""
 
-import lazy_loader
+from .corpus import Corpus, ingest, problems
+from .permissions import Permitted
+from .readers import open_source
+from .records import CorpusError
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["Corpus", "CorpusError", "Permitted", "ingest", "open_source", "problems"]

@@ -143,7 +143,7 @@ class Corpus:
     def passages(self, positions: Iterable[int]) -> list[Passage]:
         """Return the passages at these positions, in this order. Raises CorpusError."""
         execute, lookup = self._database.execute, f"{self._select} WHERE position = ?"
-        found = []
+        passages = []
         for position in positions:
             # int: SQLite would compare a NumPy integer as bytes, and find nothing
             row = execute(lookup, (int(position),)).fetchone()
@@ -151,8 +151,8 @@ class Corpus:
                 raise CorpusError(
                     f"position {position} is outside corpus {self.name!r} of {len(self)} passages"
                 )
-            found.append(_passage(*row))
-        return found
+            passages.append(_passage(*row))
+        return passages
 
     @property
     def restricted(self) -> bool:

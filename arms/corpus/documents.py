@@ -1,4 +1,4 @@
-r"""The text of PDF, HTML and DOCX files: the process that `arms.corpus.parsing` starts.
+r"""The text of PDF, HTML and DOCX files: the process that `arms.corpus.readers` starts.
 
 A file may be made to fill the memory of its parser, to loop in it or to crash it, so parsers run in a process
 of their own, with a limit of memory, and are killed after a time. It imports nothing of this package, and is
@@ -171,9 +171,9 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
         for number in range(n_pages):
             text.heading = headings.get(number, text.heading)
             page = document[number]
-            found = page.get_textpage()
-            text.add(found.get_text_bounded(), number + 1)
-            found.close()
+            text_page = page.get_textpage()
+            text.add(text_page.get_text_bounded(), number + 1)
+            text_page.close()
             page.close()
         if n_pages and not text.parts:
             raise UnreadableError("has pages and no text: a scanned document must first go through OCR")
@@ -306,9 +306,9 @@ def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
         if begins and hidden:
             events.skip_subtree()  # type: ignore[attr-defined]  # of lxml
             continue
-        found = element.text if begins else element.tail
-        if found and (words or not found.isspace()):
-            words.append(found if verbatim else re.sub(r"\s+", " ", found))
+        text = element.text if begins else element.tail
+        if text and (words or not text.isspace()):
+            words.append(text if verbatim else re.sub(r"\s+", " ", text))
     if shown := "".join(words).strip():
         yield kind, shown
 

@@ -82,9 +82,9 @@ class Permissions:
         if (held := self._held(key)) is None:
             with self._building:  # one builds, and others that need the same wait for it
                 held = self._held(key) or self._keep(key, *self._built(where, groups))
-        found = held[1]
-        assert not isinstance(found, _Column)
-        return found
+        permitted = held[1]
+        assert not isinstance(permitted, _Column)
+        return permitted
 
     def _built(
         self, where: Comparison | Compound | None, groups: frozenset[str]

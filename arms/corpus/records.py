@@ -62,17 +62,17 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
         CorpusError: It names groups, and is not a map of YAML, or they are not a list of texts.
     """
     block = FRONT_MATTER.match(text)
-    found: object = None
+    values_read: object = None
     if block is not None:
         with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):  # such as a date out of range
-            found = yaml.safe_load(block[1] or "")
-    if block is None or not isinstance(found, dict):
+            values_read = yaml.safe_load(block[1] or "")
+    if block is None or not isinstance(values_read, dict):
         if text.lstrip().startswith("---") and NAMES_GROUPS.search(text):
             raise CorpusError(
                 f"{name} names {GROUPS}, but does not begin with a map of YAML between lines ---"
             )
         return {}, text
-    values = {str(key): one.isoformat() if isinstance(one, date) else one for key, one in found.items()}
+    values = {str(key): one.isoformat() if isinstance(one, date) else one for key, one in values_read.items()}
     kept = [(key, one) for key, one in values.items() if key == GROUPS or not problem_of(key, one)]
     kept.sort(key=lambda item: item[0] != GROUPS)
     return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]

@@ -106,10 +106,10 @@ def identity(thing: object) -> int:
 
 def entries() -> Iterator[Entry]:
     """Yield every documented object, by module and name."""
-    found = list(modules())
-    home = homes(found)
+    imported = list(modules())
+    home = homes(imported)
     claimed = {(claim.module, claim.name): key for key, claim in home.items()}
-    for module_name, module in found:
+    for module_name, module in imported:
         yield from _entry(module_name, module.__doc__)
         for name in sorted(dir(module)):
             if (module_name, name) in claimed:

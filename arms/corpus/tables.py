@@ -156,13 +156,13 @@ def _shown(row: Mapping[str, str]) -> str:
 
 def _metadata(passage: str, row: Mapping[str, str]) -> Metadata:
     """Return the metadata of a row: what fits of it, and its groups in any case. Raises CorpusError."""
-    found: dict[str, Scalar | list[str]] = {}
+    metadata: dict[str, Scalar | list[str]] = {}
     if GROUPS in row:
-        found[GROUPS] = [one.strip() for one in row[GROUPS].split(",") if one.strip()]
+        metadata[GROUPS] = [one.strip() for one in row[GROUPS].split(",") if one.strip()]
     for name, cell in row.items():
         if name not in (*OWN, GROUPS) and cell and not problem_of(name, cell):
-            found[name] = _value(cell)
-    return checked(passage, dict(list(found.items())[: MAX_NAMES - 2]))
+            metadata[name] = _value(cell)
+    return checked(passage, dict(list(metadata.items())[: MAX_NAMES - 2]))
 
 
 def _value(cell: str) -> Scalar:

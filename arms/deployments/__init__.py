@@ -1,5 +1,26 @@
 """Where arms, encoders and the language model run: in this process, or behind Ray Serve handles."""
 
-import lazy_loader
+from . import retrieval_cache
+from .arm_host import ArmHost, ArmSettings
+from .embedders import EmbedderHost, Embedders
+from .generator_host import GeneratorHost
+from .handles import ArmReplica, RemoteArmHost, RemoteEmbedder, RemoteGenerator, reach
+from .hosted_arms import HostedArms, SearchHost, deployments_of, place
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "ArmHost",
+    "ArmReplica",
+    "ArmSettings",
+    "EmbedderHost",
+    "Embedders",
+    "GeneratorHost",
+    "HostedArms",
+    "RemoteArmHost",
+    "RemoteEmbedder",
+    "RemoteGenerator",
+    "SearchHost",
+    "deployments_of",
+    "place",
+    "reach",
+    "retrieval_cache",
+]

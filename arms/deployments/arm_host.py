@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from arms import tracing
 from arms.async_bridge import Blocking
-from arms.base import UNUSED, Arm, ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
+from arms.base import UNUSED, ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from arms.corpus import Corpus, CorpusError, ingest
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, Vectors
@@ -44,10 +44,10 @@ from arms.retrievers import (
     OpenTrained,
     Resources,
     Trust,
+    VersionedArm,
     build_arm,
     catalog,
-    index_version,
-    kind,
+    no_selector,
     prepare,
 )
 
@@ -85,7 +85,7 @@ class ArmSettings:
     indexes: Path
     backbones: Mapping[str, Backbone]
     limit_s: float
-    open_selector: OpenTrained = kind.no_selector
+    open_selector: OpenTrained = no_selector
     trust: Trust | None = None
     prices: Prices = field(default_factory=Prices)
 
@@ -168,10 +168,9 @@ class ArmHost:
 
         If so, the version of the result names both.
         """
-        found = await self._found(arm, key, specs)
-        retrieval = await self._search(found, arm, query, k, carried)
-        now = await asyncio.get_running_loop().run_in_executor(found.pool, found.version.now)
-        return replace(retrieval, index_version=index_version.changing(retrieval.index_version, now))
+        built = await self._found(arm, key, specs)
+        retrieval = await self._search(built, arm, query, k, carried)
+        return await asyncio.get_running_loop().run_in_executor(built.pool, built.arm.checked, retrieval)
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
         """Return the version of the index of an arm, as it is now; None where that is unknown or changes.
@@ -184,25 +183,25 @@ class ArmHost:
         Raises:
             UnknownArmError: The key is unknown, and `specs` is None.
         """
-        found = await self._found(arm, key, specs)
-        return await asyncio.get_running_loop().run_in_executor(found.pool, found.version.now)
+        built = await self._found(arm, key, specs)
+        return await asyncio.get_running_loop().run_in_executor(built.pool, built.arm.version)
 
     async def _found(self, arm: str, key: str, specs: Specs | None) -> "_Built":
-        found = self._arms.get(key)
-        if found is None:
+        built = self._arms.get(key)
+        if built is None:
             if specs is None:
                 raise UnknownArmError(arm)
-            found = await self._built(arm, specs)
-        return found
+            built = await self._built(arm, specs)
+        return built
 
-    async def _search(self, found: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
+    async def _search(self, built: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
         tracing.enter(carried, query.text)
         meter = _Meter()
         context = contextvars.copy_context()  # what the arm prompts and embeds is of the same turn
         context.run(_METER.set, meter)
         try:
             done = await asyncio.get_running_loop().run_in_executor(
-                found.pool, context.run, found.searched, query, k
+                built.pool, context.run, built.arm.search, query, k
             )
             return replace(done, usage=sum(meter.spent, done.usage)) if meter.spent else done
         except asyncio.CancelledError:
@@ -280,26 +279,20 @@ class ArmHost:
             try:
                 resources = replace(self._resources, specs=specs)
                 prepare(resources, [name])
-                arm, version = build_arm(name, resources), index_version.of(name, resources)
+                arm = catalog.versioned(build_arm(name, resources), name, resources)
                 self._embedders.open(catalog.embedded_by(name, specs))
             except (ArmError, ArmSpecError, CorpusError, IndexMismatchError, ModelNotFoundError) as error:
                 raise ArmBuildError(f"arm {name!r} cannot be built: {error}") from error
-            self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name), version)
+            self._arms[key] = _Built(arm, ThreadPoolExecutor(THREADS, thread_name_prefix=name))
         return self._arms[key]
 
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """An arm, its threads, and the version of what it searches."""
+    """An arm and its threads."""
 
-    arm: Arm
+    arm: VersionedArm
     pool: ThreadPoolExecutor
-    version: index_version.IndexVersion
-
-    def searched(self, query: Query, k: int) -> Retrieval:
-        """Search, and note which version answered. Raises ArmError."""
-        version = self.version.seen()
-        return replace(self.arm.search(query, k), index_version=version)
 
 
 @dataclass(slots=True)

@@ -3,20 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
 
 from arms import tracing
 from arms.base import ArmError, Query, Retrieval
 from arms.deployments.arm_host import ArmHost, ArmSettings, Specs
 from arms.deployments.embedders import Embedders
 from arms.llm import Chunk, Generator, GeneratorError, Prompt
+
+if TYPE_CHECKING:
+    from ray.serve.handle import DeploymentHandle
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class _PerLoop(Generic[T]):
 class RemoteGenerator(Generator):
     """The client of a GeneratorHost."""
 
-    def __init__(self, model: str, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, model: str, handle: "DeploymentHandle[Any]") -> None:
         self.model = model
         self._stream: _PerLoop[Any] = _PerLoop(lambda: copy(handle).options(stream=True).stream)
 
@@ -53,7 +53,7 @@ class RemoteGenerator(Generator):
         try:
             async for chunk in response:
                 yield chunk
-        except (RayError, RayServeException) as error:
+        except _ray_errors() as error:
             raise _local_error(error, GeneratorError) from None
         finally:
             response.cancel()
@@ -65,7 +65,7 @@ class RemoteGenerator(Generator):
 class RemoteEmbedder:
     """The client of a deployed EmbedderHost."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, handle: "DeploymentHandle[Any]") -> None:
         self._embed: _PerLoop[Any] = _PerLoop(lambda: copy(handle).embed)
 
     async def embed(self, question: str) -> NDArray[np.float32]:
@@ -78,7 +78,7 @@ class RemoteEmbedder:
 class RemoteArmHost:
     """The client of an ArmReplica."""
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, handle: "DeploymentHandle[Any]") -> None:
         self._handle = handle
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
@@ -121,15 +121,15 @@ class ArmReplica(ArmHost):
         settings: ArmSettings,
         arms: Mapping[str, Specs],
         live: Callable[[], Mapping[str, Specs]],
-        embedders: Mapping[str, DeploymentHandle[Any]],
-        generator: DeploymentHandle[Any],
+        embedders: Mapping[str, "DeploymentHandle[Any]"],
+        generator: "DeploymentHandle[Any]",
     ) -> None:
         deployed = {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         encoders = Embedders(settings.backbones, deployed)
         super().__init__(settings, arms, live, encoders, RemoteGenerator("the language model", generator))
 
 
-async def reach(hosts: Sequence[DeploymentHandle[Any]]) -> None:
+async def reach(hosts: Sequence["DeploymentHandle[Any]"]) -> None:
     """Wait until every host is ready, which may take minutes."""
     await asyncio.gather(*(host.ready.remote() for host in hosts))
 
@@ -138,11 +138,21 @@ async def _returned(response: Awaitable[Any]) -> Any:
     """Return what a replica returned. Raises ArmError."""
     try:
         return await response
-    except (RayError, RayServeException) as error:
+    except _ray_errors() as error:
         raise _local_error(error, ArmError) from None
+
+
+def _ray_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of Ray, which is loaded where a handle is called: a host of arms loads it then."""
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
+    return RayError, RayServeException
 
 
 def _local_error(error: Exception, kind: type[ArmError] | type[GeneratorError]) -> Exception:
     """Return the error that a replica raised, or an error of `kind` for one of Ray."""
+    from ray.exceptions import RayTaskError
+
     cause = error.cause if isinstance(error, RayTaskError) else error
     return cause if isinstance(cause, kind) else kind(f"{type(cause).__name__}: {cause}")

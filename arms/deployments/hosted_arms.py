@@ -1,23 +1,60 @@
-"""The client of the hosts of arms, which runs any arm by name, wherever it is placed."""
+"""The client of the hosts of arms, which runs any arm by name, wherever it is placed.
+
+An arm that names a host runs in the deployment of that name. Without one, a light arm runs in the process
+that asks, and any other in the deployment `Arms`, where there is one.
+"""
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
+from arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
 from arms.deployments import retrieval_cache, spans
 from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
 from arms.deployments.embedders import Embedders
-from arms.deployments.placement import place
 from arms.deployments.retrieval_cache import RetrievalCache
-from arms.retrievers import catalog, closure, index_version
+from arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmSpec, catalog, closure, is_settled
 from arms.suggestions import did_you_mean
+
+
+def place(name: str, specs: Mapping[str, ArmSpec], deployments: Collection[str]) -> str | None:
+    """Return the deployment that runs an arm; None for the process that asks.
+
+    Args:
+        name: The arm.
+        specs: All arms by name.
+        deployments: Those that there are. The one that an arm names is returned even if it is missing.
+
+    >>> specs = {"b": ArmSpec(kind="bm25"), "m": ArmSpec(kind="multistep", params={"arm": "b"})}
+    >>> place("b", specs, ["Arms"]), place("m", specs, ["Arms"]), place("m", specs, [])
+    (None, 'Arms', None)
+
+    Raises:
+        ArmSpecError: An arm is described wrongly.
+    """
+    host = specs[name].host
+    if host == DEFAULT_HOST and (DEFAULT_HOST not in deployments or catalog.is_light(name, specs)):
+        return None
+    return host
+
+
+def deployments_of(specs: Mapping[str, ArmSpec]) -> tuple[str, ...]:
+    """Return the deployments that arms need. Raises ArmSpecError.
+
+    >>> deployments_of({"b": ArmSpec(kind="bm25"), "far": ArmSpec(kind="bm25", host="Far")})
+    ('Far',)
+    """
+    named = [spec.host for spec in specs.values() if spec.host != DEFAULT_HOST]
+    actions = [name for name, spec in specs.items() if spec.action]
+    default = [DEFAULT_HOST for name in actions if place(name, specs, [DEFAULT_HOST]) == DEFAULT_HOST]
+    return tuple(dict.fromkeys([*default, *named]))
+
 
 VERSION_S = 10.0
 """Seconds for which the version of an index is taken for the present one."""
@@ -50,20 +87,90 @@ class SearchHost(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """The host of an arm, and its key there.
+@dataclass(frozen=True)
+class HostedArm:
+    """An arm in its host, which knows the version of its index.
 
     Attributes:
-        searched: Hash of what it searches and how, where that is to be kept; else empty.
-        versioned: Whether the version of its index can be known.
+        name: Name of the arm.
+        host: Where it runs.
+        key: Key of the arm in its host.
+        specs: The arm and its members, for a host that does not know the key.
+        is_versioned: Whether the version of its index can be known.
     """
 
+    name: str
     host: SearchHost
     key: str
     specs: Specs
-    searched: str = ""
-    versioned: bool = False
+    is_versioned: bool = False
+    _version: list[tuple[float, str | None]] = field(default_factory=list, repr=False, compare=False)
+
+    async def search(self, query: Query, k: int) -> Retrieval:
+        """Search. Raises ArmError."""
+        try:
+            return await self.host.search(self.name, self.key, query, k)
+        except UnknownArmError:
+            return await self.host.search(self.name, self.key, query, k, self.specs)
+
+    async def search_version(self, query: Query, k: int) -> Retrieval:
+        """Search; the version of the result is certain, or says that it is not. Raises ArmError."""
+        try:
+            return await self.host.search_version(self.name, self.key, query, k)
+        except UnknownArmError:
+            return await self.host.search_version(self.name, self.key, query, k, self.specs)
+
+    async def version(self) -> str | None:
+        """Return the version of its index, at most `VERSION_S` seconds old; None if unknown."""
+        now = asyncio.get_running_loop().time()
+        if self._version and now - self._version[0][0] < VERSION_S:
+            return self._version[0][1]
+        try:
+            async with asyncio.timeout(ASK_S):
+                try:
+                    version = await self.host.version(self.name, self.key)
+                except UnknownArmError:
+                    version = await self.host.version(self.name, self.key, self.specs)
+        except (ArmError, TimeoutError):
+            version = None
+        self._version[:] = [(now, version)]
+        return version
+
+
+@dataclass(frozen=True)
+class CachedArm:
+    """A hosted arm of which what it finds is kept, under the version of its index.
+
+    Attributes:
+        arm: The arm.
+        cache: Where it is kept.
+        searched: Hash of what the arm searches and how.
+    """
+
+    arm: HostedArm
+    cache: RetrievalCache
+    searched: str
+
+    async def search(self, query: Query, k: int) -> Retrieval:
+        """Search, and keep what is found, where the version of its index is certain. Raises ArmError."""
+        if not self.arm.is_versioned:
+            retrieval = await self.arm.search(query, k)
+            self._put(UNKNOWN, query, k, retrieval)
+            return retrieval
+        retrieval = await self.arm.search_version(query, k)
+        if is_settled(retrieval.index_version):
+            self._put(retrieval.index_version, query, k, retrieval)
+        return retrieval
+
+    def _put(self, version: str, query: Query, k: int, retrieval: Retrieval) -> None:
+        if (key := retrieval_cache.key_of(self.searched, version, query, k)) is not None:
+            self.cache.put(key, retrieval)
+
+    async def recall(self, query: Query, k: int) -> Retrieval | None:
+        """Return what the same search has found before; None where it has to be made."""
+        version = await self.arm.version() if self.arm.is_versioned else UNKNOWN
+        key = None if version is None else retrieval_cache.key_of(self.searched, version, query, k)
+        return None if key is None else await self.cache.get(key)
 
 
 class HostedArms:
@@ -91,30 +198,24 @@ class HostedArms:
         cache: RetrievalCache | None = None,
     ) -> None:
         self._here, self._deployed, self._embedders, self._cache = here, deployed, embedders, cache
-        self._known: dict[str, _Placed | Arm] = {}
-        self._versions: dict[str, tuple[float, str | None]] = {}
+        self._arms: dict[str, HostedArm | CachedArm | NoRetrieval] = {}
         self.know(specs)
 
     def of(self, specs: Specs) -> "HostedArms":
         """Return a client of the same hosts that knows other arms. Raises ArmBuildError."""
         return HostedArms(self._here, self._deployed, self._embedders, specs, self._cache)
 
-    def _described(self, specs: Specs) -> dict[str, _Placed | Arm]:
-        """Return each arm's host; `none` needs no host. Raises ArmBuildError."""
-        known: dict[str, _Placed | Arm] = {}
+    def _placed(self, specs: Specs) -> dict[str, HostedArm]:
+        """Return each arm in its host; `none` needs no host. Raises ArmBuildError."""
+        placed: dict[str, HostedArm] = {}
         for name, spec in specs.items():
-            if spec.kind == "none":
-                known[name] = NoRetrieval(name)
-            elif spec.action:
+            if spec.kind != "none" and spec.action:
                 members = closure(name, specs)
-                known[name] = _Placed(
-                    self._host(name, specs),
-                    key_of(name, members),
-                    members,
-                    index_version.search_digest(name, specs) if spec.cache else "",
-                    index_version.is_versioned(name, specs),
+                versioned = catalog.is_versioned(name, specs)
+                placed[name] = HostedArm(
+                    name, self._host(name, specs), key_of(name, members), members, versioned
                 )
-        return known
+        return placed
 
     def _host(self, name: str, specs: Specs) -> SearchHost:
         host = place(name, specs, self._deployed)
@@ -132,18 +233,17 @@ class HostedArms:
             ArmError: One of them cannot be built.
         """
         by_host: defaultdict[SearchHost, dict[str, Specs]] = defaultdict(dict)
-        for name, arm in self._described(specs).items():
-            if isinstance(arm, _Placed):
-                by_host[arm.host][name] = arm.specs
+        for name, arm in self._placed(specs).items():
+            by_host[arm.host][name] = arm.specs
         await self._embedders.load(catalog.embeddings_of_actions(specs))
         await asyncio.gather(*(host.load(arms) for host, arms in by_host.items()))
 
     def know(self, specs: Specs) -> None:
         """Add these arms, or replace those of the same names. Raises ArmBuildError."""
-        described = self._described(specs)
-        for name, arm in described.items():
-            heavy = isinstance(arm, _Placed) and arm.host is self._here and not catalog.is_light(name, specs)
-            if heavy and arm != self._known.get(name):
+        for name, arm in self._placed(specs).items():
+            before = self._arms.get(name)
+            same = arm == (before.arm if isinstance(before, CachedArm) else before)
+            if arm.host is self._here and not same and not catalog.is_light(name, specs):
                 logger.warning(
                     "arm %r of kind %r is not light, and searches beside HTTP: the deployment %r exists only "
                     "where an arm of the configuration file needs it",
@@ -151,66 +251,32 @@ class HostedArms:
                     specs[name].kind,
                     specs[name].host,
                 )
-        self._known.update(described)
+            self._arms[name] = arm
+            if self._cache is not None and specs[name].cache:
+                self._arms[name] = CachedArm(arm, self._cache, catalog.search_digest(name, specs))
+        self._arms |= {name: NoRetrieval(name) for name, spec in specs.items() if spec.kind == "none"}
 
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
         """Run one arm. Raises ArmError."""
-        known = self._known[arm]
-        if not isinstance(known, _Placed):
-            return known.search(query, k)
-        is_kept = self._cache is not None and known.searched and known.versioned
-        search = known.host.search_version if is_kept else known.host.search
-        with spans.retrieval(self._here.corpus, arm, query.text, k) as found:
-            try:
-                retrieval = await search(arm, known.key, query, k)
-            except UnknownArmError:
-                retrieval = await search(arm, known.key, query, k, known.specs)
-            spans.found(found, retrieval.passages)
-        self._keep(known, query, k, retrieval)
+        hosted = self._arms[arm]
+        if isinstance(hosted, NoRetrieval):
+            return hosted.search(query, k)
+        with spans.retrieval(self._here.corpus, arm, query.text, k) as span:
+            retrieval = await hosted.search(query, k)
+            spans.found(span, retrieval.passages)
         return retrieval
-
-    def _keep(self, known: _Placed, query: Query, k: int, found: Retrieval) -> None:
-        """Keep what was found, where that is wanted and the version of its index is certain."""
-        version = found.index_version if known.versioned else index_version.UNKNOWN
-        if self._cache is None or not known.searched:
-            return
-        if known.versioned and not index_version.is_settled(version):
-            return
-        if (key := retrieval_cache.key_of(known.searched, version, query, k)) is not None:
-            self._cache.put(key, found)
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
         """Return what the same search has found before; None where it has to be made.
 
         The query needs no embeddings.
         """
-        known = self._known[arm]
-        if self._cache is None or not isinstance(known, _Placed) or not known.searched:
-            return None
-        version = await self._version(arm, known) if known.versioned else index_version.UNKNOWN
-        key = None if version is None else retrieval_cache.key_of(known.searched, version, query, k)
-        found = None if key is None else await self._cache.get(key)
-        if found is not None:
-            with spans.retrieval(self._here.corpus, arm, query.text, k) as made:
-                spans.found(made, found.passages, cached=True)
-        return found
-
-    async def _version(self, arm: str, known: _Placed) -> str | None:
-        """Return the version of the index of an arm, at most `VERSION_S` seconds old; None if unknown."""
-        now = asyncio.get_running_loop().time()
-        asked_at, version = self._versions.get(known.key, (-VERSION_S, None))
-        if now - asked_at < VERSION_S:
-            return version
-        try:
-            async with asyncio.timeout(ASK_S):
-                try:
-                    version = await known.host.version(arm, known.key)
-                except UnknownArmError:
-                    version = await known.host.version(arm, known.key, known.specs)
-        except (ArmError, TimeoutError):
-            version = None
-        self._versions[known.key] = now, version
-        return version
+        hosted = self._arms[arm]
+        kept = await hosted.recall(query, k) if isinstance(hosted, CachedArm) else None
+        if kept is not None:
+            with spans.retrieval(self._here.corpus, arm, query.text, k) as span:
+                spans.found(span, kept.passages, cached=True)
+        return kept
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""

@@ -79,13 +79,15 @@ def key_of(searched: str, version: str, query: Query, k: int) -> bytes | None:
     return hashlib.blake2b(document, digest_size=32).digest()
 
 
-def packed(key: bytes, found: Retrieval) -> bytes | None:
+def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
     """Return what a search has found as bytes; None where JSON would change it."""
-    if not all(math.isfinite(one.score) for one in found.passages):
+    if not all(math.isfinite(one.score) for one in retrieval.passages):
         return None
-    passages = [(one.id, one.title, one.text, float(one.score), dict(one.metadata)) for one in found.passages]
+    passages = [
+        (one.id, one.title, one.text, float(one.score), dict(one.metadata)) for one in retrieval.passages
+    ]
     try:
-        document = orjson.dumps([found.index_version, passages])
+        document = orjson.dumps([retrieval.index_version, passages])
     except TypeError:
         return None
     return _checksum(key, document) + document
@@ -97,8 +99,8 @@ def unpacked(key: bytes, value: bytes) -> Retrieval:
     if checksum != _checksum(key, document):
         raise UnusableError("an entry is damaged")
     version, passages = orjson.loads(document)
-    found = tuple(Passage(*fields) for fields in passages)
-    return Retrieval(found, steps=0, index_version=version, cached=True)
+    kept = tuple(Passage(*fields) for fields in passages)
+    return Retrieval(kept, steps=0, index_version=version, cached=True)
 
 
 def _checksum(key: bytes, document: bytes) -> bytes:
@@ -215,11 +217,11 @@ class RetrievalCache:
         (made, used, value), now = row, self._clock()
         if self._ttl_s is not None and not 0.0 <= now - made < self._ttl_s:
             return None
-        found = unpacked(key, value)
+        retrieval = unpacked(key, value)
         if abs(now - used) >= TOUCH_S:
             with suppress(sqlite3.OperationalError):  # another process writes
                 database.execute("UPDATE found SET used = ? WHERE key = ?", (now, key))
-        return found
+        return retrieval
 
     def _write(self, database: sqlite3.Connection, key: bytes, value: bytes) -> None:
         now = self._clock()

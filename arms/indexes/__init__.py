@@ -1,5 +1,19 @@
 """What is built once over a corpus: vectors, FAISS indexes, entity graphs."""
 
-import lazy_loader
+from . import build_once, entities, entity_graph, vectors
+from .build_once import IndexMismatchError
+from .entity_graph import Graph
+from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "Graph",
+    "IndexMismatchError",
+    "IndexParams",
+    "PassageVectors",
+    "VectorIndex",
+    "Vectors",
+    "build_once",
+    "entities",
+    "entity_graph",
+    "vectors",
+]

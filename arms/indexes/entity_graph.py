@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from arms.base import Progress
 from arms.corpus import Corpus, Permitted
 from arms.indexes.build_once import build, check, folder
-from arms.indexes.entities import Extractor
-from arms.indexes.entity_names import title_names
+from arms.indexes.entities import Extractor, title_names
 from arms.manifest import Identity
 
 FORMAT = 1
@@ -209,13 +208,13 @@ class Graph:
         for _ in range(0, max_hops, 2):
             named = self._passages.counts(entities) if counts is None else counts[entities]
             expanded = entities[named <= max_entity_df]
-            found = self._discovered(expanded, seen_passages, max_candidates - total)
-            total += len(found)
-            gathered.append(found)
+            passages = self._discovered(expanded, seen_passages, max_candidates - total)
+            total += len(passages)
+            gathered.append(passages)
             ends.append(total)
-            if not len(found) or total == max_candidates:
+            if not len(passages) or total == max_candidates:
                 break
-            entities = _unseen(self._entities.of(found), seen_entities)
+            entities = _unseen(self._entities.of(passages), seen_entities)
         return Walk(np.concatenate(gathered), tuple(ends))
 
     def _discovered(

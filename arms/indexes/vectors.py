@@ -1,18 +1,20 @@
-"""The vectors of a corpus, embedded once per model in resumable batches.
+"""The vectors of a corpus, embedded once per model in resumable batches, and a FAISS index over them.
 
-All dense indexes over the corpus share them, so another kind of index needs no embedding.
+All dense indexes over the corpus share the vectors, so another kind of index needs no embedding.
+Passages are compared by the inner product.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage, Progress
-from arms.corpus import Corpus
+from arms.corpus import Corpus, Permitted
 from arms.indexes.build_once import build, check, folder
 from arms.manifest import Identity
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
@@ -114,9 +116,6 @@ def embed(
             progress("embedding passages", done, total)
 
 
-_File = np.memmap[Any, np.dtype[np.float32]]
-
-
 def _resumed(
     path: Path, cursor: Path, shape: tuple[int, int]
 ) -> tuple[int, np.memmap[Any, np.dtype[np.float32]] | None]:
@@ -137,3 +136,280 @@ def embedded_text(passage: Passage) -> str:
     'Mont Blanc. It is 4,806 m high.'
     """
     return f"{passage.title}. {passage.text}" if passage.title else passage.text
+
+
+INDEX = "index.faiss"
+
+LEAST_COUNT, LEAST_SHARE = 10_000, 0.1
+"""Permitted passages, and their share, from which a graph is walked; fewer are compared one by one."""
+
+ADD_AT_ONCE = 65_536
+"""Vectors that are added to an index, or compared, at a time."""
+
+CODEWORDS, TRAINED_BY = 256, 39
+"""Values of a byte of a compressed vector, and vectors that each needs in training, as for a cell."""
+
+LEAST_COMPRESSED = CODEWORDS * TRAINED_BY
+"""Passages from which vectors are compressed; fewer are compared one by one."""
+
+
+class IndexParams(BaseModel):
+    """Parameters of an index, and of every arm that uses one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backbone: str = Field(description="Name of the backbone that embeds passages and queries.")
+    index: Literal["flat", "hnsw", "ivf_pq"] = Field(
+        "flat",
+        description="`flat` compares with every passage; `hnsw` walks a graph, faster and not exact; "
+        "`ivf_pq` compares with compressed vectors of some cells, in a small part of the memory.",
+    )
+    neighbors: int = Field(32, ge=2, description="hnsw: links of a passage.")
+    build_width: int = Field(200, ge=1, description="hnsw: candidates considered when a passage is linked.")
+    search_width: int = Field(128, ge=1, description="hnsw: candidates considered in a search, at least k.")
+    cells: int | None = Field(
+        None, ge=1, le=1_000_000, description="ivf_pq: groups of near passages; by default 4 sqrt(passages)."
+    )
+    probes: int = Field(64, ge=1, description="ivf_pq: cells that a search reads, of those nearest to it.")
+    code_bytes: int = Field(
+        64,
+        ge=1,
+        description="ivf_pq: bytes of a compressed vector, at most: the largest divisor of its length.",
+    )
+    rescored: int = Field(
+        200,
+        ge=1,
+        description="ivf_pq: passages whose vectors are then read and compared exactly, at least k.",
+    )
+
+
+class VectorIndex:
+    """A FAISS index whose rows are the positions of the corpus.
+
+    Attributes:
+        dim: Length of the vectors.
+        exact: Whether a deeper search has the same first results.
+        ranks: Rank of each position in the order of ids, shape (n_passages,).
+
+    Source: Johnson et al. 2017, Billion-scale similarity search with GPUs,
+    arXiv:1702.08734; Malkov and Yashunin 2016, Efficient and robust approximate nearest
+    neighbor search using Hierarchical Navigable Small World graphs, arXiv:1603.09320; Jegou
+    et al. 2011, Product Quantization for Nearest Neighbor Search, IEEE TPAMI 33(1).
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        params: IndexParams,
+        ranks: NDArray[np.intp] | None = None,
+        vectors: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Wrap a FAISS index.
+
+        Args:
+            index: The index.
+            params: Parameters.
+            ranks: Ranks of the positions; without, ids are in the order of positions.
+            vectors: Those of the passages, shape (n_passages, dim), for `ivf_pq`; may be memory-mapped.
+        """
+        self.dim = int(index.d)
+        self.exact = params.index == "flat"
+        self.ranks = np.arange(index.ntotal) if ranks is None else ranks
+        self._index = index
+        self._params = params
+        # a corpus that is too small to be compressed has a flat index
+        self._compressed = vectors if hasattr(index, "nprobe") else None
+        self._kind = "flat" if params.index == "ivf_pq" and self._compressed is None else params.index
+
+    @classmethod
+    def prepare(
+        cls,
+        corpus: Corpus,
+        indexes: Path,
+        params: IndexParams,
+        backbone: Backbone,
+        progress: Progress | None = None,
+    ) -> None:
+        """Embed the corpus and build the index, if they are missing. Raises ModelNotFoundError."""
+        vectors = Vectors.of(corpus, indexes, backbone)
+        vectors.prepare(corpus, backbone, progress)  # also for an index that is there: searches read both
+        identity = _identity(vectors, params)
+
+        def write(unfinished: Path) -> None:
+            import faiss
+
+            faiss.write_index(_build(vectors.read(), params, progress), str(unfinished / INDEX))
+
+        build(folder(indexes, "dense", identity), identity, write)
+
+    @classmethod
+    def open(cls, corpus: Corpus, indexes: Path, params: IndexParams, backbone: Backbone) -> Self:
+        """Map the index that `prepare` built into memory. Raises IndexMismatchError."""
+        import faiss
+
+        vectors = Vectors.of(corpus, indexes, backbone)
+        identity = _identity(vectors, params)
+        target = folder(indexes, "dense", identity)
+        check(target, identity)
+        ranks = np.empty(len(corpus), dtype=np.intp)
+        ranks[corpus.order()] = np.arange(len(ranks))
+        index = faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC)
+        return cls(index, params, ranks, vectors.read() if params.index == "ivf_pq" else None)
+
+    def nearest(
+        self, vector: NDArray[np.float32], k: int, permitted: Permitted | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return the scores and positions of the `k` nearest, and of all that tie with the last of them.
+
+        Args:
+            vector: Shape (dim,).
+            k: At least 1.
+            permitted: The passages that may be found; None for all.
+
+        Returns:
+            Two arrays of shape (m,), highest score first, ties by id; m < k if there are no more.
+        """
+        if permitted is not None:
+            return self._nearest_permitted(vector, k, permitted)
+        if self._compressed is not None:
+            return self._exactly(vector, k, self._compressed, self._candidates(vector, k))
+        return self._ranked(self._index, vector, k, self._effort)
+
+    def _nearest_permitted(
+        self, vector: NDArray[np.float32], k: int, permitted: Permitted
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return the nearest permitted passages, exact where they are few or the graph ends early."""
+        import faiss
+
+        bits = np.packbits(permitted.mask, bitorder="little")
+        # its stubs have the arguments of C++
+        selector = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
+        exact = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]
+        if self._kind == "flat":
+            return self._ranked(self._index, vector, k, lambda _: exact)
+        share = permitted.count / len(self.ranks)
+        if self._compressed is not None:
+            near = np.empty(0, dtype=np.intp)
+            if permitted.count >= LEAST_COUNT and share >= LEAST_SHARE:
+                near = self._candidates(vector, k, selector)
+            if len(near) < min(k, permitted.count):
+                near = np.flatnonzero(permitted.mask)
+            return self._exactly(vector, k, self._compressed, near)
+        if permitted.count >= LEAST_COUNT and share >= LEAST_SHARE:
+            nearest = self._ranked(self._index, vector, k, lambda width: self._effort(width, share, selector))
+            if len(nearest[0]) >= min(k, permitted.count):
+                return nearest
+        return self._ranked(faiss.downcast_index(self._index.storage), vector, k, lambda _: exact)
+
+    def _ranked(
+        self, index: Any, vector: NDArray[np.float32], k: int, effort: Callable[[int], Any]
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        width = k + 1
+        while True:
+            scores, positions = index.search(vector[np.newaxis], width, params=effort(width))
+            reached = positions[0] >= 0  # -1: the corpus or the graph has no more
+            # FAISS returns any of equal vectors; the lowest ids are sure to be there only if all are
+            if not reached.all() or scores[0, -1] < scores[0, k - 1]:
+                kept, where = scores[0, reached], positions[0, reached]
+                order = np.lexsort((self.ranks[where], -kept))
+                return kept[order], where[order]
+            width *= 2
+
+    def _candidates(self, vector: NDArray[np.float32], k: int, selector: Any = None) -> NDArray[np.intp]:
+        """Return the positions of the nearest by their compressed vectors, in order of position."""
+        import faiss
+
+        effort = faiss.SearchParametersIVF(  # type: ignore[call-arg]  # its stubs have the arguments of C++
+            nprobe=min(self._params.probes, self._index.nlist), sel=selector
+        )
+        width = max(k + 1, self._params.rescored)
+        positions = self._index.search(vector[np.newaxis], width, params=effort)[1][0]
+        if selector is None and np.count_nonzero(positions >= 0) < min(k, len(self.ranks)):
+            effort.nprobe = self._index.nlist  # the cells that were read have fewer than k
+            positions = self._index.search(vector[np.newaxis], width, params=effort)[1][0]
+        return np.sort(positions[positions >= 0])
+
+    def _exactly(
+        self, vector: NDArray[np.float32], k: int, vectors: NDArray[np.float32], near: NDArray[np.intp]
+    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Return the nearest of some positions, and all that tie with the last of them."""
+        parts = [vectors[near[n : n + ADD_AT_ONCE]] @ vector for n in range(0, len(near), ADD_AT_ONCE)]
+        scores = np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+        if k < len(scores):
+            kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            scores, near = scores[kept], near[kept]
+        order = np.lexsort((self.ranks[near], -scores))
+        return scores[order], near[order]
+
+    def _effort(self, width: int, share: float = 1.0, selector: Any = None) -> Any:
+        if self._kind == "flat":
+            return None
+        import faiss
+
+        # candidates that may not be found take room, too
+        effort = max(self._params.search_width, width) / share
+        return faiss.SearchParametersHNSW(  # type: ignore[attr-defined]  # not in its stubs
+            efSearch=int(min(effort, len(self.ranks))), sel=selector
+        )
+
+
+def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress | None) -> Any:
+    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
+    import faiss
+
+    total, dim = vectors.shape
+    index: Any = faiss.IndexFlatIP(dim)
+    if params.index == "hnsw":
+        index = faiss.IndexHNSWFlat(dim, params.neighbors, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = params.build_width
+    elif params.index == "ivf_pq" and total >= LEAST_COMPRESSED:
+        index = _trained(vectors, params)
+    for start in range(0, total, ADD_AT_ONCE):
+        index.add(vectors[start : start + ADD_AT_ONCE])
+        if progress is not None:
+            progress("indexing vectors", index.ntotal, total)
+    return index
+
+
+def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
+    """Return an empty index of compressed vectors, its cells and its code learned from a sample."""
+    import faiss
+
+    total, dim = vectors.shape
+    cells = cell_count(total, params.cells)
+    length = code_length(dim, params.code_bytes)
+    coarse = faiss.IndexFlatIP(dim)
+    index: Any = faiss.IndexIVFPQ(coarse, dim, cells, length, 8, faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter = 10
+    n = min(total, TRAINED_BY * max(cells, CODEWORDS))
+    sample = np.sort(np.random.default_rng(0).choice(total, n, replace=False))
+    index.train(vectors[sample])
+    return index
+
+
+def cell_count(total: int, wanted: int | None) -> int:
+    """Return the cells of some passages: at most as many as they can train.
+
+    >>> cell_count(1_000_000, None), cell_count(1_000_000, 100), cell_count(LEAST_COMPRESSED, None)
+    (4000, 100, 256)
+    """
+    return min(wanted or round(4 * total**0.5), total // TRAINED_BY)
+
+
+def code_length(dim: int, most: int) -> int:
+    """Return the bytes of a compressed vector: the largest divisor of its length that is at most `most`.
+
+    >>> code_length(384, 64), code_length(300, 64)
+    (64, 60)
+    """
+    return max(n for n in range(1, min(most, dim) + 1) if dim % n == 0)
+
+
+def _identity(vectors: Vectors, params: IndexParams) -> Identity:
+    """Return the identity: the vectors and the shape of the index, not the search parameters."""
+    shape: dict[str, int] = {}
+    if params.index == "hnsw":
+        shape = {"neighbors": params.neighbors, "build_width": params.build_width}
+    elif params.index == "ivf_pq":
+        shape = {"cells": params.cells or 0, "code_bytes": params.code_bytes}
+    return {**vectors.identity, "index": params.index, **shape}

@@ -1,5 +1,21 @@
 """Resumable Ray batch jobs over questions."""
 
-import lazy_loader
+from . import answer_measures, checkpoint
+from .answer_measures import Measure
+from .job import digest_of_document, seed_of
+from .label_job import LabelJob, LabelReport, label
+from .score_job import ScoreJob, ScoreReport, score
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "LabelJob",
+    "LabelReport",
+    "Measure",
+    "ScoreJob",
+    "ScoreReport",
+    "answer_measures",
+    "checkpoint",
+    "digest_of_document",
+    "label",
+    "score",
+    "seed_of",
+]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import orjson
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from arms.base import Progress
 from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
-from arms.jobs.job import PoolJob, PoolWorker
-from arms.jobs.sweep import FAILED, Stopwatch
-from arms.jobs.worker_pool import WorkerPool, unfinished, worker_pool
+from arms.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
 from arms.llm import LateWriter, Write
 from arms.portfolio import ArmTable, read_matrix, write_matrix
 from arms.retrievers import catalog
 from arms.scoring import Scorer, scorers
+
+if TYPE_CHECKING:  # it loads Ray
+    from arms.jobs.worker_pool import WorkerPool
 
 TIMED_QUESTIONS = 32
 """Questions that arms are timed on, in turn."""
@@ -129,15 +130,15 @@ class ScoreWorker(PoolWorker):
         answered, steps, tokens = np.zeros((3, n_arms))
         problems: dict[int, str] = {}
         for row, (question, query) in enumerate(zip(questions, self.queries(questions), strict=True)):
-            found = self.sweep.search(query, self._scorer.k)
-            marks = self._scorer.score(question, found.rankings)
+            retrieved = self.sweep.search(query, self._scorer.k)
+            marks = self._scorer.score(question, retrieved.rankings)
             values = np.array([*(mark.value for mark in marks), math.nan])
-            scores[row] = values[found.which]  # FAILED points at the last one
-            answered += found.which != FAILED
-            steps += found.steps
-            tokens += found.tokens
+            scores[row] = values[retrieved.which]  # FAILED points at the last one
+            answered += retrieved.which != FAILED
+            steps += retrieved.steps
+            tokens += retrieved.tokens
             for column in np.flatnonzero(np.isnan(scores[row])).tolist():
-                problem = found.problems.get(column) or marks[found.which[column]].problem
+                problem = retrieved.problems.get(column) or marks[retrieved.which[column]].problem
                 problems.setdefault(column, f"question {question.id!r}: {problem}")
         return ScoreBlock(scores, answered, steps, tokens, problems)
 
@@ -172,6 +173,8 @@ def score(
         MatrixError: There is no arm, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
+    from arms.jobs.worker_pool import unfinished, worker_pool  # loads Ray
+
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
     scorers.check_questions(job.questions, scorer, job.corpus)
@@ -198,7 +201,7 @@ def score(
     return ScoreReport(scorer.measure, len(job.questions), resumed, unknown, problems)
 
 
-def _time_arms(names: list[str], pool: WorkerPool, on_progress: Progress) -> dict[str, float]:
+def _time_arms(names: list[str], pool: "WorkerPool", on_progress: Progress) -> dict[str, float]:
     """Return the mean seconds of a search, by arm. Raises JobError."""
     seconds: dict[str, float] = {}
     while names:

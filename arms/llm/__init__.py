@@ -1,5 +1,37 @@
 """Language models, prompts and judges."""
 
-import lazy_loader
+from . import base, catalog, judge, prompts, quotation, structured_output, writing
+from .base import Chunk, Generator, GeneratorError, Message, Prompt, Write
+from .catalog import LateWriter, LlmSpec, blocking_writer, build_generator
+from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, Prices, most_tokens
+from .prompts import answer_bound, answer_to
+from .writing import WritingSpec
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "MESSAGE_TOKENS",
+    "TOKENS_A_WORD",
+    "UNPROMPTED",
+    "Bound",
+    "Chunk",
+    "Generator",
+    "GeneratorError",
+    "LateWriter",
+    "LlmSpec",
+    "Message",
+    "Prices",
+    "Prompt",
+    "Write",
+    "WritingSpec",
+    "answer_bound",
+    "answer_to",
+    "base",
+    "blocking_writer",
+    "build_generator",
+    "catalog",
+    "judge",
+    "most_tokens",
+    "prompts",
+    "quotation",
+    "structured_output",
+    "writing",
+]

@@ -112,8 +112,8 @@ def grade(
     case = _case(question, passages, word_budget)
     if answer is not None:
         case += "\n" + tagged("answer", answer)
-    found = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
-    return Verdict(found, caller.tokens, caller.malformed)
+    verdict = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
+    return Verdict(verdict, caller.tokens, caller.malformed)
 
 
 def grade_bound(rubric: Rubric[T], *, answer_tokens: int, word_budget: int, retries: int) -> Bound:
@@ -163,8 +163,8 @@ def prefer(
             *(f"Answer {n}:\n{tagged('answer', one)}" for n, one in ((1, first), (2, second))),
         ]
     )
-    found = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
-    return Verdict(found, caller.tokens, caller.malformed)
+    verdict = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
+    return Verdict(verdict, caller.tokens, caller.malformed)
 
 
 def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:

@@ -9,6 +9,9 @@ and the conversation stays as the client wrote it.
     reasoning  some sentences of reasons, then the answer in a tag
 
 Each form has a second prompt for a question without passages.
+
+Answers that are compared, in a labelling job and among the members of an ensemble, are both written by
+`answer_to`, so that a router trained on the one fits the other.
 """
 
 import re
@@ -19,7 +22,8 @@ from enum import StrEnum
 from typing_extensions import override
 
 from arms.base import Passage
-from arms.llm.base import Message, Prompt
+from arms.llm.base import Chunk, Message, Prompt, Write
+from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 from arms.llm.quotation import one_line, quoted
 
 
@@ -305,3 +309,48 @@ def cut(text: str, n_words: int) -> str:
         return ""
     rest = text.split(maxsplit=n_words)[n_words:]
     return text[: len(text) - len(rest[0])].rstrip() if rest else text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of a language model.
+
+    Attributes:
+        text: The answer alone.
+        tagged: Whether it was in the tag of the prompt; None for a prompt without.
+        calls: The last chunk of each text that the model wrote.
+    """
+
+    text: str
+    tagged: bool | None
+    calls: tuple[Chunk, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return sum(call.prompt_tokens + call.completion_tokens for call in self.calls)
+
+
+def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> Answer:
+    """Return the answer to a prompt of `writing`; prompt again for the answer alone if the tag is missing.
+
+    Raises:
+        GeneratorError: The language model failed.
+    """
+    text, last = write(writing.asked(messages))
+    answer = answer_of(text, writing.form)
+    if writing.form is not Form.REASONING:
+        return Answer(answer.text.strip(), None, (last,))
+    if answer.tagged:
+        return Answer(answer.text, True, (last,))
+    text, again = write(writing.asked(fallback_prompt(messages, text)))
+    return Answer(answer_of(text, writing.form).text, False, (last, again))
+
+
+def answer_bound(writing: Writing) -> Bound:
+    """Return the most that `answer_to` has the model read and write."""
+    call = Bound.of_call(" ".join(writing.words), writing.max_tokens, words=writing.word_budget)
+    if writing.form is not Form.REASONING:
+        return call
+    again = writing.max_tokens + most_tokens(ANSWER_ALONE) + 2 * MESSAGE_TOKENS
+    return call * 2 + Bound(read=again)

@@ -166,11 +166,11 @@ def _lifted(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -
     text = json.dumps(schema)
     for key in ("$defs", "definitions"):
         text = text.replace(f'"#/{key}/', f'"#/$defs/{name}.')
-    found = json.loads(text)
+    document = json.loads(text)
     for key in ("$defs", "definitions"):
-        for own, definition in found.pop(key, {}).items():
+        for own, definition in document.pop(key, {}).items():
             definitions[f"{name}.{own}"] = definition
-    return found
+    return document
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ async def whole_calls(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chu
     async with aclosing(chunks):
         async for last in chunks:
             text += last.text
-    found = read(text)
-    yield found
-    ended = "tool_calls" if found.tool_calls else last.finish_reason
+    calls = read(text)
+    yield calls
+    ended = "tool_calls" if calls.tool_calls else last.finish_reason
     yield replace(last, text="", finish_reason=ended, logprobs=())

@@ -1,5 +1,18 @@
 """Encoders, model files and threads."""
 
-import lazy_loader
+from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
+from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "Backbone",
+    "Embedder",
+    "ModelNotFoundError",
+    "build_embedder",
+    "compute_cores",
+    "digest_backbone",
+    "digest_of",
+    "is_below",
+    "locate",
+    "model_problems",
+    "require_whole",
+]

@@ -21,6 +21,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.models.files import digest_of, locate
 from arms.tokenizer import words
 
+
+def compute_cores() -> list[int]:
+    """Return the cores of this process without the first one; at least one core."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    else:  # not Linux
+        cores = list(range(os.cpu_count() or 1))
+    return cores[1:] or cores
+
+
 HASHING = "hashing:"
 
 

@@ -80,19 +80,19 @@ def model_problems(model: str) -> list[str]:
     """
     if not model.startswith(PACKAGE):
         return []
-    folder, found = _in_package(model), []
+    folder, problems = _in_package(model), []
     names = metadata.packages_distributions().get(model.removeprefix(PACKAGE).partition("/")[0], ())
     for file in (file for name in names for file in metadata.files(name) or ()):
         path = Path(str(file.locate()))
         if path != folder and folder not in path.parents:
             continue
         if not path.is_file():
-            found.append(f"{path} is missing")
+            problems.append(f"{path} is missing")
         elif file.size is not None and path.stat().st_size != file.size:
-            found.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {file.size:,}")
+            problems.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {file.size:,}")
         elif file.hash is not None and _recorded(path, file.hash.mode) != file.hash.value:
-            found.append(f"{path} is damaged: its {file.hash.mode} is not that of its installation")
-    return found
+            problems.append(f"{path} is damaged: its {file.hash.mode} is not that of its installation")
+    return problems
 
 
 def _recorded(path: Path, mode: str) -> str:

@@ -1,5 +1,27 @@
 """The pool of candidate arms, its score matrix, and the choice of a few of them."""
 
-import lazy_loader
+from . import coverage, imputation, outcomes, pool, score_matrix, selection
+from .outcomes import Outcomes, read_outcomes
+from .pool import PoolSpec, load_pool
+from .score_matrix import ArmTable, ScoreMatrix, read_matrix, write_matrix
+from .selection import Portfolio, greedy, knapsack
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "ArmTable",
+    "Outcomes",
+    "PoolSpec",
+    "Portfolio",
+    "ScoreMatrix",
+    "coverage",
+    "greedy",
+    "imputation",
+    "knapsack",
+    "load_pool",
+    "outcomes",
+    "pool",
+    "read_matrix",
+    "read_outcomes",
+    "score_matrix",
+    "selection",
+    "write_matrix",
+]

@@ -117,13 +117,13 @@ def _totals(scores: Scores, best: Scores, dtype: type[np.floating], arms: Indice
         return np.concatenate([_sums(scores[arm : arm + 1], dtype) for arm in arms])
     rows = max(1, min(CACHED // len(best), len(arms)))
     buffer = np.empty((rows, len(best)), dtype=np.float32)
-    found = np.empty(len(arms))
+    totals = np.empty(len(arms))
     for at in range(0, len(arms), rows):
         block = arms[at : at + rows]
         for row, arm in zip(buffer, block, strict=False):
             np.maximum(scores[arm], best, out=row)
-        found[at : at + rows] = _sums(buffer[: len(block)], dtype)
-    return found
+        totals[at : at + rows] = _sums(buffer[: len(block)], dtype)
+    return totals
 
 
 def _sums(rows: Scores, dtype: type[np.floating]) -> Floats:

@@ -181,9 +181,9 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     >>> list(expand(PoolSpec(backbones=("a", "b"), discounted=None, vendi=None, graph=None)))
     ['dense-a', 'dense-b']
     """
-    found: dict[str, ArmSpec] = dict(_grids(pool))
-    excluded = set(select_names(found, pool.exclude, "exclude: no arm of the grids", PoolError))
-    kept = {name: spec for name, spec in found.items() if name not in excluded}
+    specs: dict[str, ArmSpec] = dict(_grids(pool))
+    excluded = set(select_names(specs, pool.exclude, "exclude: no arm of the grids", PoolError))
+    kept = {name: spec for name, spec in specs.items() if name not in excluded}
     for name in pool.extra:
         if name in kept:
             raise PoolError(f"extra: {name!r} is an arm of the grids already; choose another name")

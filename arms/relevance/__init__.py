@@ -1,5 +1,19 @@
 """The relevance of passages: features that need no label, and a model fitted to gold passages."""
 
-import lazy_loader
+from .features import Candidates, candidates
+from .model import FILE, RelevanceError, RelevanceModel, read_model, write_model
+from .training import Case, Examples, Fitting, fit
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "FILE",
+    "Candidates",
+    "Case",
+    "Examples",
+    "Fitting",
+    "RelevanceError",
+    "RelevanceModel",
+    "candidates",
+    "fit",
+    "read_model",
+    "write_model",
+]

@@ -267,11 +267,11 @@ def _names(question: str) -> list[str]:
     """
     spans = []
     for span in _NAME.findall(question):
-        found = words(span)
-        while found and found[0] in ENGLISH and question.startswith(span):
-            found = found[1:]
-        if found:
-            spans.append(f" {' '.join(found)} ")
+        names = words(span)
+        while names and names[0] in ENGLISH and question.startswith(span):
+            names = names[1:]
+        if names:
+            spans.append(f" {' '.join(names)} ")
     return [*dict.fromkeys(spans)]
 
 

@@ -54,7 +54,7 @@ class BM25Params(BaseModel):
     )
 
 
-class BM25:
+class BM25Arm:
     """Rank passages by the words that they share with the query, rare words first.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and
@@ -97,8 +97,8 @@ class BM25:
         if permitted is not None:
             matched = matched[permitted.mask[self._columns.positions(matched)]]
         rows = matched[best(scores[matched], k)]
-        found = self._corpus.passages(self._columns.positions(rows))
-        return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(found, rows, strict=True)))
+        passages = self._corpus.passages(self._columns.positions(rows))
+        return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(passages, rows, strict=True)))
 
 
 class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
@@ -113,7 +113,7 @@ class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
     def _initialize(self, corpus: Iterable[list[int]]) -> dict[int, int]:
         """Count; return the number of documents of each term, in order of first occurrence."""
         self.terms, self.times, self.ends = array("i"), array("i"), array("q", [0])
-        found: dict[int, int] = {}
+        documents: dict[int, int] = {}
         for document in corpus:
             counted = Counter(document)
             self.terms.extend(counted)
@@ -121,10 +121,10 @@ class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
             self.ends.append(len(self.terms))
             self.doc_len.append(len(document))
             for term in counted:
-                found[term] = found.get(term, 0) + 1
+                documents[term] = documents.get(term, 0) + 1
         self.corpus_size = len(self.doc_len)
         self.avgdl = sum(self.doc_len) / self.corpus_size
-        return found
+        return documents
 
     def by_term(self, order: NDArray[np.integer], n_terms: int) -> "csc_array":
         """Return the counts by term, the documents of each in this order, and give up the arrays."""
@@ -261,11 +261,13 @@ def _identity(corpus: Corpus, params: BM25Params) -> Identity:
 
 
 def _prepare(params: BM25Params, have: Resources, progress: Progress | None) -> None:
-    BM25.prepare(have.corpus, have.indexes, params, progress)
+    BM25Arm.prepare(have.corpus, have.indexes, params, progress)
 
 
-def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25:
-    return BM25.open(name, have.corpus, have.indexes, params)
+def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25Arm:
+    return BM25Arm.open(name, have.corpus, have.indexes, params)
 
 
-KIND = Kind(BM25Params, _build, _prepare, light=True, filters=True, version=of_corpus)
+KIND = Kind(
+    "bm25", "ranks by words", BM25Params, _build, _prepare, light=True, filters=True, version=of_corpus
+)

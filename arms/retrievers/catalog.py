@@ -1,45 +1,34 @@
 """From the name of an arm in the configuration to the arm itself.
 
-An arm is data: a name, a kind, parameters. `KINDS` lists the kinds of this package. A class
+An arm is data: a name, a kind, parameters. `KINDS` has the kinds of this package: every `Kind` that a
+module of it defines. An installed package adds kinds by entry points of the group `armwise.arms`. A class
 of the user's own is given by its import path, `package.module:Class`, and built as
-`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs,
-`light = True` says that it may search beside HTTP, and `filters = True` that it finds only what a query
-permits.
+`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs, `light = True`
+says that it may search beside HTTP, and `filters = True` that it finds only what a query permits.
 """
 
+import hashlib
 import importlib
 import math
+import pkgutil
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from arms.base import Arm, ArmError, NoRetrieval, Progress
+from arms.base import Arm, ArmError, Progress
 from arms.llm import UNPROMPTED, Bound
 from arms.models import is_below
-from arms.retrievers import bm25 as lexical
-from arms.retrievers import (
-    cross_encoder,
-    dense,
-    expand,
-    fusion,
-    learned_fusion,
-    remote,
-    rerank,
-    vendi,
-)
-from arms.retrievers import diversity as discounted
-from arms.retrievers import graph as graph_dense
-from arms.retrievers.engines import lancedb, milvus, opensearch, postgres, qdrant, tantivy, vespa, weaviate
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
 from arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
-from arms.retrievers.external import frameworks, mcp
-from arms.retrievers.generative import cascade, ensemble, multistep, query_variants, vendi_rag
-from arms.retrievers.kind import ArmSpec, Kind, NoParams, Resources, Trust, of_members
+from arms.retrievers.kind import ArmSpec, Kind, ReadVersion, Resources, Trust
+from arms.retrievers.versioned import VersionedArm
 from arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
@@ -62,43 +51,23 @@ class OwnParams(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-KINDS: dict[str, Kind[Any]] = {
-    "none": Kind(
-        NoParams,
-        lambda name, *_: NoRetrieval(name),
-        steps=lambda _: 0.0,
-        light=True,
-        filters=True,
-        version=of_members,
-    ),
-    "bm25": lexical.KIND,
-    "dense": dense.KIND,
-    "ds": discounted.KIND,
-    "vendi": vendi.KIND,
-    "graph": graph_dense.KIND,
-    "rrf": fusion.KIND,
-    "learned_fusion": learned_fusion.KIND,
-    "regularize": rerank.REGULARIZE,
-    "plackett_luce": rerank.PLACKETT_LUCE,
-    "cross_encoder": cross_encoder.KIND,
-    "expand": expand.KIND,
-    "multistep": multistep.KIND,
-    "query_variants": query_variants.KIND,
-    "vendi_rag": vendi_rag.KIND,
-    "ensemble": ensemble.KIND,
-    "cascade": cascade.KIND,
-    "remote": remote.KIND,
-    "mcp": mcp.KIND,
-    **frameworks.KINDS,
-    "postgres": postgres.KIND,
-    "qdrant": qdrant.KIND,
-    "tantivy": tantivy.KIND,
-    "lancedb": lancedb.KIND,
-    "milvus": milvus.KIND,
-    **opensearch.KINDS,
-    "vespa": vespa.KIND,
-    "weaviate": weaviate.KIND,
-}
+KINDS_GROUP = "armwise.arms"
+"""Group of the entry points by which packages add kinds of arms: each is a `Kind`, or the class of an arm."""
+
+
+def _own_kinds() -> dict[str, Kind[Any]]:
+    """Return the kinds that the modules of this package define, by name; those named `_...` are skipped."""
+    kinds: dict[str, Kind[Any]] = {}
+    for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
+        if module.name.rpartition(".")[2].startswith("_") or module.name == __name__:
+            continue
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, Kind) and kinds.setdefault(value.name, value) is not value:
+                raise TypeError(f"two kinds of arms are named {value.name!r}")
+    return dict(sorted(kinds.items()))
+
+
+KINDS = _own_kinds()
 """The kinds of arms of this package."""
 
 
@@ -125,11 +94,12 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
 
 
 def brings_code(spec: ArmSpec, trust: Trust) -> bool:
-    """Return whether an arm is a class that the configuration file does not describe in the same way.
+    """Return whether an arm brings in code of others, and the configuration file has no such arm.
 
     Nothing is imported.
     """
-    return ":" in spec.kind and _stored(spec) not in [_stored(one) for one in trust.arms]
+    outside = ":" in spec.kind or (spec.kind not in KINDS and spec.kind in installed())
+    return outside and _stored(spec) not in [_stored(trusted) for trusted in trust.arms]
 
 
 def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str], home: Path) -> None:
@@ -219,7 +189,7 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
     validate_specs({name: spec}, resources.backbones)
     params = described(name, spec)[1]
     if not isinstance(params, EngineParams):
-        kinds = ", ".join(kind for kind, one in KINDS.items() if issubclass(one.params, EngineParams))
+        kinds = ", ".join(name for name, kind in KINDS.items() if issubclass(kind.params, EngineParams))
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
     if isinstance(params, NetworkParams):
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
@@ -287,14 +257,14 @@ def closure(name: str, specs: Mapping[str, ArmSpec]) -> dict[str, ArmSpec]:
     >>> sorted(closure("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}))
     ['b', 'd', 'f']
     """
-    found: dict[str, ArmSpec] = {}
+    parts: dict[str, ArmSpec] = {}
     waiting = deque([name])
     while waiting:
-        if (part := waiting.popleft()) not in found:
-            found[part] = _spec(part, specs)
-            kind, params = described(part, found[part])
+        if (part := waiting.popleft()) not in parts:
+            parts[part] = _spec(part, specs)
+            kind, params = described(part, parts[part])
             waiting += kind.members(params)
-    return found
+    return parts
 
 
 def backbones_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str]:
@@ -376,11 +346,62 @@ def search_bound(name: str, specs: Mapping[str, ArmSpec]) -> Bound:
     def bound(name: str) -> Bound:
         kind, params = described(name, _spec(name, specs))
         if kind.bound is not None:
-            found: Bound = kind.bound(params, bound)
-            return found
+            most: Bound = kind.bound(params, bound)
+            return most
         return sum(map(bound, kind.members(params)), UNPROMPTED)
 
     return bound(name)
+
+
+def versioned(arm: Arm, name: str, resources: Resources) -> VersionedArm:
+    """Return an arm with the version of all that it and its members search. Raises ArmSpecError."""
+    parts: list[ReadVersion] = []
+    for kind, params in (described(*part) for part in closure(name, resources.specs).items()):
+        if kind.version is not None:
+            parts.append(kind.version(params, resources))
+        elif not kind.is_versioned:
+            parts.append(lambda _: None)
+    return VersionedArm(arm, parts)
+
+
+def is_versioned(name: str, specs: Mapping[str, ArmSpec]) -> bool:
+    """Return whether the version of all that an arm and its members search can be known.
+
+    >>> server = ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})
+    >>> specs = {"b": ArmSpec(kind="bm25"), "m": server}
+    >>> is_versioned("b", specs), is_versioned("m", specs)
+    (True, False)
+    """
+    return all(described(*part)[0].is_versioned for part in closure(name, specs).items())
+
+
+def drawing(name: str, specs: Mapping[str, ArmSpec]) -> str | None:
+    """Return the first part of an arm that may find something else each time; None for an arm that repeats.
+
+    >>> specs = {"b": ArmSpec(kind="bm25"), "p": ArmSpec(kind="plackett_luce", params={"arm": "b"})}
+    >>> fused = ArmSpec(kind="rrf", params={"arms": ["b", "p"]})
+    >>> drawing("b", specs), drawing("f", {**specs, "f": fused})
+    (None, 'p')
+    """
+    return next((part for part, spec in closure(name, specs).items() if described(part, spec)[0].draws), None)
+
+
+def search_digest(name: str, specs: Mapping[str, ArmSpec]) -> str:
+    """Return a hash of what an arm searches and how: the same for pipelines that only write otherwise.
+
+    An arm that draws, and one of a user's own class, may depend on its name.
+
+    >>> specs = {"a": ArmSpec(kind="bm25"), "b": ArmSpec(kind="bm25", params={"k1": 1.2})}
+    >>> search_digest("a", specs) == search_digest("b", specs)
+    True
+    """
+    parts = closure(name, specs)
+    params = {part: described(part, spec)[1].model_dump(mode="json") for part, spec in parts.items()}
+    facts = [(part, spec.kind, params[part]) for part, spec in parts.items()]
+    named = any(spec.kind not in KINDS for spec in parts.values()) or drawing(name, specs) is not None
+    (_, *first), *others = facts
+    document = orjson.dumps([name if named else "", first, sorted(others)], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(document, digest_size=16).hexdigest()
 
 
 def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
@@ -423,7 +444,7 @@ def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
 
 def described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
     """Return the kind of an arm and its validated parameters. Raises ArmSpecError."""
-    kind = KINDS.get(spec.kind) or _own_kind(name, spec.kind)
+    kind = KINDS.get(spec.kind) or _outside_kind(name, spec.kind)
     try:
         return kind, kind.params.model_validate(spec.params)
     except ValidationError as error:
@@ -476,35 +497,51 @@ def _size_of(
     return size
 
 
-def _own_kind(name: str, path: str) -> Kind[Any]:
-    """Return the kind of a class of the user's own. Raises ArmSpecError."""
-    module, colon, attribute = path.partition(":")
-    if not colon:
+@cache
+def installed() -> Mapping[str, metadata.EntryPoint]:
+    """Return the kinds that installed packages add, by name; nothing of theirs is imported."""
+    return {entry.name: entry for entry in metadata.entry_points(group=KINDS_GROUP)}
+
+
+def _outside_kind(name: str, kind: str) -> Kind[Any]:
+    """Return a kind of an installed package, or that of a class of the user's own. Raises ArmSpecError."""
+    module, colon, attribute = kind.partition(":")
+    entry = installed().get(kind)
+    if entry is None and not colon:
         raise ArmSpecError(
-            f"arm {name!r}: unknown kind {path!r}{did_you_mean(path, KINDS)}; "
+            f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, [*KINDS, *installed()])}; "
             "a class of your own is written package.module:Class"
         )
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        value = getattr(importlib.import_module(module), attribute) if entry is None else entry.load()
     except Exception as error:  # what an import can raise has no end
-        raise ArmSpecError(f"arm {name!r}: cannot import {path!r}: {error!r}") from error
-    if not isinstance(found, type):
-        raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(found).__name__}, not a class")
-    if not callable(getattr(found, "search", None)):
-        raise ArmSpecError(f"arm {name!r}: {found.__name__} is not an arm: it lacks search")
-    declared: Any = getattr(found, "backbones", frozenset())
+        raise ArmSpecError(f"arm {name!r}: cannot import {kind!r}: {error!r}") from error
+    if entry is not None and isinstance(value, Kind):
+        return value
+    return _kind_of_class(name, kind, value)
+
+
+def _kind_of_class(name: str, path: str, cls: Any) -> Kind[Any]:
+    """Return the kind of the arms of a class. Raises ArmSpecError."""
+    if not isinstance(cls, type):
+        raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(cls).__name__}, not a class")
+    if not callable(getattr(cls, "search", None)):
+        raise ArmSpecError(f"arm {name!r}: {cls.__name__} is not an arm: it lacks search")
+    declared: Any = getattr(cls, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
-        raise ArmSpecError(f"arm {name!r}: {found.__name__}.backbones must be names, set on the class")
-    traits: dict[str, Any] = {trait: getattr(found, trait, False) for trait in ("light", "filters")}
+        raise ArmSpecError(f"arm {name!r}: {cls.__name__}.backbones must be names, set on the class")
+    traits: dict[str, Any] = {trait: getattr(cls, trait, False) for trait in ("light", "filters")}
     for trait, value in traits.items():
         if not isinstance(value, bool):
             raise ArmSpecError(
-                f"arm {name!r}: {found.__name__}.{trait} must be True or False, set on the class"
+                f"arm {name!r}: {cls.__name__}.{trait} must be True or False, set on the class"
             )
     needed = tuple(declared)
     return Kind(
+        path,
+        (cls.__doc__ or "").partition("\n")[0],
         OwnParams,
-        lambda name, params, *_: _own_arm(name, found, params.model_dump()),
+        lambda name, params, *_: _own_arm(name, cls, params.model_dump()),
         backbones=lambda _: needed,
         light=traits["light"],
         filters=traits["filters"],

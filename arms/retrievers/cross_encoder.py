@@ -11,8 +11,8 @@ from pydantic import Field
 from arms.base import ArmError, Passage, Query
 from arms.indexes import vectors
 from arms.models import ModelNotFoundError, compute_cores, locate
-from arms.retrievers.kind import Kind, Members, Resources, of_members
-from arms.retrievers.rerank import Reranked, RerankParams
+from arms.retrievers.kind import Kind, Members, Resources
+from arms.retrievers.rerank import RerankedArm, RerankParams
 
 
 class CrossEncoderParams(RerankParams):
@@ -70,7 +70,7 @@ class PairScorer:
         return scores
 
 
-def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> Reranked:
+def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
     scorer = have.shared(
         ("cross-encoder", params.model, params.max_length),
         lambda: PairScorer(params.model, params.max_length),
@@ -84,15 +84,16 @@ def _build(name: str, params: CrossEncoderParams, have: Resources, member: Membe
             raise ArmError(f"arm {name!r}: {params.model} scores {passages[bad].id!r} as {scores[bad]}")
         return scores
 
-    return Reranked(name, member(params.arm), params.depth, read)
+    return RerankedArm(name, member(params.arm), params.depth, read)
 
 
 KIND = Kind(
+    "cross_encoder",
+    "reranks another arm's passages with a cross-encoder",
     CrossEncoderParams,
     _build,
     members=lambda params: (params.arm,),
     models=lambda params: (params.model,),
     features=("depth",),
     filters=True,
-    version=of_members,
 )

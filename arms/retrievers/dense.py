@@ -91,16 +91,16 @@ class FirstStage:
             self._deepest = max(self._deepest, depth)
             reach = self._deepest if self._index.exact else depth
             key = vector.tobytes(), 0 if self._index.exact else depth, permitted
-            found = self._kept.get(key)
-            if found is not None:
+            candidates = self._kept.get(key)
+            if candidates is not None:
                 self._kept.move_to_end(key)
-        if found is None or (len(found.positions) < depth and len(found.positions) < most):
-            found = self._search(vector, reach, permitted)
+        if candidates is None or (len(candidates.positions) < depth and len(candidates.positions) < most):
+            candidates = self._search(vector, reach, permitted)
             with self._lock:
-                self._kept[key] = found
+                self._kept[key] = candidates
                 while len(self._kept) > CACHED_QUERIES:
                     self._kept.popitem(last=False)
-        return found.first(depth)
+        return candidates.first(depth)
 
     def _search(self, vector: NDArray[np.float32], depth: int, permitted: Permitted | None) -> Candidates:
         relevance, positions = self._index.nearest(vector, depth, permitted)
@@ -157,7 +157,7 @@ class DenseParams(IndexParams):
     """Parameters of a dense arm: those of its index."""
 
 
-class Dense:
+class DenseArm:
     """Rank passages by the cosine between their vector and the query's."""
 
     def __init__(self, name: str, corpus: Corpus, params: DenseParams, index: VectorIndex) -> None:
@@ -171,8 +171,8 @@ class Dense:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
         vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
         scores, positions = self._index.nearest(vector, k, self._corpus.permitted(query))
-        found = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
-        return Retrieval(tuple(passage.scored(score) for passage, score in found))
+        passages = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in passages))
 
 
 class DenseBatch:
@@ -194,8 +194,8 @@ def prepare_index(params: IndexParams, have: Resources, progress: Progress | Non
     VectorIndex.prepare(have.corpus, have.indexes, params, have.backbones[params.backbone], progress)
 
 
-def _build(name: str, params: DenseParams, have: Resources, _: Members) -> Dense:
-    return Dense(name, have.corpus, params, shared_index(params, have))
+def _build(name: str, params: DenseParams, have: Resources, _: Members) -> DenseArm:
+    return DenseArm(name, have.corpus, params, shared_index(params, have))
 
 
 def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
@@ -206,6 +206,8 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[Batch]:
 
 
 KIND = Kind(
+    "dense",
+    "nearest passages by embedding, exact or HNSW",
     DenseParams,
     _build,
     prepare_index,

@@ -103,7 +103,7 @@ class DiverseBatch(Generic[P]):
         return np.pad(positions, ((0, 0), (0, k - positions.shape[1])), constant_values=-1)
 
 
-class Diverse(Generic[P]):
+class DiverseArm(Generic[P]):
     """An arm that selects diverse passages among the nearest ones."""
 
     def __init__(self, name: str, corpus: Corpus, params: P, stage: FirstStage, pick: Pick[P]) -> None:
@@ -115,15 +115,17 @@ class Diverse(Generic[P]):
     def search(self, query: Query, k: int) -> Retrieval:
         """Return `k` passages in the order of the picks. Raises MissingEmbeddingError, ArmError."""
         (positions,), (scores,) = self._batch.picks(query, k)
-        found = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
-        return Retrieval(tuple(passage.scored(score) for passage, score in found))
+        passages = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
+        return Retrieval(tuple(passage.scored(score) for passage, score in passages))
 
 
-def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> Kind[P]:
+def diverse_kind(
+    name: str, summary: str, params: type[P], pick: Pick[P], features: tuple[str, ...]
+) -> Kind[P]:
     """Return the kind of a family."""
 
-    def build(name: str, params: P, have: Resources, _: Members) -> Diverse[P]:
-        return Diverse(name, have.corpus, params, first_stage(params, have), pick)
+    def build(name: str, params: P, have: Resources, _: Members) -> DiverseArm[P]:
+        return DiverseArm(name, have.corpus, params, first_stage(params, have), pick)
 
     def batches(group: Mapping[str, P], have: Resources) -> list[Batch]:
         alike: dict[Hashable, dict[str, P]] = {}
@@ -136,6 +138,8 @@ def diverse_kind(params: type[P], pick: Pick[P], features: tuple[str, ...]) -> K
         ]
 
     return Kind(
+        name,
+        summary,
         params,
         build,
         prepare_index,
@@ -208,4 +212,10 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
     return discounted_picks(candidates.relevance, candidates.vectors, gammas, thresholds, n)
 
 
-KIND = diverse_kind(DiscountedParams, pick, features=("gamma", "threshold"))
+KIND = diverse_kind(
+    "ds",
+    "discounted similarity: each pick lowers the score of similar passages",
+    DiscountedParams,
+    pick,
+    features=("gamma", "threshold"),
+)

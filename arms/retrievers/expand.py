@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, Passage, Query, Retrieval
 from arms.indexes import PassageVectors
 from arms.llm import TOKENS_A_WORD, Bound
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from arms.tokenizer import words
 
 REPEATED = 100
@@ -39,7 +39,7 @@ class ExpandParams(BaseModel):
     )
 
 
-class Expand:
+class ExpandArm:
     """Search with the question, then with the question and what its first passages are about.
 
     The words of the second query have the probabilities of RM3: `own_weight` times that of the question's
@@ -66,8 +66,8 @@ class Expand:
             return first
         text = expanded(query.text, relevant, self._params.terms, self._params.own_weight)
         moved = {backbone: self._moved(query, backbone, relevant) for backbone in self.backbones}
-        found = self._base.search(replace(query, text=text, embeddings=moved), k)
-        return Retrieval(found.passages, first.steps + found.steps, first.tokens + found.tokens)
+        second = self._base.search(replace(query, text=text, embeddings=moved), k)
+        return Retrieval(second.passages, first.steps + second.steps, first.tokens + second.tokens)
 
     def _moved(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
         """Return the query's vector, moved towards those of passages. Raises MissingEmbeddingError."""
@@ -113,13 +113,13 @@ def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight:
     return " ".join(word for word, times in repeated.items() for _ in range(times)) or question
 
 
-def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> Expand:
+def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> ExpandArm:
     base = member(params.arm)
     vectors = {
         backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone]).of
         for backbone in base.backbones
     }
-    return Expand(name, base, params, vectors)
+    return ExpandArm(name, base, params, vectors)
 
 
 def _bound(params: ExpandParams, member: BoundOf) -> Bound:
@@ -132,6 +132,8 @@ def _bound(params: ExpandParams, member: BoundOf) -> Bound:
 
 
 KIND = Kind(
+    "expand",
+    "searches, then searches again with words or a vector of the first passages (RM3, Rocchio)",
     ExpandParams,
     _build,
     members=lambda params: (params.arm,),
@@ -139,6 +141,5 @@ KIND = Kind(
     steps=lambda _: 2.0,
     light=True,
     filters=True,
-    version=of_members,
     bound=_bound,
 )

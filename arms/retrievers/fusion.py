@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Arm, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, MemberNames, Members, Resources, of_members
+from arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
 
 class FusionParams(BaseModel):
@@ -27,7 +27,7 @@ class FusionParams(BaseModel):
     )
 
 
-class Fusion:
+class FusionArm:
     """Score a passage by the sum of 1 / (constant + rank) over the members that found it.
 
     Source: Cormack et al. 2009, Reciprocal rank fusion outperforms Condorcet and
@@ -57,26 +57,27 @@ def fuse(rankings: Sequence[Sequence[Passage]], constant: float) -> tuple[Passag
     >>> [(p.id, p.score) for p in fuse([[a, b], [b]], constant=1.0)]
     [('b', 0.8333333333333333), ('a', 0.5)]
     """
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    shares: defaultdict[str, list[float]] = defaultdict(list)
     passages: dict[str, Passage] = {}
     for ranking in rankings:
         for rank, passage in enumerate(ranking, start=1):
-            found[passage.id].append(1.0 / (constant + rank))
+            shares[passage.id].append(1.0 / (constant + rank))
             passages[passage.id] = passage
     # fsum: the order of the members must not affect ties
-    fused = [passages[name].scored(math.fsum(parts)) for name, parts in found.items()]
+    fused = [passages[name].scored(math.fsum(parts)) for name, parts in shares.items()]
     return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
 
 
-def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fusion:
-    return Fusion(name, [member(other) for other in params.arms], params)
+def _build(name: str, params: FusionParams, _: Resources, member: Members) -> FusionArm:
+    return FusionArm(name, [member(other) for other in params.arms], params)
 
 
 KIND = Kind(
+    "rrf",
+    "reciprocal rank fusion of other arms",
     FusionParams,
     _build,
     members=lambda params: params.arms,
     light=True,
     filters=True,
-    version=of_members,
 )

@@ -89,7 +89,7 @@ class Explorer:
         return self._graph.numbers(names), tokens
 
 
-class GraphDense:
+class GraphArm:
     """Rank the passages of a walk by cosine; without any, those that the index finds.
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176 (GraphDense).
@@ -125,8 +125,8 @@ class GraphDense:
             return Retrieval(tokens=tokens)
         # with all that tie with the last one: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
-        found = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
-        ranked = sorted((p.scored(score) for p, score in found), key=lambda p: (-p.score, p.id))
+        passages = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
+        ranked = sorted((p.scored(score) for p, score in passages), key=lambda p: (-p.score, p.id))
         return Retrieval(tuple(ranked[:k]), tokens=tokens)
 
 
@@ -172,10 +172,10 @@ class GraphBatch:
             n = walks[params.max_entity_df].reached(params.max_hops, params.max_candidates)
             gathered = own[params.max_entity_df][:n]
             if n:
-                found = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
+                nearest = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
             else:
-                found = self._stage.candidates(query, max(k, self._depth), arm=self.names[0]).positions[:k]
-            row[: len(found)] = found
+                nearest = self._stage.candidates(query, max(k, self._depth), arm=self.names[0]).positions[:k]
+            row[: len(nearest)] = nearest
         return rows
 
 
@@ -215,8 +215,8 @@ def _prepare(params: GraphParams, have: Resources, progress: Progress | None) ->
     Graph.prepare(have.corpus, have.indexes, _extractor(params, have), progress)
 
 
-def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphDense:
-    return GraphDense(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
+def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphArm:
+    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
 
 
 def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batch]:
@@ -233,6 +233,8 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
 
 
 KIND = Kind(
+    "graph",
+    "follows entities of the question through an entity graph, ranks by embedding",
     GraphParams,
     _build,
     _prepare,

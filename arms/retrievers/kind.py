@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from arms.base import Arm, ArmBuildError, ArmError, Embed, Passage, Progress, Query
+from arms.base import Arm, ArmBuildError, ArmError, Embed, NoRetrieval, Passage, Progress, Query
 from arms.corpus import Corpus
 from arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from arms.models import Backbone, digest_backbone
@@ -350,16 +350,6 @@ ReadVersion = Callable[[bool], str | None]
 """Whether to ask again what was asked seconds ago -> a version; None where it is unknown. Raises ArmError."""
 
 
-def unversioned(*_: object) -> ReadVersion:
-    """Return the version of what is searched elsewhere, or by a class of a user's own."""
-    return lambda _: None
-
-
-def of_members(*_: object) -> ReadVersion:
-    """Return the version of an arm that searches nothing but its members."""
-    return lambda _: ""
-
-
 def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
     """Return the version of an index over the corpus, which stays what it is while the process runs."""
     backbone = getattr(params, "backbone", None)
@@ -382,9 +372,11 @@ def vectors_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Kind(Generic[P]):
-    """The definition of a kind of arm.
+    """The definition of a kind of arm. `arms.retrievers.catalog` finds those that are names of a module here.
 
     Attributes:
+        name: `kind` in the configuration.
+        summary: What such an arm does, in the words of its row in `docs/guide/arms.md`.
         params: Parameters.
         build: Build an arm from its name, parameters, resources and members.
         prepare: Build its index if it is missing.
@@ -400,13 +392,16 @@ class Kind(Generic[P]):
             nothing: such an arm runs beside HTTP.
         embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
-        version: Return what reads the version of its index, members apart; empty for none of its own.
+        version: Return what reads the version of its own index; None for a kind without one. The version of
+            an arm that has none and has members is theirs; without members it is unknown.
         draws: Whether the same search may find something else: by the seed of the query, or where a model
             fails without an error.
         bound: Return the most that a search has the language model read and write, those of its members
             included; None where it prompts none itself and searches each member once.
     """
 
+    name: str
+    summary: str
     params: type[P]
     build: Callable[[str, P, Resources, Members], Arm]
     prepare: Callable[[P, Resources, Progress | None], None] = _nothing
@@ -421,9 +416,26 @@ class Kind(Generic[P]):
     light: bool = False
     embeds_texts: bool = False
     filters: bool = False
-    version: Callable[[P, Resources], ReadVersion] = unversioned
+    version: Callable[[P, Resources], ReadVersion] | None = None
     draws: bool = False
     bound: Callable[[P, BoundOf], Bound] | None = None
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the version of what such an arm searches can be known."""
+        return self.version is not None or self.members is not _none
+
+
+NONE = Kind(
+    "none",
+    "retrieves nothing, in no step",
+    NoParams,
+    lambda name, *_: NoRetrieval(name),
+    steps=lambda _: 0.0,
+    light=True,
+    filters=True,
+    version=lambda *_: lambda _: "",
+)
 
 
 def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:

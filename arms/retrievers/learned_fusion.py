@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
 from arms.models import ModelNotFoundError, locate
 from arms.relevance import RelevanceError, RelevanceModel, read_model
-from arms.retrievers.kind import Kind, MemberNames, Members, Resources, of_members
+from arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
 PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""
@@ -30,7 +30,7 @@ class LearnedFusionParams(BaseModel):
     )
 
 
-class LearnedFusion:
+class LearnedFusionArm:
     """Keep the most relevant passages of all members, as a model of relevance predicts.
 
     Args:
@@ -51,15 +51,15 @@ class LearnedFusion:
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Search with all members; steps are the most of any, as they could run in parallel."""
-        found = {name: arm.search(query, max(k, self._depth)) for name, arm in self._members.items()}
-        rankings = {name: retrieval.passages for name, retrieval in found.items()}
+        retrievals = {name: arm.search(query, max(k, self._depth)) for name, arm in self._members.items()}
+        rankings = {name: retrieval.passages for name, retrieval in retrievals.items()}
         relevance = self._model.relevance(query.text, rankings)
         passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
         best = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
         return Retrieval(
             passages=tuple(passages[name].scored(relevance[name]) for name in best),
-            steps=max(retrieval.steps for retrieval in found.values()),
-            tokens=sum(retrieval.tokens for retrieval in found.values()),
+            steps=max(retrieval.steps for retrieval in retrievals.values()),
+            tokens=sum(retrieval.tokens for retrieval in retrievals.values()),
         )
 
 
@@ -76,11 +76,13 @@ def _prepare(params: LearnedFusionParams, _: Resources, progress: Progress | Non
     _model(params)
 
 
-def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members) -> LearnedFusion:
-    return LearnedFusion(name, [member(other) for other in params.arms], params, _model(params))
+def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members) -> LearnedFusionArm:
+    return LearnedFusionArm(name, [member(other) for other in params.arms], params, _model(params))
 
 
 KIND = Kind(
+    "learned_fusion",
+    "keeps the passages of other arms that a [model of relevance](#learned-fusion) ranks highest",
     LearnedFusionParams,
     _build,
     _prepare,
@@ -88,5 +90,4 @@ KIND = Kind(
     models=lambda params: (params.model,),
     light=True,
     filters=True,
-    version=of_members,
 )

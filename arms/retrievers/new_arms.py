@@ -88,8 +88,12 @@ class NewArms(BaseModel):
         """Return the variables that may be sent to a host; None for a host that may not be reached."""
         place = place_of(url)
         host, _, port = place.rpartition(":")
-        found = self.hosts.get(place)
-        return self.hosts.get(host) if found is None and int(port) == DEFAULT_PORTS[url.scheme] else found
+        variables = self.hosts.get(place)
+        return (
+            self.hosts.get(host)
+            if variables is None and int(port) == DEFAULT_PORTS[url.scheme]
+            else variables
+        )
 
 
 def place_of(url: httpx.URL) -> str:
@@ -129,8 +133,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in found))
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in addresses))
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):

@@ -3,14 +3,17 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
+from math import isfinite
+from reprlib import repr as shortened
 from typing import Annotated, Any, Literal, Self
 
 import httpx
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -34,7 +37,6 @@ from arms.async_bridge import Blocking
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
-from arms.retrievers.remote_response import Fields, UnreadableError, read
 from arms.secrets import secret_of
 
 PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
@@ -53,6 +55,125 @@ SHOWN_CHARS = 200
 """Characters of a response that an error shows."""
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class UnreadableError(Exception):
+    """A response lacks a part; the message shows what it has."""
+
+
+class Fields(BaseModel):
+    """Paths of the parts of a passage in a result, with dots, as in `_source.title`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(default="id", description="Path of the id, a string.")
+    title: str = Field(default="title", description="Path of the title; a result may lack it.")
+    text: str = Field(default="text", description="Path of the text.")
+    score: str | None = Field(
+        default=None,
+        description="Path of the score, the more the better; null scores the n-th result 1 / n.",
+    )
+
+
+def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
+    """Return the passages of a response, in its order; of equal ids the first.
+
+    Args:
+        content: The response.
+        path: Path of the list of results.
+        fields: Paths of the parts of a passage within a result.
+
+    Raises:
+        UnreadableError: It is not JSON, lacks a list, or a result lacks a part.
+
+    >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
+    [Passage(id='a', title='', text='one', score=1.0, metadata={})]
+    """
+    return passages_of(results_at(loaded(content), path), fields)
+
+
+def loaded(content: bytes | str) -> JsonValue:
+    """Return a JSON document. Raises UnreadableError."""
+    try:
+        document: JsonValue = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise UnreadableError(f"no JSON ({error})") from error
+    return document
+
+
+def results_at(document: JsonValue, path: str) -> list[JsonValue]:
+    """Return the list of results at a path. Raises UnreadableError."""
+    results = at(document, path)
+    if not isinstance(results, list):
+        raise UnreadableError(f"at {path!r} is {shortened(results)}, not a list")
+    return results
+
+
+def passages_of(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
+    """Return results as passages, of equal ids the first. Raises UnreadableError."""
+    passages: dict[str, Passage] = {}
+    for number, result in enumerate(results, start=1):
+        try:
+            passage = Passage(
+                string_at(result, fields.id),
+                _title(result, fields.title),
+                string_at(result, fields.text),
+                1 / number if fields.score is None else _number(result, fields.score),
+            )
+        except UnreadableError as error:
+            raise UnreadableError(f"result {number}: {error}") from error
+        passages.setdefault(passage.id, passage)
+    return list(passages.values())
+
+
+def at(value: JsonValue, path: str) -> JsonValue:
+    """Return the value at a path: names of fields and numbers of items, with dots between.
+
+    A field whose own name has dots is found, too.
+
+    >>> at({"hits": {"hits": [{"a": 1}, {"a": 2}]}}, "hits.hits.1.a")
+    2
+    >>> at({"@search.score": 1.5}, "@search.score")
+    1.5
+
+    Raises:
+        UnreadableError: There is no such value.
+    """
+    if not path:
+        return value
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    head, _, rest = path.partition(".")
+    if isinstance(value, dict) and rest and head in value:
+        return at(value[head], rest)
+    if isinstance(value, list) and head.isdecimal() and int(head) < len(value):
+        return at(value[int(head)], rest)
+    raise UnreadableError(f"there is no {path!r} in {shortened(value)}")
+
+
+def string_at(result: JsonValue, path: str) -> str:
+    """Return the text at a path. Raises UnreadableError."""
+    text = at(result, path)
+    if not isinstance(text, str):
+        raise UnreadableError(f"at {path!r} is {shortened(text)}, not a string")
+    return text
+
+
+def _title(result: JsonValue, path: str) -> str:
+    """Return the title, empty if it is missing or null."""
+    try:
+        if at(result, path) is None:
+            return ""
+    except UnreadableError:
+        return ""
+    return string_at(result, path)
+
+
+def _number(result: JsonValue, path: str) -> float:
+    number = at(result, path)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number):
+        raise UnreadableError(f"at {path!r} is {shortened(number)}, not a finite number")
+    return float(number)
 
 
 class HttpParams(BaseModel):
@@ -248,7 +369,7 @@ class HttpArm:
         return bytes(body)
 
 
-class RemoteSearch(HttpArm):
+class RemoteArm(HttpArm):
     """Return the results of a search API, highest score first."""
 
     def __init__(self, name: str, params: RemoteParams, limits: NewArms | None = None) -> None:
@@ -371,8 +492,8 @@ def _secret(arm: str, header: str, variable: str) -> str:
     return value
 
 
-def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteSearch:
-    return RemoteSearch(name, params, reach_of("remote", params, have))
+def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteArm:
+    return RemoteArm(name, params, reach_of("remote", params, have))
 
 
-KIND = Kind(RemoteParams, _build, check_reach=check_reach)
+KIND = Kind("remote", "calls a search API over HTTP", RemoteParams, _build, check_reach=check_reach)

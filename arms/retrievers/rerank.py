@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from arms.corpus import Corpus, CorpusError
 from arms.indexes import Vectors
-from arms.retrievers.kind import Kind, Members, Resources, of_corpus, of_members
+from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -30,7 +30,7 @@ class RerankParams(BaseModel):
     depth: int = Field(50, ge=1, description="Passages of that arm, at least k.")
 
 
-class Reranked:
+class RerankedArm:
     """Rank the passages of another arm by new scores; steps and tokens are those of the arm."""
 
     def __init__(self, name: str, base: Arm, depth: int, rescore: Rescore) -> None:
@@ -42,13 +42,13 @@ class Reranked:
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` best of the `depth` passages that the other arm finds. Raises ArmError."""
-        found = self._base.search(query, max(k, self._depth))
-        if not found.passages:
-            return found
-        scores = self._rescore(query, found.passages).tolist()
-        passages = [p.scored(score) for p, score in zip(found.passages, scores, strict=True)]
+        retrieval = self._base.search(query, max(k, self._depth))
+        if not retrieval.passages:
+            return retrieval
+        scores = self._rescore(query, retrieval.passages).tolist()
+        passages = [p.scored(score) for p, score in zip(retrieval.passages, scores, strict=True)]
         ranked = sorted(passages, key=lambda passage: (-passage.score, passage.id))
-        return replace(found, passages=tuple(ranked[:k]))
+        return replace(retrieval, passages=tuple(ranked[:k]))
 
 
 class RegularizeParams(RerankParams):
@@ -173,23 +173,25 @@ def _prepare(params: RegularizeParams, have: Resources, progress: Progress | Non
     _vectors(params, have).prepare(have.corpus, have.backbones[params.backbone], progress)
 
 
-def _regularize(name: str, params: RegularizeParams, have: Resources, member: Members) -> Reranked:
+def _regularize(name: str, params: RegularizeParams, have: Resources, member: Members) -> RerankedArm:
     vectors = have.shared(("vectors", params.backbone), lambda: _vectors(params, have).read())
     regularizer = Regularizer(name, have.corpus, vectors, params)
-    return Reranked(name, member(params.arm), params.depth, regularizer)
+    return RerankedArm(name, member(params.arm), params.depth, regularizer)
 
 
-def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: Members) -> Reranked:
+def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: Members) -> RerankedArm:
     def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
         # with the name, so that two fused arms do not draw the same noise
         rng = np.random.default_rng([query.seed, *name.encode()])
         weights = weights_of(np.array([passage.score for passage in passages]), params.power)
         return plackett_luce(weights, rng, n_rankings=1).ravel()
 
-    return Reranked(name, member(params.arm), params.depth, draw)
+    return RerankedArm(name, member(params.arm), params.depth, draw)
 
 
 REGULARIZE = Kind(
+    "regularize",
+    "averages each score over similar passages",
     RegularizeParams,
     _regularize,
     _prepare,
@@ -202,12 +204,13 @@ REGULARIZE = Kind(
 )
 
 PLACKETT_LUCE = Kind(
+    "plackett_luce",
+    "draws a ranking at random around another arm's",
     PlackettLuceParams,
     _plackett_luce,
     members=lambda params: (params.arm,),
     features=("depth", "power"),
     light=True,
     filters=True,
-    version=of_members,
     draws=True,
 )

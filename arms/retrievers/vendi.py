@@ -182,4 +182,6 @@ def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) 
     return vendi_picks(candidates.relevance, candidates.vectors, diversities, n)
 
 
-KIND = diverse_kind(VendiParams, pick, features=("diversity",))
+KIND = diverse_kind(
+    "vendi", "balances relevance and diversity by the Vendi score", VendiParams, pick, features=("diversity",)
+)

@@ -1,5 +1,19 @@
 """What rankings and answers are worth."""
 
-import lazy_loader
+from . import correctness, scorers, signals
+from .correctness import AnswerCorrectness, Equivalence
+from .scorers import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer, ScoringError
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "AnswerCorrectness",
+    "AnswerScorer",
+    "ContainsScorer",
+    "Equivalence",
+    "JudgeScorer",
+    "RetrievalScorer",
+    "Scorer",
+    "ScoringError",
+    "correctness",
+    "scorers",
+    "signals",
+]

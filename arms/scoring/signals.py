@@ -148,18 +148,18 @@ def signals(question: NDArray[np.float32], retrieved: Sequence[NDArray[np.float3
     [0.71, 0.5, 1.0, 0.25, 1.0, nan]
     """
     table = np.full((len(retrieved), len(SIGNALS)), np.nan)
-    found = [arm for arm, vectors in enumerate(retrieved) if len(vectors)]
-    if not found:
+    answered = [arm for arm, vectors in enumerate(retrieved) if len(vectors)]
+    if not answered:
         return table
-    means = np.stack([retrieved[arm].mean(axis=0, dtype=np.float64) for arm in found])
+    means = np.stack([retrieved[arm].mean(axis=0, dtype=np.float64) for arm in answered])
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
     cosines = means @ means.T
-    for row, arm in enumerate(found):
+    for row, arm in enumerate(answered):
         vectors = retrieved[arm].astype(np.float64)
         y = vectors @ question
         table[arm, :5] = means[row] @ question, y.mean(), y.max(), y.var(), _moran(vectors, y)
-        if len(found) > 1:
-            table[arm, 5] = (cosines[row].sum() - cosines[row, row]) / (len(found) - 1)
+        if len(answered) > 1:
+            table[arm, 5] = (cosines[row].sum() - cosines[row, row]) / (len(answered) - 1)
     return table
 
 

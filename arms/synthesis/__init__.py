@@ -1,5 +1,17 @@
 """Questions that are made from a corpus, with the passages that answer them."""
 
-import lazy_loader
+from .extraction import Extraction
+from .job import PROMPTED, STYLES, Made, Maker, SynthesisError, synthesize
+from .prompting import Prompting, estimated_tokens
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "PROMPTED",
+    "STYLES",
+    "Extraction",
+    "Made",
+    "Maker",
+    "Prompting",
+    "SynthesisError",
+    "estimated_tokens",
+    "synthesize",
+]

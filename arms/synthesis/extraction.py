@@ -3,13 +3,21 @@
 The corpus is read once for how rare its words are and which titles it has, at most a sample of it.
 A passage gives at most one question of each style; which of them are kept is up to the caller. Some are
 written as people type: in small letters, without a question mark.
+
+People do not know the words of the passage that answers them. Word for word, a question made from a
+passage is found by its words alone, and an arm that compares words looks better than it is. So some
+words are replaced by common synonyms, rare ones are left out, what is asked for is called by its kind,
+and a long question is cut.
+
+Source: Furnas et al. 1987, The vocabulary problem in human-system communication, Communications of the
+ACM 30(11): two people name the same thing by the same word in fewer than one case in five.
 """
 
 import hashlib
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +25,177 @@ from numpy.typing import NDArray
 
 from arms.base import Passage, Progress
 from arms.corpus import Corpus
-from arms.indexes import entity_names
-from arms.synthesis import forms
-from arms.synthesis import sentences as english
-from arms.synthesis.made import Made
-from arms.synthesis.rewording import reworded
-from arms.synthesis.sentences import Definition
-from arms.synthesis.wording import about, ask
-from arms.tokenizer import words
+from arms.indexes import entities
+from arms.synthesis import wording as english
+from arms.synthesis.job import Made
+from arms.synthesis.wording import Definition, about, ask
+from arms.tokenizer import ENGLISH, words
+
+NAMED = (
+    "What is the {phrase} of {title}?",
+    "How is {phrase} related to {title}?",
+    "What about {phrase} in {title}?",
+    "{title} {phrase}",
+    "What does {title} have to do with {phrase}?",
+)
+"""Forms of a question of a title and a phrase."""
+
+ASKED = (
+    "what is the {attribute} of {title}",
+    "what was the {attribute} of {title}",
+    "{title} {attribute}",
+    "what is known about the {attribute} of {title}",
+)
+"""Forms of a question of what a passage is about, which it may name in other words or not at all."""
+
+OF_THING = (
+    *("meaning", "definition", "history", "origin", "purpose", "location", "size", "cost", "capital"),
+    *("author", "creator", "director", "founder", "owner", "genre", "release date", "cast", "plot"),
+    *("population", "theme", "headquarters", "opening date", "height", "cause", "effect", "example"),
+    *("importance", "members", "leader"),
+)
+"""What people want to know of a thing."""
+
+OF_PERSON = (
+    *("occupation", "profession", "nationality", "birthplace", "date of birth", "age", "spouse", "parents"),
+    *("career", "education", "religion", "cause of death", "hometown", "claim to fame", "role", "party"),
+)
+"""What people want to know of a person."""
+
+ALIKE = (
+    "What is the difference between {one} and {other}?",
+    "Are both {one} and {other} {kind}?",
+    "Which {noun} is {what}, {one} or {other}?",
+)
+"""Forms of a question of two passages."""
+
+
+OTHERWISE = 0.7
+"""Chance that a word with a synonym is replaced."""
+
+FORGOTTEN = 0.5
+"""Chance that a rare word is left out."""
+
+FILLED = 0.7
+"""Chance that a question word is replaced by the kind of what is asked for."""
+
+SHORTEST, LONGEST = 7, 12
+"""A question is cut to a length between these, in words."""
+
+SYNONYMS = {
+    word: other
+    for one, two in (
+        *(
+            ("begin", "start"),
+            ("film", "movie"),
+            ("large", "big"),
+            ("purchase", "buy"),
+            ("build", "construct"),
+        ),
+        *(("show", "display"), ("make", "create"), ("get", "receive"), ("end", "finish"), ("help", "assist")),
+        *(("children", "kids"), ("song", "track"), ("location", "place"), ("job", "occupation")),
+        *(
+            ("author", "writer"),
+            ("company", "firm"),
+            ("country", "nation"),
+            ("town", "city"),
+            ("area", "region"),
+        ),
+        *(
+            ("located", "situated"),
+            ("founded", "established"),
+            ("written", "authored"),
+            ("released", "published"),
+        ),
+        *(
+            ("starring", "featuring"),
+            ("television", "tv"),
+            ("show", "series"),
+            ("road", "street"),
+            ("war", "conflict"),
+        ),
+        *(
+            ("die", "pass away"),
+            ("allow", "let"),
+            ("use", "employ"),
+            ("need", "require"),
+            ("delete", "remove"),
+        ),
+        *(("function", "method"), ("option", "setting"), ("error", "failure"), ("file", "document")),
+        *(("return", "give back"), ("change", "modify"), ("select", "choose"), ("directory", "folder")),
+        *(
+            ("argument", "parameter"),
+            ("fast", "quick"),
+            ("small", "little"),
+            ("old", "ancient"),
+            ("rich", "wealthy"),
+        ),
+        *(
+            ("team", "club"),
+            ("game", "match"),
+            ("leader", "head"),
+            ("member", "part"),
+            ("population", "inhabitants"),
+        ),
+        *(("award", "prize"), ("main", "primary"), ("important", "significant")),
+        *(("century", "hundred years"), ("college", "university"), ("law", "act"), ("money", "cash")),
+        *(
+            ("born", "birth"),
+            ("american", "us"),
+            ("british", "uk"),
+            ("originally", "at first"),
+            ("called", "named"),
+        ),
+    )
+    for word, other in ((one, two), (two, one))
+}
+"""Common words for each other; a phrase is only put in, never replaced."""
+
+KINDS = {
+    "Who": ("Which person", "What is the name of the person who"),
+    "When": ("In what year", "What year", "On what date"),
+    "Where": ("In what place", "In which city", "In which country"),
+}
+"""Longer ways to ask for a person, a time or a place."""
+
+_LAST = frozenset(
+    {"in", "on", "at", "by", "of", "for", "with", "from", "to", "and", "or", "as", "that", "which"}
+)
+
+
+def reworded(
+    question: str, is_rare: Callable[[str], bool], rng: np.random.Generator, *, cut: bool = True
+) -> str:
+    """Return a question in other words; names, which have capital letters, stay as they are.
+
+    >>> reworded("When was Faust published?", lambda _: False, np.random.default_rng(1))
+    'On what date was Faust released?'
+    """
+    first, *rest = question.rstrip("?").split()
+    if first in KINDS and rng.random() < FILLED:
+        ways = KINDS[first]
+        first = ways[int(rng.integers(len(ways)))]
+    kept = [first, *filter(None, (_other(word, is_rare, rng) for word in rest))]
+    limit = int(rng.integers(SHORTEST, LONGEST + 1))
+    if cut and len(kept) > limit:
+        end = next(
+            (at for at in range(limit, 4, -1) if kept[at] in _LAST or kept[at - 1].endswith(",")), limit
+        )
+        kept = kept[:end]
+    while kept[-1].lower() in ENGLISH and len(kept) > 4:
+        kept.pop()
+    return f"{' '.join(kept).rstrip(' ,;')}?"
+
+
+def _other(word: str, is_rare: Callable[[str], bool], rng: np.random.Generator) -> str:
+    """Return a word, a synonym of it, or nothing."""
+    bare = word.rstrip(",;:")
+    if not bare.islower() or bare in ENGLISH or not bare.isalpha():
+        return word
+    if bare in SYNONYMS:
+        return SYNONYMS[bare] if rng.random() < OTHERWISE else word
+    return "" if is_rare(bare) and rng.random() < FORGOTTEN else word
+
 
 _WORD = re.compile(r"\w+")
 
@@ -71,12 +242,12 @@ class Extraction:
             self._counts.update(set(words(f"{passage.title} {passage.text}", "english")))
             if name := _name(passage):
                 titles.setdefault(name, position)
-                for known_as in entity_names.title_names(name):
+                for known_as in entities.title_names(name):
                     names.setdefault(known_as, name)
             if done % 1000 == 0 or done == self._n:
                 progress("reading the corpus", done, self._n)
         self._titles, self._names = titles, names
-        self._dictionary = entity_names.Dictionary(names)
+        self._dictionary = entities.Dictionary(names)
         self._alike: defaultdict[str, list[tuple[Passage, Definition]]] = defaultdict(list)
         if "compare" in self.styles:
             self._find_alike()
@@ -102,10 +273,10 @@ class Extraction:
 
     def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
         """Yield the names in a passage that are titles of others, and the first passage of each."""
-        own = set(entity_names.title_names(_name(passage)))
+        own = set(entities.title_names(_name(passage)))
         for name in dict.fromkeys(self._dictionary.find(passage.text)):
             title = self._names[name]
-            whole = " " in name or name == entity_names.normalised(title)  # `XIII (singer)` is not every XIII
+            whole = " " in name or name == entities.normalised(title)  # `XIII (singer)` is not every XIII
             if whole and name not in own:
                 yield name, self._corpus.passages([self._titles[title]])[0]
 
@@ -132,7 +303,7 @@ class Extraction:
         phrase = self._phrase(passage, rng)
         if phrase is None:
             return None
-        text = forms.NAMED[int(rng.integers(len(forms.NAMED)))].format(title=title, phrase=phrase)
+        text = NAMED[int(rng.integers(len(NAMED)))].format(title=title, phrase=phrase)
         return Made(text, (passage.id,), "title")
 
     def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
@@ -156,13 +327,11 @@ class Extraction:
             sentence = named[at]
             if sentence is None:
                 continue
-            found = english.spans(sentence)
-            for place in rng.permutation(len(found)).tolist():
-                answer = sentence[found[place].start : found[place].end]
-                question = ask(sentence, found[place], person=person)
-                if question is not None and entity_names.normalised(answer) not in entity_names.normalised(
-                    question
-                ):
+            spans = english.spans(sentence)
+            for place in rng.permutation(len(spans)).tolist():
+                answer = sentence[spans[place].start : spans[place].end]
+                question = ask(sentence, spans[place], person=person)
+                if question is not None and entities.normalised(answer) not in entities.normalised(question):
                     return question, answer
         return None
 
@@ -203,9 +372,9 @@ class Extraction:
                     continue
                 question = ask(sentence, span, person=_is_person(passage.text))
                 answer = sentence[span.start : span.end]
-                if question is None or f" {name} " in f" {entity_names.normalised(question)} ":
+                if question is None or f" {name} " in f" {entities.normalised(question)} ":
                     continue
-                if entity_names.normalised(answer) not in entity_names.normalised(question):
+                if entities.normalised(answer) not in entities.normalised(question):
                     return reworded(question, self._is_rare, rng, cut=False), answer
         return None
 
@@ -224,7 +393,7 @@ class Extraction:
         if (
             asked is not None
             and title in asked[0]
-            and f" {name} " not in f" {entity_names.normalised(asked[0])} "
+            and f" {name} " not in f" {entities.normalised(asked[0])} "
         ):
             return asked
         return None
@@ -250,7 +419,7 @@ class Extraction:
                 order = f"Which {what.noun} came {'first' if first else 'later'}"
             answer = one if (years[0] < years[1]) == first else two
             return Made(f"{order}, {_name(one)} or {_name(two)}?", gold, "compare", (_name(answer),))
-        form = forms.ALIKE[int(rng.integers(len(forms.ALIKE)))]
+        form = ALIKE[int(rng.integers(len(ALIKE)))]
         described = " ".join(what.what.partition(",")[0].split()[:10])
         kind = f"{what.what.partition(' ')[0]} {what.kind}"
         text = form.format(one=_name(one), other=_name(two), kind=kind, noun=what.noun, what=described)
@@ -311,9 +480,9 @@ def _name(passage: Passage) -> str:
 
 def _asked_of(passage: Passage, name: str, rng: np.random.Generator) -> str:
     """Return a question of what a passage is about, by a name for it."""
-    attributes = forms.OF_PERSON if _is_person(passage.text) else forms.OF_THING
+    attributes = OF_PERSON if _is_person(passage.text) else OF_THING
     attribute = attributes[int(rng.integers(len(attributes)))]
-    form = "what is {title}" if rng.random() < 0.1 else forms.ASKED[int(rng.integers(len(forms.ASKED)))]
+    form = "what is {title}" if rng.random() < 0.1 else ASKED[int(rng.integers(len(ASKED)))]
     text = form.format(title=name, attribute=attribute)
     return f"{text[0].upper()}{text[1:]}?"
 
@@ -325,8 +494,8 @@ def _is_person(text: str) -> bool:
 
 def _year(text: str) -> str | None:
     """Return the first year in a passage."""
-    found = re.search(r"\b(?:1\d|20)\d\d\b", text[:300])
-    return found and found[0]
+    year = re.search(r"\b(?:1\d|20)\d\d\b", text[:300])
+    return year and year[0]
 
 
 def _place_of(name: str, sentence: str) -> tuple[int, int] | None:
@@ -336,27 +505,27 @@ def _place_of(name: str, sentence: str) -> tuple[int, int] | None:
     (12, 21)
     """
     wanted = name.split()
-    found = list(_WORD.finditer(sentence))
-    folded = [entity_names.normalised(match[0]) for match in found]
+    matches = list(_WORD.finditer(sentence))
+    folded = [entities.normalised(match[0]) for match in matches]
     for at in range(len(folded) - len(wanted) + 1):
         if folded[at : at + len(wanted)] == wanted:
-            return found[at].start(), found[at + len(wanted) - 1].end()
+            return matches[at].start(), matches[at + len(wanted) - 1].end()
     return None
 
 
 def _without_subject(passage: Passage) -> str:
     """Return the sentences of a passage that begin with its title, as `It`, or with a pronoun."""
-    found = []
+    questions = []
     for sentence in english.sentences(passage.text):
-        for name in entity_names.title_names(passage.title):
+        for name in entities.title_names(passage.title):
             place = _place_of(name, sentence)
-            if place is not None and entity_names.normalised(sentence[: place[0]]) in ("", "the", "a", "an"):
-                found.append(f"It{sentence[place[1] :]}".replace("It's ", "Its ", 1))
+            if place is not None and entities.normalised(sentence[: place[0]]) in ("", "the", "a", "an"):
+                questions.append(f"It{sentence[place[1] :]}".replace("It's ", "Its ", 1))
                 break
         else:
             if sentence.startswith(("He ", "She ", "It ", "They ", "His ", "Her ", "Its ", "Their ")):
-                found.append(sentence)
-    return " ".join(found)
+                questions.append(sentence)
+    return " ".join(questions)
 
 
 def _typed(made: Made, rng: np.random.Generator) -> Made:

@@ -16,7 +16,7 @@ from arms.base import Passage
 from arms.corpus import Corpus
 from arms.llm import Prompt, Write, prompts, quotation, structured_output
 from arms.synthesis.extraction import Extraction
-from arms.synthesis.made import Made
+from arms.synthesis.job import Made
 from arms.tokenizer import normalised, words
 
 TASKS: Mapping[str, str] = {

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 
 from agent.cli.console import console, explained, progress
-from agent.cli.launch import address_of
 from agent.cli.options import settings_options
+from agent.cli.serve import address_of
 from agent.config import CorpusSpec
 from arms.local_ray import UMASK
 from examples.demo import demonstrate

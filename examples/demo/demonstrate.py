@@ -22,7 +22,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.cli.console import ProgressCallback
-from agent.cli.launch import LaunchError, address_of, require_free_port
+from agent.cli.serve import LaunchError, address_of, require_free_port
 from agent.client import AsyncClient
 from agent.config import ConfigError, CorpusSpec, load
 from agent.simulation import load_questions, shuffled

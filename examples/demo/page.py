@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agent.evaluation import candidate_names
+from agent.evaluation import CandidateKind
 from agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled, moving_average
 from examples.demo.record import Story
 
@@ -37,7 +37,7 @@ def page(story: Story) -> str:
         story=story,
         summary=summary(story),
         tables={world: story.worth(world) for world in story.worlds},
-        forced={f"{candidate_names.Kind.FIXED}:{arm}": value for arm, value in story.worth(first).items()},
+        forced={f"{CandidateKind.FIXED}:{arm}": value for arm, value in story.worth(first).items()},
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import orjson
 
-from agent.cli.launch import LaunchError
+from agent.cli.serve import LaunchError
 from agent.client import ClientError
 from agent.client.calls import BUSY
 from agent.client.client import retry_after_s

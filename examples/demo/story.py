@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.evaluation.results import CandidateResult
+from agent.evaluation.report import CandidateResult
 from arms.base import Progress
 from examples.demo.operator import Document, Operator
 from examples.demo.record import Chapter, Mark, Story, Value

@@ -147,7 +147,7 @@ class Traffic:
                 propensity=agent.propensity,
                 pmf=agent.pmf,
                 metrics={METRIC: recall},
-                cost=agent.cost.model_dump(),
+                cost=answer.cost.model_dump(),
                 reward=self._reward(recall, answer),
                 version=agent.policy_version,
                 latency_s=answer.latency_s,
@@ -160,4 +160,4 @@ class Traffic:
     def _reward(self, recall: float, answer: Answer) -> float:
         quality = self.rule.quality({METRIC: recall})
         assert quality is not None  # the metric has a value
-        return self.rule.net(quality, answer.agent.cost.total)
+        return self.rule.net(quality, answer.cost.total)

@@ -1,5 +1,31 @@
 """A training log as arrays."""
 
-import lazy_loader
+from .features import described
+from .log import (
+    EVERYTHING,
+    Batch,
+    Categorical,
+    Describe,
+    DrawKey,
+    EmptyLogError,
+    Log,
+    ProgressCallback,
+    Selection,
+    priced,
+    rewards,
+)
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "EVERYTHING",
+    "Batch",
+    "Categorical",
+    "Describe",
+    "DrawKey",
+    "EmptyLogError",
+    "Log",
+    "ProgressCallback",
+    "Selection",
+    "described",
+    "priced",
+    "rewards",
+]

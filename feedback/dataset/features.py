@@ -36,17 +36,6 @@ def featurize(contexts: Sequence[Context]) -> Any:
     return sparse.hstack(blocks, format="csr")
 
 
-def interactions(features: Any, arm: Integers, n_arms: int) -> Any:
-    """Return [features, the arm, features in the columns of the arm], shape (n, d + n_arms + n_arms * d)."""
-    from scipy import sparse
-
-    n, d = features.shape
-    ones = sparse.csr_matrix((np.ones(n), arm, np.arange(n + 1)), shape=(n, n_arms))
-    own_columns = features.indices + d * np.repeat(arm, np.diff(features.indptr))
-    own = sparse.csr_matrix((features.data, own_columns, features.indptr), shape=(n, n_arms * d))
-    return sparse.hstack([features, ones, own], format="csr")
-
-
 def described(examples: Callable[[], Iterator[Example]]) -> Describe:
     """Return a function from positions to features, which reads the examples again.
 
@@ -57,9 +46,9 @@ def described(examples: Callable[[], Iterator[Example]]) -> Describe:
     def describe(seq: Integers) -> Any:
         from scipy import sparse
 
-        wanted = _contexts(examples(), seq)
+        contexts_in_order = _contexts(examples(), seq)
         blocks = []
-        while contexts := list(islice(wanted, _CHUNK)):
+        while contexts := list(islice(contexts_in_order, _CHUNK)):
             blocks.append(featurize(contexts))
         if len({block.shape[1] for block in blocks}) > 1:  # not all have embeddings of one length
             plain = featurize([Context("")]).shape[1]

@@ -1,30 +1,487 @@
 """The decisions of a training log that can be evaluated, as arrays.
 
     log = Log.from_examples(examples, rule)                from facts, one by one
-    log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk
+    log = LogSource(store, rule).log(Selection(since=...))  from a database, in bulk (`feedback.sources`)
 
-Both go through `feedback.dataset.filter`, which counts excluded decisions by reason.
+Both go through four steps, in the order of this file:
+
+    Selection    which decisions are selected
+    Batch        examples as columns, with `rewards`: the reward formula over columns
+    LogFilter    keeps the rows that can be evaluated, and counts the others by reason
+    Log          the rows that are left
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from itertools import chain, islice
+from math import fsum
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
-from feedback.dataset.batches import Batch, batches_of
-from feedback.dataset.filter import EmptyLogError, LogFilter
-from feedback.dataset.selection import Selection
-from feedback.events import Example
-from feedback.reward import RewardRule
+from feedback.events import LABELS, Cost, Example, Mode
+from feedback.reward import Arithmetic, Prices, RewardRule
+from feedback.texts import value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which decisions of a log are selected; the default selects all.
+
+    Attributes:
+        since: Decided at this time or later, seconds since the epoch, UTC.
+        until: Decided before this time, seconds since the epoch, UTC.
+        versions: Drawn by one of these versions; empty for any.
+        policies: Drawn by one of these kinds of policy; empty for any.
+        features: Named features that the context has with these values; one it lacks counts as 0.
+    """
+
+    since: float | None = None
+    until: float | None = None
+    versions: tuple[int, ...] = ()
+    policies: tuple[str, ...] = ()
+    features: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise ValueError(f"the window from {shown(self.since)} to {shown(self.until)} is empty")
+
+    def __str__(self) -> str:
+        """Return the selection as text.
+
+        >>> str(Selection(until=0.0, versions=(3, 4), features={"tier=free": 1.0}))
+        'until 1970-01-01T00:00:00Z, versions 3, 4, tier=free is 1'
+        """
+        parts = [
+            *([f"since {shown(self.since)}"] if self.since is not None else []),
+            *([f"until {shown(self.until)}"] if self.until is not None else []),
+            *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
+            *([f"policies {', '.join(self.policies)}"] if self.policies else []),
+            *(f"{name} is {value:g}" for name, value in self.features.items()),
+        ]
+        return ", ".join(parts) or "all decisions"
+
+
+def shown(at: float) -> str:
+    """Return seconds since the epoch as a date and a time, UTC.
+
+    >>> shown(1.5)
+    '1970-01-01T00:00:01.500Z'
+    """
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.isoformat(timespec="milliseconds" if at % 1 else "seconds").replace("+00:00", "Z")
+
+
+# -- examples as columns ---------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+_CHUNK = 4096
+"""Examples that become columns at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical(Generic[T]):
+    """A dictionary-encoded column.
+
+    Attributes:
+        values: The distinct values.
+        codes: Index of the value of each row, shape (n,).
+    """
+
+    values: Sequence[T]
+    codes: Integers
+
+    @classmethod
+    def of(cls, column: Sequence[T]) -> "Categorical[T]":
+        """Encode a column, values in order of first occurrence.
+
+        >>> Categorical.of("abba").codes.tolist()
+        [0, 1, 1, 0]
+        """
+        values = list(dict.fromkeys(column))
+        code = {value: i for i, value in enumerate(values)}
+        return cls(values, np.fromiter(map(code.__getitem__, column), np.int64, len(column)))
+
+    def each(self, of: Callable[[T], bool]) -> Flags:
+        """Return a predicate of each row, shape (n,), evaluated once for each value."""
+        return np.array([of(value) for value in self.values], dtype=np.bool_)[self.codes]
+
+
+class DrawKey(NamedTuple):
+    """The part of a draw that many decisions share: everything but numbers.
+
+    Attributes:
+        mode: How the arm was chosen.
+        policy: Kind of policy.
+        arms: The eligible arms.
+        drawn: The arm that the draw fell on.
+        failed: Whether that arm failed.
+    """
+
+    mode: str
+    policy: str
+    arms: tuple[str, ...]
+    drawn: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples in a row, as columns of shape (n,).
+
+    Attributes:
+        seq: Positions in the training log.
+        at: When they were decided, seconds since the epoch, UTC.
+        version: Versions that they were drawn by.
+        draw: How each arm was drawn.
+        question: A hash of the question, the same in all batches of a log.
+        propensity: Probability of the arms that were drawn, as it was logged.
+        p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
+        n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
+            of the first arm, where no more is known.
+        reward: Their rewards; NaN where not known.
+        features: Values of the named features that are selected by; 0 for one that a context lacks.
+    """
+
+    seq: Integers
+    at: Floats
+    version: Integers
+    draw: Categorical[DrawKey]
+    question: Integers
+    propensity: Floats
+    p: Floats
+    n_p: Integers
+    reward: Floats
+    features: Mapping[str, Floats]
+
+
+def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[Batch]:
+    """Yield examples as columns, some thousands at a time."""
+    rest = iter(examples)
+    parts = priced(rule.cost)
+    while chunk := list(islice(rest, _CHUNK)):
+        decisions = [example.decision for example in chunk]
+        yield Batch(
+            seq=np.array([example.seq for example in chunk]),
+            at=np.array([d.decided_at for d in decisions], dtype=np.float64),
+            version=np.array([d.version for d in decisions]),
+            draw=Categorical.of(
+                [
+                    DrawKey(str(d.mode), d.policy, d.arms, d.drawn, x.failed)
+                    for x, d in zip(chunk, decisions, strict=True)
+                ]
+            ),
+            question=np.array([hash(d.id if d.erased else d.context.question) for d in decisions]),
+            propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
+            p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
+            n_p=np.array([len(d.probabilities) for d in decisions]),
+            reward=rewards(
+                rule,
+                {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
+                {name: _column(getattr(x.cost, name) for x in chunk) for name in parts},
+                np.array([d.cost_weight for d in decisions], dtype=np.float64),
+                np.array([x.failed for x in chunk], dtype=np.bool_),
+            ),
+            features={
+                name: _column(value_of(d.context.features, name, 0.0) for d in decisions)
+                for name in selection.features
+            },
+        )
+
+
+def _column(values: Iterable[float]) -> Floats:
+    return np.fromiter(values, np.float64)
+
+
+def _propensity(arms: tuple[str, ...], p: tuple[float, ...], drawn: str) -> float:
+    """Return the probability of the drawn arm; NaN where there is none."""
+    return dict(zip(arms, p, strict=False)).get(drawn, np.nan)
+
+
+# -- rewards over columns --------------------------------------------------------------------------
+
+
+PRICED: Mapping[str, tuple[str, ...]] = {
+    "steps": ("steps",),
+    "kilotokens": ("prompt_tokens", "completion_tokens"),
+    "seconds": ("retrieval_s", "llm_s"),
+    "usd": ("usd",),
+}
+"""The attributes of `Cost` that each price applies to."""
+
+
+def priced(prices: Prices) -> tuple[str, ...]:
+    """Return the attributes of `Cost` that have a price.
+
+    >>> priced(Prices(steps=0.5, usd=1.0))
+    ('steps', 'usd')
+    """
+    return tuple(name for price, names in PRICED.items() if getattr(prices, price) for name in names)
+
+
+def rewards(
+    rule: RewardRule,
+    metrics: Mapping[str, Floats],
+    cost: Mapping[str, Floats],
+    cost_weight: Floats,
+    failed: Flags,
+) -> Floats:
+    """Return `RewardRule.reward_of` of each decision, shape (n,); NaN where the rule declares no reward.
+
+    Args:
+        rule: The reward formula.
+        metrics: Aggregated values of each metric that the rule declares, shape (n,); NaN where a
+            decision has none.
+        cost: The parts of the raw cost that have a price, shape (n,), by attribute of `Cost`.
+        cost_weight: What each request gave up for a unit of priced cost, shape (n,); NaN for the rule's.
+        failed: Whether the drawn arm failed, shape (n,).
+
+    >>> rule = RewardRule.model_validate({"metrics": {"right": {}}, "cost_weight": 0.1, "failed": 0.0})
+    >>> values, steps = np.array([1.0, 1.0, np.nan, np.nan]), np.array([2.0, 2.0, 1.0, 1.0])
+    >>> weights, failed = np.array([np.nan, 0.25, np.nan, np.nan]), np.array([False, False, False, True])
+    >>> rewards(rule, {"right": values}, {"steps": steps}, weights, failed).tolist()
+    [0.8, 0.5, nan, -0.1]
+    """
+    total = cast(Any, rule.cost).total(cast(Any, Cost)(**{name: cost.get(name, 0.0) for name in _COST}))
+    priced_cost = np.broadcast_to(np.float64(total), failed.shape)
+    weights = np.where(np.isnan(cost_weight), rule.cost_weight, cost_weight)
+    has_value = {name: ~np.isnan(metrics[name]) for name in rule.metrics}
+    column = np.full(failed.shape, np.nan)
+    for rows in _alike([failed, *has_value.values()]):
+        values = {name: metrics[name][rows] for name, some in has_value.items() if some[rows[0]]}
+        lost = bool(failed[rows[0]])
+        reward = rule.formula(values, priced_cost[rows], weights[rows], failed=lost, arithmetic=COLUMNS)
+        if reward is not None:
+            column[rows] = reward
+    return column
+
+
+_COST = tuple(name for names in PRICED.values() for name in names)
+
+
+def _alike(columns: Sequence[Flags]) -> Iterator[Integers]:
+    """Yield the rows that agree in all columns, shape (n_alike,), for each combination that occurs."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        _, code = np.unique(2 * code + column, return_inverse=True)
+    for group in range(code.max(initial=-1) + 1):
+        yield np.flatnonzero(code == group)
+
+
+def _total(columns: Sequence[Floats]) -> Floats:
+    """Add columns up as `math.fsum` adds numbers; the sum of two is rounded correctly anyway."""
+    if len(columns) <= 2:
+        return sum(columns, np.zeros(len(columns[0])))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return np.fromiter(map(fsum, rows), np.float64, len(columns[0]))
+
+
+def _clip(values: Floats, low: float, high: float) -> Floats:
+    clipped: Floats = np.minimum(high, np.maximum(low, values))
+    return clipped
+
+
+COLUMNS: Arithmetic[Floats] = Arithmetic(_total, _clip)
+"""Arithmetic of many decisions with the same metrics."""
+
+
+# -- what can be evaluated -------------------------------------------------------------------------
+
+
+OUTSIDE = "outside the window"
+
+OTHER_VERSION = "another version"
+
+OTHER_POLICY = "another policy"
+
+OTHER_FEATURES = "other features"
+
+NO_DISTRIBUTION = "no distribution"
+
+NOT_ELIGIBLE = "drawn arm not in the distribution"
+
+IMPOSSIBLE = "propensity not in (0, 1]"
+
+DISAGREES = "propensity not that of the distribution"
+
+FAILED = "failed"
+
+NO_REWARD = "no reward"
+
+_SAME = 1e-9
+"""How far a propensity may be from its distribution."""
+
+
+class EmptyLogError(ValueError):
+    """No decision can be evaluated; the message names the selection and the contents of the log."""
+
+
+class LogFilter:
+    """Collects the rows that can be evaluated, in order, and counts the others by their first reason.
+
+    Args:
+        selection: Which decisions are wanted.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._excluded: Counter[str] = Counter()
+        self._column: dict[str, int] = {}
+        self._parts: list[dict[str, NDArray[np.generic]]] = []
+        self._whole = True  # whether every distribution that was kept is known whole
+        self._first, self._last, self._seen = np.inf, -np.inf, 0
+
+    def add(self, batch: Batch) -> None:
+        """Append the rows that can be evaluated, and count the others."""
+        if not len(batch.seq):
+            return
+        self._seen += len(batch.seq)
+        self._first = min(self._first, float(batch.at.min()))
+        self._last = max(self._last, float(batch.at.max()))
+        draw = batch.draw
+        place = np.array([_place(key) for key in draw.values])[draw.codes]
+        width = np.array([len(key.arms) for key in draw.values])[draw.codes]
+        alone = (batch.n_p == 1) & (width > 1) & (place == 0)
+        start = np.cumsum(batch.n_p) - batch.n_p
+        kept = np.ones(len(batch.seq), dtype=np.bool_)
+        whole = (batch.n_p == width) & (batch.n_p > 0)
+        for reason, out in _reasons(batch, self._selection, place, start, whole, alone):
+            if n := int((out & kept).sum()):
+                self._excluded[reason] += n
+                kept &= ~out
+        self._keep(batch, np.flatnonzero(kept), place, start, alone)
+
+    def _keep(self, batch: Batch, rows: Integers, place: Integers, start: Integers, alone: Flags) -> None:
+        draws, first, which = np.unique(batch.draw.codes[rows], return_index=True, return_inverse=True)
+        for code in draws[np.argsort(first)]:
+            for name in batch.draw.values[code].arms:
+                self._column.setdefault(name, len(self._column))
+        self._whole = self._whole and not alone[rows].any()
+        column = np.array([self._column.get(key.drawn, -1) for key in batch.draw.values])
+        part = {
+            "drawn": column[batch.draw.codes[rows]],
+            "propensity": batch.p[start[rows] + place[rows]],
+            "reward": batch.reward[rows],
+            "questions": batch.question[rows],
+            "seq": batch.seq[rows],
+            "at": batch.at[rows],
+            "version": batch.version[rows],
+        }
+        if self._whole:
+            p = np.zeros((len(rows), len(self._column)))
+            for i, code in enumerate(draws):
+                of_draw = np.flatnonzero(which == i)
+                columns = [self._column[name] for name in batch.draw.values[code].arms]
+                p[of_draw[:, np.newaxis], columns] = batch.p[
+                    start[rows[of_draw], np.newaxis] + np.arange(len(columns))
+                ]
+            part["p_log"] = p
+        self._parts.append(part)
+
+    def kept(self) -> dict[str, Any]:
+        """Return the kept rows as arguments of `Log`; the filter is empty afterwards.
+
+        Raises:
+            EmptyLogError: No row was kept.
+        """
+        excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
+        if not any(len(part["seq"]) for part in self._parts):
+            raise EmptyLogError(self._nothing(excluded))
+        p_log = self._distributions() if self._whole else None
+        names = ("drawn", "propensity", "reward", "questions", "seq", "at", "version")
+        column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
+        self._parts.clear()
+        column["questions"] = _by_first(column["questions"])
+        return {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded, **column}
+
+    def _distributions(self) -> Floats:
+        """Move the distributions from the parts into one array, with a column for each arm."""
+        p_log = np.zeros((sum(len(part["seq"]) for part in self._parts), len(self._column)))
+        start = 0
+        for part in self._parts:
+            p = part.pop("p_log")
+            p_log[start : start + len(p), : p.shape[1]] = p
+            start += len(p)
+        return p_log
+
+    def _nothing(self, excluded: Mapping[str, int]) -> str:
+        if not self._seen:
+            return f"the training log is empty: nothing to evaluate (selected: {self._selection})"
+        return (
+            f"no decision can be evaluated (selected: {self._selection}): the training log has "
+            f"{self._seen:,} from {shown(self._first)} to {shown(self._last)}; left out: "
+            + ", ".join(f"{n:,} {reason}" for reason, n in excluded.items())
+        )
+
+
+def _has_mode(mode: Mode, draw: DrawKey) -> bool:
+    return draw.mode == mode
+
+
+def _place(draw: DrawKey) -> int:
+    """Return the index of the drawn arm among the eligible ones; -1 where it is not."""
+    return draw.arms.index(draw.drawn) if draw.drawn in draw.arms else -1
+
+
+def _reasons(
+    batch: Batch, selection: Selection, place: Integers, start: Integers, whole: Flags, alone: Flags
+) -> Iterator[tuple[str, Flags]]:
+    """Yield each reason with the rows that it excludes, by precedence."""
+    if selection.since is not None:
+        yield OUTSIDE, batch.at < selection.since
+    if selection.until is not None:
+        yield OUTSIDE, batch.at >= selection.until
+    if selection.versions:
+        yield OTHER_VERSION, ~np.isin(batch.version, selection.versions)
+    if selection.policies:
+        yield OTHER_POLICY, batch.draw.each(lambda key: key.policy not in selection.policies)
+    for name, value in selection.features.items():
+        yield OTHER_FEATURES, batch.features[name] != value
+    for mode in (Mode.GREEDY, Mode.FORCED):
+        yield str(mode), batch.draw.each(partial(_has_mode, mode))
+    yield LABELS, batch.draw.each(lambda key: key.policy == LABELS)
+    yield NO_DISTRIBUTION, ~(whole | alone)
+    yield NOT_ELIGIBLE, place < 0
+    row = np.repeat(np.arange(len(batch.seq)), batch.n_p)
+    total = np.bincount(row, batch.p, minlength=len(batch.seq))
+    odd = np.bincount(row, ~(batch.p >= 0.0), minlength=len(batch.seq)) > 0
+    yield NO_DISTRIBUTION, ~alone & (odd | ~(np.abs(total - 1.0) <= TOLERANCE))
+    p = batch.p[np.minimum(start + np.maximum(place, 0), len(batch.p) - 1)] if len(batch.p) else batch.reward
+    yield IMPOSSIBLE, ~((p > 0.0) & (p <= 1.0 + TOLERANCE))
+    yield DISAGREES, ~(np.abs(p - batch.propensity) <= _SAME)
+    yield FAILED, np.isnan(batch.reward) & batch.draw.each(lambda key: key.failed)
+    yield NO_REWARD, np.isnan(batch.reward)
+
+
+def _by_first(values: Integers) -> Integers:
+    """Code values by the order in which they first come, shape (n,).
+
+    >>> _by_first(np.array([7, -2, 7, 5])).tolist()
+    [0, 1, 0, 2]
+    """
+    _, first, code = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[code]
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
 
 Describe = Callable[[Integers], Any]
 """Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
 
-
 EVERYTHING = Selection()
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the step, how much of it is done, and out of how much, where that is known."""
 
 
 @dataclass(frozen=True, eq=False)

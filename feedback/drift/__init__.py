@@ -1,5 +1,6 @@
 """Drift detection and its alarms."""
 
-import lazy_loader
+from .alarms import Alarm, Alarms, Watch, read_alarms, record_warm_start
+from .monitor import Change, DriftSpec, Monitor
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["Alarm", "Alarms", "Change", "DriftSpec", "Monitor", "Watch", "read_alarms", "record_warm_start"]

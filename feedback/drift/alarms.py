@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from feedback.drift.detectors import DriftSpec
-from feedback.drift.monitor import Monitor, start_of
+from feedback.drift.monitor import DriftSpec, Monitor, start_of
 from feedback.events import Example
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import ActivePolicy
 from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, epochs, learned_examples, observed
+from feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
     """
     a = t.alarms.c
     with store.writing() as connection:
-        epochs.confirm_epoch(connection, epoch)
-        known = {
+        confirm_epoch(connection, epoch)
+        recorded = {
             tuple(row)
             for row in connection.execute(
                 sa.select(a.subject, a.example_seq).where(
@@ -89,7 +88,7 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
                 )
             )
         }
-        new = [asdict(alarm) for alarm in alarms if (alarm.subject, alarm.example_seq) not in known]
+        new = [asdict(alarm) for alarm in alarms if (alarm.subject, alarm.example_seq) not in recorded]
         if new:
             connection.execute(sa.insert(t.alarms), new)
     return len(new)
@@ -132,9 +131,9 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
             return Alarms()
         start = StartingPoint.of(connection.scalar(started))
     *alarm, count, warm_at = row
-    found = Alarm(*alarm)
+    last = Alarm(*alarm)
     begins = 0 if start is None else start.after
-    return Alarms(count, found, begins < found.example_seq and (warm_at is None or warm_at < found.at))
+    return Alarms(count, last, begins < last.example_seq and (warm_at is None or warm_at < last.at))
 
 
 def record_warm_start(store: Store, labels: int, now: float) -> None:
@@ -178,7 +177,7 @@ class Watch:
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each after it was monitored; what is learned beside rewards is not."""
+        """Yield the next examples, each after it was monitored; learned observations are not monitored."""
         for example in examples:
             if observed.source_of(example.decision) is None:
                 self.see(example)

@@ -10,20 +10,140 @@ reward that features of a question predict is therefore learned, and subtracted.
 
 All statistics restart every `BLOCK` examples. So the detected changes depend on the training log alone, not
 on where a reader stopped, and a reader that resumes reads one block again at most. Labels are skipped: they
-are not traffic.
+are not traffic. The detectors are those of river.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from feedback.drift.detectors import DriftSpec, Stream
 from feedback.events import LABELS, Context, Example
-from feedback.reward import RewardRule
+from feedback.reward import RewardRule, seconds_of
+
+if TYPE_CHECKING:
+    from river.base import DriftDetector
+
+RECENT = 32
+"""Values whose mean is reported as the value after a change."""
+
+
+class Adwin(BaseModel):
+    """ADWIN: a window that grows while its values agree, and is cut where the means of two parts differ."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delta: float = Field(
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="Bound on the probability of a false alarm in one check; the measured rate is far below.",
+    )
+    clock: int = Field(default=8, ge=1, description="Values between two checks.")
+    grace: int = Field(default=32, ge=1, description="Values before the first check.")
+
+    def build(self) -> "DriftDetector":
+        """Return a detector that has seen nothing."""
+        from river import drift
+
+        adwin: DriftDetector = drift.ADWIN(  # type: ignore[no-untyped-call]  # this class of river has no types
+            delta=self.delta, clock=self.clock, grace_period=self.grace
+        )
+        return adwin
+
+
+class PageHinkley(BaseModel):
+    """Page-Hinkley: a cumulative sum of differences from the mean, which grows once the mean has moved."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    delta: float = Field(default=0.05, ge=0, description="Differences up to this size are ignored.")
+    threshold: float = Field(default=20.0, gt=0, description="Size of the sum that raises an alarm.")
+    alpha: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Decay of the sum; below 1, false alarms become likely in the long run.",
+    )
+    grace: int = Field(default=32, ge=1, description="Values before the first check.")
+
+    def build(self) -> "DriftDetector":
+        """Return a detector that has seen nothing."""
+        from river import drift
+
+        return drift.PageHinkley(
+            min_instances=self.grace, delta=self.delta, threshold=self.threshold, alpha=self.alpha
+        )
+
+
+class DriftSpec(BaseModel):
+    """Settings of drift detection, and of what an alarm does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    detector: Literal["adwin", "page_hinkley"] = Field(
+        default="adwin", description="The detector: adwin, page_hinkley."
+    )
+    adwin: Adwin = Adwin()
+    page_hinkley: PageHinkley = PageHinkley()
+    floor: float = Field(
+        default=0.05, gt=0, lt=1, description="Minimum probability of every eligible arm after an alarm."
+    )
+    raised_for: str = Field(
+        default="PT1H", description="ISO 8601 duration for which an alarm raises the floor."
+    )
+
+    @model_validator(mode="after")
+    def _sound(self) -> "DriftSpec":
+        if self.raised_s <= 0:
+            raise ValueError(f"raised_for {self.raised_for!r} must be longer than zero")
+        return self
+
+    @property
+    def raised_s(self) -> float:
+        """Seconds for which an alarm raises the floor."""
+        return seconds_of(self.raised_for, "raised_for", "PT1H")
+
+    def build(self) -> "DriftDetector":
+        """Return a detector that has seen nothing."""
+        return (self.adwin if self.detector == "adwin" else self.page_hinkley).build()
+
+
+class Stream:
+    """A detector over the differences between the values of a series and their expectations."""
+
+    __slots__ = ("_detector", "_n", "_recent", "_span", "_total")
+
+    def __init__(self, spec: DriftSpec, span: float) -> None:
+        self._detector = spec.build()
+        self._span = span
+        self._n, self._total = 0, 0.0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+
+    def see(self, value: float, expected: float = 0.0) -> tuple[float, float] | None:
+        """Add the next value; return the expected and the actual recent mean if that has changed."""
+        residual = value - expected
+        self._n += 1
+        self._total += residual
+        self._recent.append((value, residual))
+        self._detector.update(residual / self._span)
+        if not self._detector.drift_detected:
+            return None
+        after, recent_residual = (fmean(column) for column in zip(*self._recent, strict=True))
+        k = len(self._recent)
+        earlier_residual = (self._total - k * recent_residual) / max(1, self._n - k)
+        return after - recent_residual + earlier_residual, after
+
+
+# -- the monitor -----------------------------------------------------------------------------------
+
 
 BLOCK = 100_000
 """Examples after which all statistics restart."""
@@ -91,13 +211,13 @@ class Monitor:
         arm = self._arms.get(name)
         if arm is None:
             arm = self._arms[name] = _Arm(self._spec, self._span)
-        found = [(f"reward of {name}", *change)] if (change := arm.see(context, name, reward)) else []
-        if found:
+        changes = [(f"reward of {name}", *change)] if (change := arm.see(context, name, reward)) else []
+        if changes:
             del self._arms[name]
         if changed := self._questions.see(context):
-            found += changed
+            changes += changed
             self._questions = _Questions(self._spec)
-        return [Change(*one, example.seq) for one in found]
+        return [Change(*shift, example.seq) for shift in changes]
 
 
 def start_of(seq: int) -> int:
@@ -174,11 +294,11 @@ class _Arm:
 
     def _named(self, context: Context, name: str) -> Mapping[str, float]:
         """Return the named features of the question and of the arm; each has a weight."""
-        named, own, weights = context.features, context.arms.get(name, {}), self._weights
+        named, of_arm, weights = context.features, context.arms.get(name, {}), self._weights
         if self._first is None:
-            self._first = own
-        if own != self._first:  # such as a router's score; constant features carry no information
-            named = {**named, **own}
+            self._first = of_arm
+        if of_arm != self._first:  # such as a router's score; constant features carry no information
+            named = {**named, **of_arm}
         if len(weights) >= NAMES:
             return {key: value for key, value in named.items() if key in weights}
         for key in named:
@@ -210,8 +330,8 @@ class _Questions:
         words = min(context.question.count(" ") + 1, LONGEST)
         changes = {"length of questions": self._length.see(words)}
         if features:
-            known = sum(map(self._names.__contains__, features))
-            changes["unknown features"] = self._unknown.see(1.0 - known / len(features))
+            n_known = sum(map(self._names.__contains__, features))
+            changes["unknown features"] = self._unknown.see(1.0 - n_known / len(features))
         if embedding and len(embedding) == len(self._direction):
             likeness = float(self._direction @ np.array(embedding))
             changes["likeness of embeddings"] = self._likeness.see(likeness)

@@ -1,5 +1,32 @@
 """Carry a log to and from JSON lines, VW dsjson and OBP's layout."""
 
-import lazy_loader
+from .dsjson import read_dsjson, write_dsjson
+from .imported import REWARD, rule_of
+from .jsonl import (
+    ExchangeError,
+    Header,
+    appearing,
+    appearing_folder,
+    export_lines,
+    read_export,
+    read_headers,
+    write_export,
+)
+from .obp import read_obp, write_obp
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "REWARD",
+    "ExchangeError",
+    "Header",
+    "appearing",
+    "appearing_folder",
+    "export_lines",
+    "read_dsjson",
+    "read_export",
+    "read_headers",
+    "read_obp",
+    "rule_of",
+    "write_dsjson",
+    "write_export",
+    "write_obp",
+]

@@ -44,7 +44,7 @@ def _event(example: Example, reward: float) -> dict[str, Any]:
 
     Its `a` are the arms by number, from 1, the one that was drawn first; `p` are their probabilities.
     """
-    d, seen = example.decision, example.decision.context
+    d, context = example.decision, example.decision.context
     order = drawn_first(d)
     probability = d.propensity
     return {
@@ -59,10 +59,12 @@ def _event(example: Example, reward: float) -> dict[str, Any]:
         "a": [at + 1 for at in order],
         "p": [d.probabilities[at] for at in order] if len(d.probabilities) == len(d.arms) else [],
         "c": {
-            "_question": seen.question,  # VW ignores a name with this prefix
-            "s": dict(seen.features),
-            "e": seen.embedding,
-            "_multi": [{"_tag": arm, "a": {arm: 1.0}, "f": dict(seen.arms.get(arm, {}))} for arm in d.arms],
+            "_question": context.question,  # VW ignores a name with this prefix
+            "s": dict(context.features),
+            "e": context.embedding,
+            "_multi": [
+                {"_tag": arm, "a": {arm: 1.0}, "f": dict(context.arms.get(arm, {}))} for arm in d.arms
+            ],
         },
         "VWState": {"m": f"{d.policy}/{d.version}"},
         "pdrop": 0.0,
@@ -121,12 +123,12 @@ def read_dsjson(
 
     Args:
         path: The file; it is unpacked when its name ends in .gz.
-        metric: What the reward is called, which is minus the cost.
+        metric: Name of the metric that holds the reward, minus the cost.
         scale: Smallest and largest reward.
         left_out: Counts by reason the lines that no evaluation can use.
 
     Raises:
-        ExchangeError: The file cannot be read, a line is none of this format, or `pdrop` changes.
+        ExchangeError: The file cannot be read, a line has another format, or `pdrop` changes.
     """
     seq = 0
     dropped: float | None = None
@@ -242,7 +244,9 @@ def _policy(model: str) -> tuple[str, int]:
 def _embedding(document: object) -> tuple[float, ...]:
     numbers = document if isinstance(document, list) else []
     return (
-        tuple(float(str(one)) for one in numbers) if all(type(one) in (int, float) for one in numbers) else ()
+        tuple(float(str(number)) for number in numbers)
+        if all(type(number) in (int, float) for number in numbers)
+        else ()
     )
 
 

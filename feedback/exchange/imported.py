@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from feedback.events import LABELS, Decision, Example, Mode
-from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.validation import problems, unlikely
+from feedback.exchange.jsonl import ExchangeError, problems, unlikely
 from feedback.reward import Metric, RewardRule
 
 IMPORTED = "imported"

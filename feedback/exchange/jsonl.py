@@ -15,6 +15,7 @@ earlier one where they would not rise.
 """
 
 import gzip
+import math
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,9 @@ from typing import BinaryIO, Literal, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from feedback.events import Example
-from feedback.exchange.validation import problems
+from feedback.arrays import TOLERANCE
+from feedback.clock import require_date
+from feedback.events import Decision, Example
 from feedback.reward import RewardRule
 
 SCHEMA = 1
@@ -81,15 +83,6 @@ def export_lines(examples: Iterable[Example], header: Header) -> Iterator[bytes]
 def write_export(examples: Iterable[Example], file: BinaryIO, header: Header) -> None:
     """Write a training log, one example after another."""
     file.writelines(export_lines(examples, header))
-
-
-def read_header(path: Path) -> Header:
-    """Return the header of an export; of several in one file, the first.
-
-    Raises:
-        ExchangeError: It is not an export, or one of another schema.
-    """
-    return next(read_headers(path))
 
 
 def read_headers(path: Path) -> Iterator[Header]:
@@ -253,3 +246,89 @@ def explain(error: ValidationError) -> str:
         return f"no JSON: {first['ctx']['error']}"
     shown, message = repr(first["input"]), first["msg"].removeprefix("Value error, ")
     return f"{place} is {shown if len(shown) <= 80 else shown[:77] + '...'}: {message}"
+
+
+# -- checks of examples whose fields have the right types ------------------------------------------
+
+
+def problems(example: Example) -> Iterator[str]:
+    """Yield the problems of an example, the worst first; each names the field and the value."""
+    if example.seq < 1:
+        yield f"seq is {example.seq}; positions begin with 1"
+    yield from _misfits(example.decision)
+    yield from unlikely(example.decision)
+    yield from _out_of_range(example)
+    yield from _not_finite(example)
+    yield from _undated(example.decision)
+
+
+def unlikely(d: Decision) -> Iterator[str]:
+    """Yield the problems of the probabilities of a decision: one an arm, or that of the drawn arm alone.
+
+    >>> from feedback.events import Context
+    >>> next(unlikely(Decision("d", Context(""), ("a", "b"), (0.5, 0.4), "a", "uniform", 1)))
+    'the probabilities sum to 0.9 and not to 1'
+    """
+    for arm, p in zip(d.arms, d.probabilities, strict=False):
+        if not 0.0 <= p <= 1.0:
+            yield f"the probability of arm {arm!r} is {p}; it must be in [0, 1]"
+    if not d.propensity > 0.0:
+        yield f"the probability of the drawn arm {d.drawn!r} is {d.propensity}; it must be above 0"
+    total = math.fsum(d.probabilities)
+    if abs(total - 1.0) > TOLERANCE and len(d.probabilities) == len(d.arms):
+        yield f"the probabilities sum to {total:.9g} and not to 1"
+
+
+def _misfits(d: Decision) -> Iterator[str]:
+    if len(set(d.arms)) != len(d.arms):
+        yield f"an arm occurs twice among {', '.join(d.arms)}"
+    if d.drawn not in d.arms:
+        yield f"decision.drawn {d.drawn!r} is none of the arms {', '.join(d.arms)}"
+    alone = len(d.probabilities) == 1 and d.arms[:1] == (d.drawn,)
+    if len(d.probabilities) != len(d.arms) and not alone:
+        yield (
+            f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; one an arm "
+            "is right, or a single one where the drawn arm stands first"
+        )
+    if d.shadow and len(d.shadow) != len(d.arms):
+        yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"
+    if d.costs and len(d.costs) != len(d.arms):
+        yield f"decision.costs has {len(d.costs)} numbers for {len(d.arms)} arms"
+
+
+def _out_of_range(example: Example) -> Iterator[str]:
+    d, cost = example.decision, example.cost
+    if not 0.0 <= d.share < 1.0:
+        yield f"decision.share is {d.share}; it must be in [0, 1)"
+    if d.floor is not None and not 0.0 <= d.floor <= 1.0:
+        yield f"decision.floor is {d.floor}; it must be in [0, 1]"
+    for name, values in (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,))):
+        for value in values:
+            if not 0.0 <= value < math.inf:
+                yield f"decision.{name} has {value}; it must be finite and not below 0"
+    for name in cost.__slots__:
+        if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
+            yield f"cost.{name} is {spent}; it must be finite and not below 0"
+
+
+def _undated(d: Decision) -> Iterator[str]:
+    try:
+        require_date(d.decided_at)
+    except ValueError as error:
+        yield f"decision.decided_at is {d.decided_at}: {error}"
+
+
+def _not_finite(example: Example) -> Iterator[str]:
+    d, context = example.decision, example.decision.context
+    numbers = [
+        ("metrics", example.metrics.values()),
+        ("decision.decided_at and deadline", (d.decided_at, d.deadline)),
+        ("decision.shadow", d.shadow),
+        ("decision.candidate_scores", (d.candidate_scores or {}).values()),
+        ("decision.context.features", context.features.values()),
+        ("decision.context.embedding", context.embedding),
+        *((f"decision.context.arms.{arm}", features.values()) for arm, features in context.arms.items()),
+    ]
+    for name, values in numbers:
+        if not all(map(math.isfinite, values)):
+            yield f"{name} must be finite, got {next(value for value in values if not math.isfinite(value))}"

@@ -1,5 +1,32 @@
 """The SQL log: append, read, group commit, schema."""
 
-import lazy_loader
+from . import erasures, listing, rows, schema, tables
+from .append import Fact, FeedbackStatus, Receipt
+from .backend import dumps, storable
+from .database import POINT, point_url, without_password
+from .group_commit import GroupCommit
+from .open import SERVING_S, open_log
+from .store import Record, Store, insert, row_time
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "POINT",
+    "SERVING_S",
+    "Fact",
+    "FeedbackStatus",
+    "GroupCommit",
+    "Receipt",
+    "Record",
+    "Store",
+    "dumps",
+    "erasures",
+    "insert",
+    "listing",
+    "open_log",
+    "point_url",
+    "row_time",
+    "rows",
+    "schema",
+    "storable",
+    "tables",
+    "without_password",
+]

@@ -1,133 +1,18 @@
-"""The protocol of a database that can hold a log; `feedback.log.sqlite` and `feedback.log.postgres` have it.
-
-Appending facts bypasses SQLAlchemy: their statements are compiled once, and sent to the driver in as few
-round trips as possible. Everything else is SQLAlchemy Core.
-"""
+"""Open the database of a URL, and translate the errors of its driver."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from feedback.errors import LogUnavailableError, SchemaError, StoreError
-
-ANSWER_S = 60.0
-"""Longest that a statement may take on a server, in seconds, where no request waits for it."""
-
-WAIT_S = 10.0
-"""How long a writer waits for other writers before it fails."""
-
-CONNECTIONS = 8
-"""Connections of one process at most."""
-
-RESERVED = 2
-"""How many of these are reserved for appending facts and for probes."""
+from feedback.log.backend import ANSWER_S, Database
+from feedback.log.sqlite import SQLite
 
 SUCH_AS = "sqlite:////var/lib/armwise/log.db or postgresql://armwise@localhost/armwise"
-
-Statement = tuple[str, Any]
-"""SQL for the driver, and its parameters: a mapping of names, or a list of mappings."""
-
-Rows = Sequence[Mapping[str, Any]]
-"""Values by column."""
-
-Addition = Callable[[Mapping[sa.Table, Rows], Mapping[str, Any]], Sequence[Statement]]
-"""Builds statements from the rows of some tables, and the parameters of the last statement."""
-
-Found = Sequence[Sequence[Any]]
-"""Rows of a query, with values in the order of its columns."""
-
-
-class Database(Protocol):
-    """One database, set up so that commits are durable and every wait is bounded.
-
-    Attributes:
-        engine: Connections to the database; their number is bounded.
-        snapshot: Options of a connection that reads one snapshot of the log.
-    """
-
-    engine: sa.Engine
-    snapshot: Mapping[str, Any]
-
-    def take_control(self, connection: sa.Connection) -> None:
-        """Take the lock of writers that do not append facts, until the transaction ends.
-
-        It does not block appending, if the database supports concurrent writers.
-        """
-        ...
-
-    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Return the condition that a column is in the parameter `ids`."""
-        ...
-
-    def ids(self, ids: Sequence[str]) -> object:
-        """Return the value of the parameter `ids`."""
-        ...
-
-    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
-        """Return the rows of the parameter `numbered`, and their columns.
-
-        The parameter is a JSON array of pairs: an id and an integer.
-        """
-        ...
-
-    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Return a builder of statements that insert rows, each with every column, and then execute `end`."""
-        ...
-
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
-        """Execute statements in order and return the rows of each; the first one begins a transaction.
-
-        Args:
-            driver: The driver's connection.
-            statements: Executed in order; the last one may be `COMMIT`.
-        """
-        ...
-
-    def is_away(self, error: Exception) -> bool:
-        """Return whether a driver error means that the database is unreachable, locked or full."""
-        ...
-
-    def is_damaged(self, error: Exception) -> bool:
-        """Return whether a driver error means that the tables are missing or changed."""
-        ...
-
-    def forget(self) -> None:
-        """Remove what its files still hold of overwritten rows, if it is not the server that does."""
-        ...
-
-    def backup(self, to: Path) -> None:
-        """Write a copy of the log. Raises StoreError."""
-        ...
-
-    def time(self) -> float | None:
-        """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
-        ...
-
-
-_COMPILED: dict[tuple[object, str], dict[str, str]] = {}
-
-
-def compiled(
-    database: Database, statements: Callable[[Database], Mapping[str, sa.ClauseElement]]
-) -> Mapping[str, str]:
-    """Return statements as SQL for the driver, by name: built and compiled once for each dialect.
-
-    Args:
-        database: Any database of the dialect.
-        statements: A function of a module, which returns the same statements for all databases of a dialect.
-    """
-    dialect = database.engine.dialect
-    key = (statements, dialect.name)
-    if key not in _COMPILED:
-        built = statements(database)
-        _COMPILED[key] = {name: str(one.compile(dialect=dialect)) for name, one in built.items()}
-    return _COMPILED[key]
-
 
 POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """The name of a decision point: part of a file, of a schema and of ids, so nothing else may stand in it."""
@@ -169,7 +54,7 @@ def _parsed(url: str) -> sa.URL:
     try:
         return sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # the latter of a port
-        raise StoreError(f"{shown(url)!r} is not a database URL such as {SUCH_AS}") from None
+        raise StoreError(f"{without_password(url)!r} is not a database URL such as {SUCH_AS}") from None
 
 
 def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
@@ -185,22 +70,15 @@ def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
     parsed = _parsed(url)
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
-            from feedback.log.sqlite import SQLite
-
             return SQLite(parsed)
         case "postgresql" | "postgresql+psycopg":
-            from feedback.log.postgres import PostgreSQL
+            from feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
 
             point = parsed.query.get(_PARAMETER, "")
             if point and (not isinstance(point, str) or not POINT.fullmatch(point)):
                 raise StoreError(f"{_PARAMETER} {point!r} cannot name a decision point")
             return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point), answer_s)
     raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
-
-
-def connect(url: str) -> sa.Engine:
-    """Return an engine for a database URL, with durable settings. Raises StoreError."""
-    return open_database(url).engine
 
 
 @contextmanager
@@ -231,8 +109,8 @@ def translated(database: Database) -> Iterator[None]:
 
 
 def _driver_error(database: Database) -> type[Exception]:
-    found: type[Exception] = database.engine.dialect.loaded_dbapi.Error
-    return found
+    error: type[Exception] = database.engine.dialect.loaded_dbapi.Error
+    return error
 
 
 def _meaning(database: Database, error: Exception) -> StoreError:
@@ -247,39 +125,12 @@ def _meaning(database: Database, error: Exception) -> StoreError:
 _PASSWORD = re.compile(r"^([^:]*://[^:@/?]*):.*@|(?<=password=)[^&]*")
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """Return a database URL, well-formed or not, without its password.
 
-    >>> shown("postgresql://ada:se/cr@t@db/log?sslpassword=hidden&connect_timeout=3")
+    >>> without_password("postgresql://ada:se/cr@t@db/log?sslpassword=hidden&connect_timeout=3")
     'postgresql://ada:***@db/log?sslpassword=***&connect_timeout=3'
-    >>> shown("sqlite:////var/lib/armwise/log.db")
+    >>> without_password("sqlite:////var/lib/armwise/log.db")
     'sqlite:////var/lib/armwise/log.db'
     """
-    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***", url)
-
-
-def storable(text: str) -> str:
-    r"""Return a text that every database can store: lone surrogates and NUL become U+FFFD.
-
-    >>> storable("a\0b"), storable("\ud800!")
-    ('a�b', '�!')
-    """
-    text = text.replace("\0", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a pair
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-
-
-def dumps(value: object) -> str:
-    r"""Return a value as JSON; the character NUL, which PostgreSQL cannot store, becomes U+FFFD.
-
-    >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
-    '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'
-    """
-    text = orjson.dumps(value).decode()
-    return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text
+    return _PASSWORD.sub(lambda password: f"{password[1]}:***@" if password[1] is not None else "***", url)

@@ -4,26 +4,25 @@ Questions, answers, passages shown, stages, errors, comments, corrections and ta
 Names of features and ids of feedback become pseudonyms, by which they are learned and found. Arms,
 probabilities, values of features, costs and values stay, so that a training log, its digests and the
 evaluations are the same afterwards. A fact that comes later on an erased decision is stored without its
-texts, and so is a decision of an erased user or episode that was under way. `feedback.log.texts` lists which
+texts, and so is a decision of an erased user or episode that was under way. `text_columns` lists which
 erasure reaches which column.
 """
 
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from feedback.archived import MOVED
 from feedback.log import tables as t
+from feedback.log.append import UNDER_WAY_S as UNDER_WAY_S
+from feedback.log.append import Scope as Scope
+from feedback.log.append import subject_digest, without_texts
 from feedback.log.rows import feedback_of
-from feedback.log.store import Store, row_time
-from feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
-from feedback.log.under_way import Scope as Scope
-from feedback.log.under_way import subject_digest
-from feedback.texts import bare_features, without_texts
+from feedback.log.store import Store, insert, row_time
+from feedback.texts import bare_features
 
 DAY_S = 86_400.0
 
@@ -44,7 +43,7 @@ class Erasure:
         number: Number of the erasure; `erased` of a decision.
         at: Seconds since the epoch; of an erasure by age, which goes on for a day, its last part.
         scope: What was erased.
-        by: Public id of the key that asked; `cli`, or `retention`.
+        by: Public id of the key that requested it; `cli`, or `retention`.
         upto: Position of the log up to which all texts are gone, of an erasure by age; else None.
         decisions: Decisions that lost their texts,
         executions: and executions,
@@ -74,9 +73,9 @@ def erase_user(store: Store, project: str, user: str, by: str, now: float) -> Er
 
     Args:
         store: The log.
-        project: Whose key the user's requests were sent with.
-        user: As `user` of these requests had it.
-        by: Who asks.
+        project: Project of the key that sent the user's requests.
+        user: Field `user` of these requests.
+        by: Who requested the erasure.
         now: Seconds since the epoch.
 
     Raises:
@@ -123,12 +122,14 @@ def _erase(
         _lock(connection)
         at = row_time(connection, now)
         row = {"at": at, "scope": subject[0].value, "by": by, "subject": digest, **dict.fromkeys(_COUNTS, 0)}
-        number = _recorded(connection, row)
-        said = _f.decision_id.in_(ids) | named
-        counts = _overwrite(connection, number, which, _e.decision_id.in_(new), said, _o.decision_id.in_(new))
+        number = insert(connection, t.erasures, row)
+        feedback = _f.decision_id.in_(ids) | named
+        counts = _overwrite(
+            connection, number, which, _e.decision_id.in_(new), feedback, _o.decision_id.in_(new)
+        )
         connection.execute(sa.update(t.erasures).where(t.erasures.c.seq == number).values(counts))
     store.forget()
-    return next(one for one in erasures(store) if one.number == number)
+    return next(record for record in erasures(store) if record.number == number)
 
 
 def forget_subjects(store: Store, now: float) -> None:
@@ -184,14 +185,14 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         else:
             so_far = dict.fromkeys(_COUNTS, 0)
             row = {"at": now, "scope": Scope.AGE.value, "by": "retention", "upto": end, **so_far}
-            number = _recorded(connection, row)
+            number = insert(connection, t.erasures, row)
 
         def between(seq: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
             return (seq > start) & (seq <= end)
 
         ids = sa.select(_d.id).where(between(_d.seq))
-        said = _f.decision_id.in_(ids) | between(_f.seq)  # the latter on episodes
-        of_these = _e.decision_id.in_(ids), said, _o.decision_id.in_(ids)
+        feedback = _f.decision_id.in_(ids) | between(_f.seq)  # the latter on episodes
+        of_these = _e.decision_id.in_(ids), feedback, _o.decision_id.in_(ids)
         counts = _overwrite(connection, number, between(_d.seq), *of_these)
         added = {name: so_far[name] + n for name, n in counts.items()}
         moved = sa.update(t.erasures).where(c.seq == number).values(at=now, upto=end, **added)
@@ -214,11 +215,6 @@ def erasures(store: Store) -> list[Erasure]:
 _COUNTS = ("n_decisions", "n_executions", "n_feedback", "n_observations")
 
 
-def _recorded(connection: sa.Connection, row: Mapping[str, object]) -> int:
-    """Insert a record, and return its number."""
-    return int(connection.execute(sa.insert(t.erasures).returning(t.erasures.c.seq), row).scalar_one())
-
-
 def _lock(connection: sa.Connection) -> None:
     """Let nothing be appended until the transaction ends: it would not know what is erased."""
     connection.execute(sa.select(t.log_head.c.seq).with_for_update())
@@ -226,10 +222,10 @@ def _lock(connection: sa.Connection) -> None:
 
 def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[bool]) -> dict[str, int]:
     """Overwrite the texts of decisions, executions, feedback and observations; return how many of each."""
-    decided, executed, said, observed = which
+    decided, executed, fed_back, observed = which
     empty = sa.literal([], sa.JSON)
     gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
-    n_feedback = _overwrite_feedback(connection, said)
+    n_feedback = _overwrite_feedback(connection, fed_back)
     _overwrite_features(connection, decided)
     done = [
         connection.execute(sa.update(t.executions).where(executed).values(**gone, stages=sa.null())),
@@ -240,7 +236,7 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
             .values(question="", request_digest="", user_digest=None, erased=number)
         ),
     ]
-    n_executions, n_observations, n_decisions = (one.rowcount for one in done)
+    n_executions, n_observations, n_decisions = (result.rowcount for result in done)
     return dict(zip(_COUNTS, (n_decisions, n_executions, n_feedback, n_observations), strict=True))
 
 
@@ -248,8 +244,10 @@ def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]
     """Overwrite names of features with their pseudonyms; those in an archive are pseudonyms already."""
     query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
     update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
-    found = connection.execute(query).all()
-    changed = [{"of": seq, "bare": bare_features(seen)} for seq, seen in found if MOVED not in seen]
+    rows = connection.execute(query).all()
+    changed = [
+        {"of": seq, "bare": bare_features(features)} for seq, features in rows if MOVED not in features
+    ]
     for first in range(0, len(changed), AT_ONCE):
         connection.execute(update, changed[first : first + AT_ONCE])
 

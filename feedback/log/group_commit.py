@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
-from feedback.log.batch import Fact, Receipt
+from feedback.log.append import Fact, Receipt
 from feedback.log.store import Store
 
 MAX_BATCH = 512
@@ -159,9 +159,9 @@ def _settle(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[_Item, Outcome]]] = {}
     for item, outcome in outcomes:
         loops.setdefault(item.loop, []).append((item, outcome))
-    for loop, theirs in loops.items():
+    for loop, of_loop in loops.items():
         with suppress(RuntimeError):  # the loop is closed: nothing awaits the future
-            loop.call_soon_threadsafe(_resolve, theirs)
+            loop.call_soon_threadsafe(_resolve, of_loop)
 
 
 def _resolve(outcomes: Sequence[tuple[_Item, Outcome]]) -> None:

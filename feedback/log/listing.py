@@ -1,6 +1,6 @@
-"""Pages of decisions, newest first, by what is asked of them."""
+"""Pages of the decisions that match a filter, newest first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,19 +8,19 @@ import sqlalchemy as sa
 
 from feedback.events import LABELS, Decision, Kind, Status
 from feedback.log import tables as t
-from feedback.log.database import dumps
-from feedback.log.rows import DECISION, decision_of
+from feedback.log.backend import dumps
+from feedback.log.rows import WITHOUT_FEATURES, decision_of
 from feedback.log.store import Store
 
 WINDOW = 100_000
 """Positions of the log that one page looks at: a rare condition takes several pages, and none takes long."""
 
 RUNNING = "running"
-"""In the place of a status: there is no execution yet."""
+"""Status of a decision that has no execution yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DecisionFilter:
     """Conditions on decisions; None for any.
 
     Attributes:
@@ -33,8 +33,8 @@ class Wanted:
         metric: Feedback on the decision has a value of it.
         episode: The episode.
         key: Public id of a key that sent feedback on the decision.
-        prefix: What ids begin with.
-        apart: What ids do not contain.
+        prefix: Prefix of the ids.
+        apart: Text that ids must not contain.
     """
 
     since: float | None = None
@@ -53,7 +53,7 @@ class Wanted:
         """Return the conditions of a query over decisions and their executions."""
         d, e, f = t.decisions.c, t.executions.c, t.feedback.c
         fed = sa.exists().where(f.decision_id == d.id, f.kind == Kind.VALUE.value)
-        asked: dict[str, Callable[[Any], sa.ColumnElement[bool]]] = {
+        conditions: dict[str, Callable[[Any], sa.ColumnElement[bool]]] = {
             "since": lambda at: d.decided_at >= at,
             "until": lambda at: d.decided_at < at,
             "arm": lambda arm: d.drawn == arm,
@@ -67,12 +67,15 @@ class Wanted:
             "prefix": lambda prefix: d.id.startswith(prefix, autoescape=True),
             "apart": lambda separator: ~d.id.contains(separator, autoescape=True),
         }
-        given = {name: getattr(self, name) for name in asked}
-        return [d.policy != LABELS, *(asked[name](one) for name, one in given.items() if one is not None)]
+        given = {name: getattr(self, name) for name in conditions}
+        return [
+            d.policy != LABELS,
+            *(conditions[name](value) for name, value in given.items() if value is not None),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedDecision:
     """A decision of a page, without its features.
 
     Attributes:
@@ -89,8 +92,8 @@ class Listed:
 
 
 def decisions(
-    store: Store, wanted: Wanted, limit: int, before: int | None = None
-) -> tuple[list[Listed], int]:
+    store: Store, wanted: DecisionFilter, limit: int, before: int | None = None
+) -> tuple[list[ListedDecision], int]:
     """Return decisions, newest first, and where the next page begins.
 
     Args:
@@ -103,10 +106,8 @@ def decisions(
         At most `limit` decisions, and the `before` of the next page; 0 where there is none.
     """
     d, e = t.decisions.c, t.executions.c
-    ident, question, _, *rest = DECISION
-    no_features = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')  # features are most of a row
     query = (
-        sa.select(ident, question, no_features, *rest, d.seq, e.served, e.status)
+        sa.select(*WITHOUT_FEATURES, d.seq, e.served, e.status)
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .where(*wanted.conditions())
         .order_by(d.seq.desc())
@@ -117,10 +118,18 @@ def decisions(
         end = head + 1 if before is None else min(before, head + 1)
         first = max(1, end - WINDOW)
         rows = connection.execute(query.where(d.seq < end, d.seq >= first)).all()
-    found = [_listed(row) for row in rows]
-    if len(found) == limit:
-        first = found[-1].seq
-    return found, first if first > 1 else 0
+    page = [_listed(row) for row in rows]
+    if len(page) == limit:
+        first = page[-1].seq
+    return page, first if first > 1 else 0
+
+
+def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:
+    """Return the position of the last decision that was committed by a time, or before it; 0 for none."""
+    d = t.decisions.c
+    until = d.logged_at < at if before else d.logged_at <= at
+    query = sa.select(d.seq).where(until).order_by(d.logged_at.desc(), d.seq.desc()).limit(1)
+    return int(connection.scalar(query) or 0)
 
 
 def span(store: Store) -> tuple[float, float] | None:
@@ -132,7 +141,7 @@ def span(store: Store) -> tuple[float, float] | None:
     return None if first is None or last is None else (first, last)
 
 
-def _listed(row: sa.Row[Any]) -> Listed:
+def _listed(row: Sequence[Any]) -> ListedDecision:
     columns = tuple(row)
     seq, served, status = columns[-3:]
-    return Listed(decision_of(columns[:-3]), seq, served, None if status is None else Status(status))
+    return ListedDecision(decision_of(columns[:-3]), seq, served, None if status is None else Status(status))

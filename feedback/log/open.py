@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from feedback.errors import MetricRedefinedError
 from feedback.events import Kind
 from feedback.log import tables as t
-from feedback.log.database import ANSWER_S
+from feedback.log.backend import ANSWER_S
 from feedback.log.store import Store
 from feedback.reward import RewardRule
 
@@ -76,8 +76,8 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         for name, new in changed.items():
             _check(connection, name, before.get(name), new)
         rows = [
-            {"name": name, "at": now, **asdict(one), "labels": dict(one.labels) or None}
-            for name, one in changed.items()
+            {"name": name, "at": now, **asdict(definition), "labels": dict(definition.labels) or None}
+            for name, definition in changed.items()
         ]
         if rows:
             connection.execute(sa.insert(t.metrics), rows)
@@ -138,7 +138,7 @@ def open_log(
         rule: Declares the metrics, and how a training log is joined.
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions.
-        redact: What every text of a fact passes through before it is written; None for nothing.
+        redact: Applied to every text of a fact before it is written; None keeps texts as they are.
         answer_s: Longest that a statement may take on a server, in seconds.
 
     Raises:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from feedback.errors import StoreError
 from feedback.log import tables as t
-from feedback.log.database import ANSWER_S, CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
+from feedback.log.backend import ANSWER_S, CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class _Connection(psycopg.Connection):
 
 
 class PostgreSQL:
-    """A database on a server. Implements `feedback.log.database.Database`.
+    """A database on a server. Implements `feedback.log.backend.Database`.
 
     Args:
         url: URL of the database; options in it override our defaults.
@@ -139,7 +139,7 @@ class PostgreSQL:
 
         return add
 
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
+    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
         """Send all statements in one pipeline; if one fails, the following are not executed."""
         with driver.pipeline():
             cursors = [driver.execute(sql, values) for sql, values in statements]
@@ -181,8 +181,8 @@ class PostgreSQL:
     def time(self) -> float | None:
         """Ask the server."""
         with self.engine.connect() as connection:
-            found = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
-        return float(found)
+            seconds = connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one()
+        return float(seconds)
 
     @property
     def _driver(self) -> Any:
@@ -200,10 +200,10 @@ class PostgreSQL:
             driver.autocommit = True
             waits = f"SET lock_timeout = '{WAIT_S:g}s'; SET statement_timeout = '{self._answer_s:g}s'"
             driver.execute(f"{waits}; {_SESSION}")
-            found = driver.execute(
+            rows = driver.execute(
                 "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [_DURABLE]
             )
-            off = {name for (name,) in found}
+            off = {name for (name,) in rows}
             if "synchronous_commit" in off:  # the only one that a session can set
                 off.remove("synchronous_commit")
                 driver.execute("SET synchronous_commit = on")

@@ -14,8 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from feedback.errors import LogGapError, SchemaError
-from feedback.log import key_tables as key_tables  # of the same metadata
-from feedback.log import rollup_tables as rollup_tables
 from feedback.log import tables as t
 from feedback.log.database import open_database, translated
 
@@ -34,7 +32,7 @@ _version = sa.Table(  # as Alembic creates it
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a database is like before a log is opened in it.
+    """State of a database before a log is opened in it.
 
     Attributes:
         schema: Number of its tables; 0 for an empty database.
@@ -59,7 +57,7 @@ def state_of(url: str) -> State:
 
     Raises:
         StoreError: The URL is malformed, or the database cannot keep a log.
-        SchemaError: Another program keeps its tables there.
+        SchemaError: The tables belong to another program.
         LogUnavailableError: The database is unreachable.
     """
     database = open_database(url)
@@ -68,12 +66,12 @@ def state_of(url: str) -> State:
             translated(database),
             database.engine.connect().execution_options(**database.snapshot) as connection,
         ):
-            found = schema_of(connection)
+            number = schema_of(connection)
             if connection.dialect.name == "postgresql":
                 lossy = connection.exec_driver_sql(_LOSSY).scalars().all()
-                return State(found, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
+                return State(number, bool(connection.exec_driver_sql(_CREATE).scalar()), tuple(lossy))
             mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-            return State(found, True, () if mode == "wal" else (f"journal_mode={mode}",))
+            return State(number, True, () if mode == "wal" else (f"journal_mode={mode}",))
     finally:
         database.engine.dispose()
 
@@ -88,17 +86,17 @@ def prepare(engine: sa.Engine) -> None:
     """
     try:
         with engine.connect().execution_options(reading=True) as connection:
-            found = _stamped(connection)
+            number = _stamped(connection)
     except DBAPIError:  # no such table; any other error is raised again below
-        found = 0
-    if not found:
+        number = 0
+    if not number:
         with _exclusive(engine) as connection:
-            found = schema_of(connection)
-            if not found:
+            number = schema_of(connection)
+            if not number:
                 _create(connection)
                 return
-    if found != t.SCHEMA:
-        raise _refused(found, t.SCHEMA)
+    if number != t.SCHEMA:
+        raise _refused(number, t.SCHEMA)
 
 
 def check(connection: sa.Connection) -> None:
@@ -109,9 +107,9 @@ def check(connection: sa.Connection) -> None:
         LogGapError: The head of the log is missing.
         DBAPIError: A table is missing.
     """
-    if (found := _stamped(connection)) != t.SCHEMA:
-        raise _refused(found, t.SCHEMA)
-    rows = [sa.select(sa.literal(1)).select_from(one).limit(1) for one in t.metadata.tables.values()]
+    if (number := _stamped(connection)) != t.SCHEMA:
+        raise _refused(number, t.SCHEMA)
+    rows = [sa.select(sa.literal(1)).select_from(table).limit(1) for table in t.metadata.tables.values()]
     connection.execute(sa.select(*(row.scalar_subquery() for row in rows)))
     require_head(connection.scalar(sa.select(sa.func.count()).select_from(t.log_head)))
 
@@ -147,27 +145,27 @@ def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
     database = open_database(url)
     try:
         with translated(database), _exclusive(database.engine) as connection:
-            found = schema_of(connection)
-            if found > numbers[-1]:
-                raise _refused(found, numbers[-1])
-            if found and found not in numbers:
-                raise SchemaError(f"the log has schema {found}: migrations start from schema {numbers[0]}")
+            number = schema_of(connection)
+            if number > numbers[-1]:
+                raise _refused(number, numbers[-1])
+            if number and number not in numbers:
+                raise SchemaError(f"the log has schema {number}: migrations start from schema {numbers[0]}")
             context = MigrationContext.configure(connection)
-            steps = list(script.iterate_revisions("head", str(found) if found else None))
+            steps = list(script.iterate_revisions("head", str(number) if number else None))
             with Operations.context(context):
                 for step in reversed(steps):
                     step.module.upgrade()
                     context.stamp(script, step.revision)
     finally:
         database.engine.dispose()
-    return found, numbers[-1]
+    return number, numbers[-1]
 
 
 def schema_of(connection: sa.Connection) -> int:
     """Return the number of the newest revision that a database has been through, 0 for an empty one.
 
     Raises:
-        SchemaError: Another program keeps its tables there.
+        SchemaError: The tables belong to another program.
     """
     existing = set(sa.inspect(connection).get_table_names())
     if _version.name in existing:
@@ -211,7 +209,7 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def _refused(found: int, expected: int) -> SchemaError:
-    newer = found > expected
+def _refused(number: int, expected: int) -> SchemaError:
+    newer = number > expected
     reason = "it was written by a newer Armwise" if newer else "run `armwise migrate`"
-    return SchemaError(f"the log has schema {found}, and schema {expected} is expected: {reason}")
+    return SchemaError(f"the log has schema {number}, and schema {expected} is expected: {reason}")

@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from feedback.errors import StoreError
-from feedback.log.database import CONNECTIONS, WAIT_S, Addition, Found, Rows, Statement, dumps
+from feedback.log.backend import CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
 
 _AWAY = {
     sqlite3.SQLITE_BUSY,
@@ -34,7 +34,7 @@ _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 
 
 class SQLite:
-    """A database in a file. Implements `feedback.log.database.Database`.
+    """A database in a file. Implements `feedback.log.backend.Database`.
 
     Args:
         url: URL of the database; the folder of the file is created if it is missing.
@@ -82,15 +82,15 @@ class SQLite:
         into = {table: _insertion(table) for table in tables}
         return lambda rows, values: [*(into[table](some) for table, some in rows.items()), (end, values)]
 
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[Found]:
+    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
         """Execute statements one by one, which needs no round trips here."""
         if not driver.in_transaction:
             driver.execute("BEGIN IMMEDIATE")
-        found: list[Found] = []
+        results: list[ResultRows] = []
         for sql, values in statements:
             execute = driver.executemany if isinstance(values, list) else driver.execute
-            found.append(execute(sql, values).fetchall())
-        return found
+            results.append(execute(sql, values).fetchall())
+        return results
 
     def is_away(self, error: Exception) -> bool:
         """Decide by the primary result code."""
@@ -117,9 +117,9 @@ class SQLite:
             ):
                 source.driver_connection.backup(target)  # type: ignore[union-attr]
                 target.execute("PRAGMA journal_mode=DELETE")
-                (found,) = target.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise StoreError(f"the copy is damaged, and so may be the log: {found}")
+                (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise StoreError(f"the copy is damaged, and so may be the log: {verdict}")
             for path in (unfinished, to.parent):
                 file = os.open(path, os.O_RDONLY)
                 os.fsync(file)

@@ -18,10 +18,17 @@ from feedback.clock import check_clock
 from feedback.errors import LogGapError, LogUnavailableError, StoreError
 from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from feedback.log import tables as t
-from feedback.log.append import Appender
-from feedback.log.batch import Fact, Receipt
-from feedback.log.database import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S, borrowed, open_database, translated
-from feedback.log.rows import DECISION, decision_of, feedback_of, load_executions, observation_of
+from feedback.log.append import Appender, Fact, Receipt
+from feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
+from feedback.log.database import borrowed, open_database, translated
+from feedback.log.rows import (
+    DECISION,
+    WITHOUT_FEATURES,
+    decision_of,
+    feedback_of,
+    load_executions,
+    observation_of,
+)
 from feedback.log.schema import check, prepare
 
 
@@ -38,7 +45,7 @@ class Record:
         feedback: Feedback, in the order of the log.
         metrics: Aggregated values it was learned with; None if it is not learned.
         example_seq: Position in the training log; None if it is not learned.
-        observations: What was found out beside its reward, in the order of the log.
+        observations: Second answers and grades of a judge, in the order of the log.
     """
 
     decision: Decision
@@ -91,6 +98,13 @@ def row_time(connection: sa.Connection, now: float) -> float:
     return max(now, float(connection.scalar(sa.select(t.log_head.c.at)) or 0.0))
 
 
+def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> int:
+    """Insert a row into a table whose rows the database numbers, and return its number."""
+    result = connection.execute(sa.insert(table), row)
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])
+
+
 class Store:
     """The log in one database. Thread-safe; one instance a process.
 
@@ -101,7 +115,7 @@ class Store:
         clock: Seconds since the epoch.
         most_feedback: Values of feedback that a decision or an episode may have, and retractions; None for
             any number.
-        redact: What every text of a fact passes through before it is written; None for nothing.
+        redact: Applied to every text of a fact before it is written; None keeps texts as they are.
 
     Raises:
         StoreError: The URL is malformed, or the database is not supported.
@@ -246,12 +260,12 @@ class Store:
             if row is None:
                 return None
             *columns, seq, logged_at, propensity = row
-            found = decision_of(columns)
+            decision = decision_of(columns)
             execution = load_executions(connection, [decision_id]).get(decision_id)
             f, x = t.feedback.c, t.examples.c
             about = f.decision_id == decision_id
-            if found.episode_id is not None:
-                about |= f.episode_id == found.episode_id
+            if decision.episode_id is not None:
+                about |= f.episode_id == decision.episode_id
             rows = connection.execute(sa.select(t.feedback).where(about).order_by(f.seq))
             feedback = tuple(map(feedback_of, rows))
             o = t.observations.c
@@ -264,7 +278,7 @@ class Store:
             ).first()
         example_seq, metrics = learned if learned else (None, None)
         return Record(
-            found, seq, logged_at, propensity, execution, feedback, metrics, example_seq, observations
+            decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq, observations
         )
 
     def feedback(self, chunk: int) -> Iterator[Feedback]:
@@ -295,11 +309,8 @@ class Store:
 
     def newest(self, limit: int, *, features: bool = False) -> list[Decision]:
         """Return the newest decisions of the traffic, newest first; features are most of a row."""
-        ident, question, seen, *rest = DECISION
-        if not features:
-            seen = sa.literal('{"sparse": {}, "embedding": [], "arms": {}}')
         query = (
-            sa.select(ident, question, seen, *rest)
+            sa.select(*(DECISION if features else WITHOUT_FEATURES))
             .where(t.decisions.c.policy != LABELS)
             .order_by(t.decisions.c.seq.desc())
             .limit(limit)

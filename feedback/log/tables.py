@@ -5,7 +5,7 @@ Facts. Every row has a position in the one order of the log, `seq`, from 1 and w
 decisions    one row a draw, committed before its answer leaves
 executions   what happened afterwards: at most one row a decision
 feedback     a value, the retraction of a value, or that an answer was shown
-observations what was found out beside the reward: second answers, grades of a judge
+observations second answers and grades of a judge, which are not part of the reward
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
 log_head     last position and latest time of the facts: locked by every transaction that appends
 draw_secret  what makes draws unpredictable: one row, made with the log and never shown
@@ -14,6 +14,7 @@ erasures     that texts of facts were removed, by `feedback.log.erasures`; their
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order
 progress     how far each join has read
+rollups      sums by time and arm, from which pages are drawn; rollup_positions: how far they have read
 The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
@@ -24,7 +25,8 @@ routers, router_scores          of recipes; their scores of decisions that were 
 metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
 alarms, warm_starts             drift alarms; insertions of labels
 evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
-keys, disabled_keys, usage, leases  of callers, in `feedback.log.key_tables`
+keys, disabled_keys  of callers, of the secret a hash; those that were disabled
+usage, leases        what each key used; what replicas have reserved of its limits
 """
 
 from sqlalchemy import (
@@ -429,4 +431,88 @@ runs = Table(
     Column("evaluation", _SEQ),
     Column("error", Text),
     sqlite_autoincrement=True,
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    _number(),
+    Column("public_id", String(128), nullable=False, unique=True),
+    Column("secret_hash", String(64), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("project", String(32), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("rpm_limit", BigInteger),
+    Column("tpm_limit", BigInteger),
+    Column("max_budget", Double),
+    Column("token_budget", BigInteger),
+    Column("budget_duration", String(8)),
+    Column("expires", Double),
+    Column("tags", JSON, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("groups", JSON),  # null in keys of older schemas
+    sqlite_autoincrement=True,
+)
+
+disabled_keys = Table(
+    "disabled_keys",
+    metadata,
+    _number(),
+    Column("public_id", String(128), nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("period", String(16), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("usd", Double, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("period", String(16), primary_key=True),
+    Column("holder", String(64), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("until", Double, nullable=False),
+)
+
+ROLLUP_COUNTS = (
+    *("decisions", "finished", "fell_back", "failed", "cancelled", "answers"),
+    *("steps", "tokens", "rewarded"),
+)
+"""Columns of whole numbers of `rollups`."""
+
+ROLLUP_SUMS = (
+    *("retrieval_s", "llm_s", "usd", "reward", "reward2"),
+    *("w", "wr", "w2", "w2r", "w2r2"),
+)
+"""Columns of sums of `rollups`; `w` is 1 / propensity of the drawn arm, `r` the reward, and `2` a square."""
+
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("width", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("arm", String(128), primary_key=True),
+    Column("n_arms", Integer, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
+    *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
+)
+
+rollup_positions = Table(
+    "rollup_positions",
+    metadata,
+    Column("rule", String(64), primary_key=True),
+    Column("log_seq", BigInteger, nullable=False),
+    Column("examples_seq", BigInteger, nullable=False),
 )

@@ -283,8 +283,8 @@ def page() -> str:
 
 def _table(what: str, places: Mapping[str, Place]) -> list[str]:
     rows = (
-        f"| {name if ' ' in name else f'`{name}`'} | {one.holds} | {one.fate} | {one.why} |"
-        for name, one in places.items()
+        f"| {name if ' ' in name else f'`{name}`'} | {place.holds} | {place.fate} | {place.why} |"
+        for name, place in places.items()
     )
     return [f"| {what} | holds | fate | reason |", "| --- | --- | --- | --- |", *rows]
 

@@ -217,9 +217,9 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
         error: Failure probability of the bound.
     """
     bets = BETS[:, np.newaxis]
-    wanted = np.log(len(BETS) / error)
+    target = np.log(len(BETS) / error)
     # The bound of each bet alone; the mixture is at least as good as the best of them.
-    mean: Floats = (np.expm1((growth - wanted) / rows) / bets).max(axis=0, initial=-1.0 / BETS[0])
+    mean: Floats = (np.expm1((growth - target) / rows) / bets).max(axis=0, initial=-1.0 / BETS[0])
     for _ in range(_STEPS):
         fair = 1.0 + bets * mean
         capital = growth - rows * np.log(fair)
@@ -228,5 +228,5 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
         whole = share.sum(axis=0)
         # The logarithm of the capital is convex and falls in the mean.
         slope = (share * (rows * bets / fair)).sum(axis=0)
-        mean = mean + (top + np.log(whole) - wanted) * whole / slope
+        mean = mean + (top + np.log(whole) - target) * whole / slope
     return mean

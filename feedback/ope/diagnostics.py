@@ -151,8 +151,8 @@ def _error_of_mean(sample: Sample, questions: Integers | None, p_log: Floats | N
     groups = len(pull)
     if groups < 2:
         return None
-    seen = float(np.sqrt(pull @ pull * groups / (groups - 1))) / n
-    return seen if p_log is None else max(seen, _error_of_draws(sample.p_target, p_log))
+    error = float(np.sqrt(pull @ pull * groups / (groups - 1))) / n
+    return error if p_log is None else max(error, _error_of_draws(sample.p_target, p_log))
 
 
 def _error_of_draws(p_target: Floats, p_log: Floats) -> float:

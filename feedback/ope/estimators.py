@@ -12,25 +12,116 @@
     mrdr           `dr` with a model that was fitted to make it vary least
     cressie_read   weigh rows so that the weights average 1, at the least distance from the log
 
-Each is a function from a `Sample` to `Terms`. `ESTIMATORS` has them by name, with their traits: reports,
-the command line and HTTP find an estimator that is added there.
+Each is a function from a `Sample` to `Terms`, with an entry above it: its traits, and its row of the table in
+docs/reference/estimators.md. `ESTIMATORS` has the entries by name: reports, the command line and HTTP find an
+estimator there.
 
-Source: for each estimator, in its docstring; see also docs/reference/estimators.md.
+All doubly robust estimates are the mean of the predicted value of the target in a row, plus a
+weight times the residual of the drawn arm. They differ in the weight, and `mrdr` in the model.
+
+Source: for each estimator, in its docstring.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from feedback.ope.doubly_robust import dm, dr, dros, mrdr, sndr, switch_dr
-from feedback.ope.sample import NeverDrawnError, Sample, Terms, ones
-from feedback.ope.shrinkage import clipped, fit_clip
+from feedback.arrays import Floats
+from feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
+from feedback.ope.shrinkage import Shrinker, clipped, fit_clip, fit_shrinkage, fit_threshold, shrunk, switched
 
 
+class Rows(Enum):
+    """Kind of a row of the terms; intervals depend on it."""
+
+    KEPT = "a draw of the target, or left out"
+    WEIGHTED = "a weighted reward, independent of the other rows"
+    CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
+    DEPENDENT = "dependent on all other rows, such as by a common divisor"
+
+
+class Predictions(Enum):
+    """Which predictions of rewards an estimator reads."""
+
+    NONE = "none"
+    SHARED = "q_hat, which all targets share"
+    OWN = "q_mrdr, fitted for each target"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """An estimator and its traits; it is called like its function.
+
+    Attributes:
+        function: Returns the terms of a sample.
+        value: The estimate, as a formula of rows: reward `r`, weight `w`, expected
+            prediction `e`, residual `d` of the drawn arm, parameter `c`.
+        use: When to use it.
+        source: Where it was published.
+        rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
+            equal ones the first that was requested.
+        rows: Kind of a row of its terms.
+        covers: Whether its intervals hold the truth as often as they state; not those of a biased estimator,
+            whose bias no interval captures.
+        predictions: Which predictions of rewards it reads.
+        anytime: Whether a confidence sequence is for its values.
+        parameter: Option that is chosen from the log where it is not given; empty for none.
+    """
+
+    function: Callable[..., Terms]
+    value: str
+    use: str
+    source: str
+    rank: int
+    rows: Rows
+    covers: bool
+    predictions: Predictions = Predictions.NONE
+    anytime: bool = False
+    parameter: str = ""
+
+    def __call__(self, sample: Sample, **options: Any) -> Terms:
+        """Return the terms of a sample; options are the function's."""
+        return self.function(sample, **options)
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.function.__name__
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the value is a mean of independent rows."""
+        return self.rows in (Rows.WEIGHTED, Rows.CORRECTED)
+
+
+ESTIMATORS: dict[str, Estimator] = {}
+"""The entry of every estimator by its name, in the order of this file."""
+
+Function = TypeVar("Function", bound=Callable[..., Terms])
+
+
+def estimator(**entry: Any) -> Callable[[Function], Function]:
+    """Return a decorator that registers a function as an estimator; it takes the fields of `Estimator`."""
+
+    def register(function: Function) -> Function:
+        ESTIMATORS[function.__name__] = Estimator(function, **entry)
+        return function
+
+    return register
+
+
+@estimator(
+    value="mean of `r` over rows kept with probability `w / max w`",
+    use="a check that is easy to explain; a uniform log and a deterministic target",
+    source="Li, Chu, Langford and Wang (2011); by weight Dudik, Erhan, Langford and Li (2012)",
+    rank=9,
+    rows=Rows.KEPT,
+    covers=True,
+)
 def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generator | None = None) -> Terms:
     """Keep each row with a chance of weight / bound, so that the rows kept are draws of the target.
 
@@ -70,6 +161,15 @@ def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generat
     return Terms("replay", kept * sample.reward, kept, kept, ratio=True, cap=1.0)
 
 
+@estimator(
+    value="`mean(w r)`",
+    use="unbiased and simple; small weights",
+    source="Horvitz and Thompson (1952)",
+    rank=8,
+    rows=Rows.WEIGHTED,
+    covers=True,
+    anytime=True,
+)
 def ips(sample: Sample) -> Terms:
     """Weigh each reward by how much more often the target draws that arm.
 
@@ -87,6 +187,15 @@ def ips(sample: Sample) -> Terms:
     return Terms("ips", weight * sample.reward, ones(weight), weight)
 
 
+@estimator(
+    value="`mean(min(w, c) r)`",
+    use="large weights and rewards at or above 0; biased downwards",
+    source="Ionides (2008)",
+    rank=7,
+    rows=Rows.WEIGHTED,
+    covers=False,
+    parameter="clip",
+)
 def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
     """Weigh each reward as `ips` does, by `clip` at the most.
 
@@ -111,6 +220,14 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
     return Terms("clipped_ips", weight * sample.reward, ones(weight), weight, cap=clip, parameter=clip)
 
 
+@estimator(
+    value="`sum(w r) / sum(w)`",
+    use="the default without a model: little bias, much less variance than `ips`",
+    source="Swaminathan and Joachims (2015)",
+    rank=5,
+    rows=Rows.DEPENDENT,
+    covers=True,
+)
 def snips(sample: Sample) -> Terms:
     """Average the rewards, weighted as in `ips`; always within the range of the rewards.
 
@@ -128,6 +245,220 @@ def snips(sample: Sample) -> Terms:
     return Terms("snips", weight * sample.reward, weight, weight, ratio=True)
 
 
+@estimator(
+    value="`mean(e)`",
+    use="if there is nothing else: as good as its model; no interval captures its bias",
+    source="Dudik, Langford and Li (2011)",
+    rank=10,
+    rows=Rows.CORRECTED,
+    covers=False,
+    predictions=Predictions.SHARED,
+)
+def dm(sample: Sample) -> Terms:
+    """Average the predictions of the model, without a correction.
+
+    The only estimate for a target that draws none of the logged arms. It weighs no reward, so its
+    effective n is 0, and its intervals cover the spread of the predictions but not their error.
+
+    Raises:
+        ValueError: The sample has no `q_hat`.
+
+    >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.2, 0.0], [0.4, 0.0]])
+    >>> round(dm(Sample(np.full(2, 0.5), np.array([0, 1]), np.ones(2), first, q)).value, 3)
+    0.3
+    """
+    expected = sample.prediction.expected
+    nothing = np.broadcast_to(0.0, expected.shape)
+    return Terms("dm", expected, ones(expected), nothing, float(expected.mean()), cap=0.0)
+
+
+@estimator(
+    value="`mean(e + w d)`",
+    use="the default with a model: unbiased whatever the model",
+    source="Dudik, Langford and Li (2011)",
+    rank=0,
+    rows=Rows.CORRECTED,
+    covers=True,
+    predictions=Predictions.SHARED,
+)
+def dr(sample: Sample) -> Terms:
+    """Average the predictions, corrected by the weighted residuals.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: The sample has no `q_hat`.
+
+    Source: Dudik, Langford and Li (2011), "Doubly robust policy evaluation and learning".
+
+    >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.0]] * 2)
+    >>> dr(Sample(np.full(2, 0.5), np.array([0, 1]), np.array([1.0, 9.0]), first, q)).value
+    1.0
+    """
+    return _corrected("dr", sample.prediction, sample.supported_weight)
+
+
+@estimator(
+    value="`mean(e) + sum(w d) / sum(w)`",
+    use="as `dr`, with less variance if few rows have large weights",
+    source="Thomas and Brunskill (2016)",
+    rank=1,
+    rows=Rows.DEPENDENT,
+    covers=True,
+    predictions=Predictions.SHARED,
+)
+def sndr(sample: Sample) -> Terms:
+    """Do as `dr` does with weights divided by their mean, which reduces the variance of large ones.
+
+    The terms are linear in each row (value plus influence), so that intervals include the
+    variance of the mean weight.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: The sample has no `q_hat`.
+
+    Source: Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for
+    reinforcement learning": their weighted doubly robust estimate, for a single step.
+
+    >>> first, q = np.array([[1.0, 0.0]] * 3), np.zeros((3, 2))
+    >>> sndr(Sample(np.full(3, 0.5), np.array([0, 0, 1]), np.ones(3), first, q)).value
+    1.0
+    """
+    weight, prediction = sample.supported_weight, sample.prediction
+    mean_weight = float(weight.mean())
+    correction = float(weight @ prediction.residual) / (mean_weight * len(sample))
+    rows = prediction.residual - correction
+    rows *= weight
+    rows /= mean_weight
+    rows += prediction.expected
+    rows += correction
+    return Terms("sndr", rows, ones(rows), weight, float(rows.mean()))
+
+
+@estimator(
+    value="`mean(e + w d [w <= c])`",
+    use="a good model and a few huge weights",
+    source="Wang, Agarwal and Dudik (2017)",
+    rank=3,
+    rows=Rows.CORRECTED,
+    covers=False,
+    predictions=Predictions.SHARED,
+    parameter="threshold",
+)
+def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
+    """Do as `dr` does, but without the correction where the weight is above a threshold.
+
+    Args:
+        sample: The log and the target.
+        threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity;
+            chosen from the log when None (`feedback.ope.shrinkage`).
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A negative threshold, or a sample without `q_hat`.
+
+    Source: Wang, Agarwal and Dudik (2017), "Optimal and adaptive off-policy evaluation in
+    contextual bandits".
+
+    >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.0]] * 2)
+    >>> log = Sample(np.array([0.1, 0.5]), np.array([0, 0]), np.ones(2), first, q)
+    >>> switch_dr(log, threshold=2.0).value
+    1.0
+    """
+    weight, prediction = sample.supported_weight, sample.prediction
+    if threshold is None:
+        threshold = fit_threshold(weight, prediction.residual, prediction.expected)
+    return _with(switched, "switch_dr", sample, threshold, cap=threshold)
+
+
+@estimator(
+    value="`mean(e + d w / (1 + w^2 / c))`",
+    use="the same, smoothly: the least error of the three with a parameter on small logs",
+    source="Su, Dimakopoulou, Krishnamurthy and Dudik (2020)",
+    rank=2,
+    rows=Rows.CORRECTED,
+    covers=False,
+    predictions=Predictions.SHARED,
+    parameter="shrinkage",
+)
+def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
+    """Do as `dr` does with weights w shrunk to w / (1 + w^2 / shrinkage).
+
+    Args:
+        sample: The log and the target.
+        shrinkage: Above 0: near `dm` at 0, `dr` at infinity; chosen from the log when
+            None (`feedback.ope.shrinkage`).
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: A shrinkage that is not above 0, or a sample without `q_hat`.
+
+    Source: Su, Dimakopoulou, Krishnamurthy and Dudik (2020), "Doubly robust off-policy
+    evaluation with shrinkage", the optimistic kind.
+
+    >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.0]] * 2)
+    >>> dros(Sample(np.full(2, 0.5), np.array([0, 0]), np.ones(2), first, q), shrinkage=4.0).value
+    1.0
+    """
+    weight, prediction = sample.supported_weight, sample.prediction
+    if shrinkage is None:
+        shrinkage = fit_shrinkage(weight, prediction.residual, prediction.expected)
+    # w / (1 + w^2 / s) is largest at w = sqrt(s), where it is sqrt(s) / 2.
+    return _with(shrunk, "dros", sample, shrinkage, cap=float(np.sqrt(shrinkage)) / 2.0)
+
+
+@estimator(
+    value="`dr` with a model fitted to minimize its variance",
+    use="one target that matters",
+    source="Farajtabar, Chow and Ghavamzadeh (2018)",
+    rank=4,
+    rows=Rows.CORRECTED,
+    covers=True,
+    predictions=Predictions.OWN,
+)
+def mrdr(sample: Sample) -> Terms:
+    """Do as `dr` does with `q_mrdr`, a model that was fitted for this target by `mrdr_weight`.
+
+    Raises:
+        NeverDrawnError: The target draws none of the logged arms.
+        ValueError: The sample has no `q_mrdr`.
+
+    Source: Farajtabar, Chow and Ghavamzadeh (2018), "More robust doubly robust off-policy
+    evaluation".
+    """
+    if sample.q_mrdr is None:
+        raise ValueError("mrdr needs q_mrdr: fit a reward model with the weights of mrdr_weight")
+    weight = sample.supported_weight
+    return _corrected("mrdr", Prediction.of(sample, sample.q_mrdr, "q_mrdr"), weight)
+
+
+def mrdr_weight(sample: Sample) -> Floats:
+    """Return the sample weights of a model for `mrdr`, shape (n,).
+
+    It is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
+    quadratic form in the model's errors, and these are its diagonal. For a deterministic
+    target there is nothing else, and the weights are those of the paper,
+    (1 - p_log) / p_log^2 where the log drew that arm. For others, the cross terms between
+    the arms of one row are left out: they need the propensities of arms that were not
+    drawn.
+
+    Source: Farajtabar, Chow and Ghavamzadeh (2018), as in `mrdr`.
+
+    >>> first = np.array([[1.0, 0.0]] * 2)
+    >>> mrdr_weight(Sample(np.full(2, 0.5), np.array([0, 1]), np.ones(2), first)).tolist()
+    [2.0, 0.0]
+    """
+    chance: Floats = np.maximum(1.0 - sample.propensity, 0.0)
+    return sample.weight * sample.weight * chance
+
+
+@estimator(
+    value="weights closest to 1 that average 1",
+    use="small logs without a model: the least error of those that need none",
+    source="Karampatziakis, Langford and Mineiro (2020)",
+    rank=6,
+    rows=Rows.DEPENDENT,
+    covers=True,
+)
 def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) -> Terms:
     """Weigh the rows so that the weights average 1, at the least distance from weighing all alike.
 
@@ -179,77 +510,24 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, mean_prediction=value)
 
 
-class Rows(Enum):
-    """What a row of the terms is; intervals depend on it."""
-
-    KEPT = "a draw of the target, or left out"
-    WEIGHTED = "a weighted reward, independent of the other rows"
-    CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
-    DEPENDENT = "dependent on all other rows, such as by a common divisor"
+def _with(shrink: Shrinker, name: str, sample: Sample, parameter: float, cap: float) -> Terms:
+    """Return the terms of `dr` with shrunk weights."""
+    weight = shrink(sample.supported_weight, parameter)
+    return _corrected(name, sample.prediction, weight, cap=cap, parameter=parameter)
 
 
-class Predictions(Enum):
-    """Which predictions of rewards an estimator reads."""
-
-    NONE = "none"
-    SHARED = "q_hat, which all targets share"
-    OWN = "q_mrdr, fitted for each target"
-
-
-@dataclass(frozen=True, slots=True)
-class Estimator:
-    """An estimator and its traits; it is called like its function.
-
-    Attributes:
-        function: Returns the terms of a sample.
-        rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
-            equal ones the first that was requested.
-        rows: What a row of its terms is.
-        covers: Whether its intervals hold the truth as often as they state; not those of a biased estimator,
-            whose bias no interval captures.
-        predictions: Which predictions of rewards it reads.
-        anytime: Whether a confidence sequence is for its values.
-    """
-
-    function: Callable[..., Terms]
-    rank: int
-    rows: Rows
-    covers: bool
-    predictions: Predictions = Predictions.NONE
-    anytime: bool = False
-
-    def __call__(self, sample: Sample, **options: Any) -> Terms:
-        """Return the terms of a sample; options are the function's."""
-        return self.function(sample, **options)
-
-    @property
-    def name(self) -> str:
-        """Name of the function."""
-        return self.function.__name__
-
-    @property
-    def is_mean(self) -> bool:
-        """Whether the value is a mean of independent rows."""
-        return self.rows in (Rows.WEIGHTED, Rows.CORRECTED)
-
-
-ESTIMATORS: Mapping[str, Estimator] = {
-    estimator.name: estimator
-    for estimator in (
-        Estimator(replay, 9, Rows.KEPT, covers=True),
-        Estimator(ips, 8, Rows.WEIGHTED, covers=True, anytime=True),
-        Estimator(clipped_ips, 7, Rows.WEIGHTED, covers=False),
-        Estimator(snips, 5, Rows.DEPENDENT, covers=True),
-        Estimator(dm, 10, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
-        Estimator(dr, 0, Rows.CORRECTED, covers=True, predictions=Predictions.SHARED),
-        Estimator(sndr, 1, Rows.DEPENDENT, covers=True, predictions=Predictions.SHARED),
-        Estimator(switch_dr, 3, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
-        Estimator(dros, 2, Rows.CORRECTED, covers=False, predictions=Predictions.SHARED),
-        Estimator(mrdr, 4, Rows.CORRECTED, covers=True, predictions=Predictions.OWN),
-        Estimator(cressie_read, 6, Rows.DEPENDENT, covers=True),
-    )
-}
-"""Every estimator by its name; those with a parameter choose it from the log."""
+def _corrected(
+    name: str,
+    prediction: Prediction,
+    weight: Floats,
+    cap: float = float("inf"),
+    parameter: float | None = None,
+) -> Terms:
+    """Return the terms: what is expected, plus the weight times the residual."""
+    rows = weight * prediction.residual
+    rows += prediction.expected
+    mean = float(prediction.expected.mean())
+    return Terms(name, rows, ones(rows), weight, mean, cap=cap, parameter=parameter)
 
 
 def estimate(sample: Sample, name: str) -> Terms:
@@ -261,3 +539,11 @@ def estimate(sample: Sample, name: str) -> Terms:
     if name not in ESTIMATORS:
         raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")
     return ESTIMATORS[name](sample)
+
+
+def estimators_table() -> str:
+    """Return the table of docs/reference/estimators.md."""
+    rows = (
+        f"| `{entry.name}` | {entry.value} | {entry.use} | {entry.source} |" for entry in ESTIMATORS.values()
+    )
+    return "\n".join(("| name | value | use | source |", "| --- | --- | --- | --- |", *rows))

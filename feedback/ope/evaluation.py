@@ -14,22 +14,248 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from feedback.arrays import TOLERANCE, Flags, Floats, refuse_unless_distributions
-from feedback.dataset import Log
+from feedback.dataset import Log, ProgressCallback
+from feedback.ope import confidence_sequences as sequences
 from feedback.ope.diagnostics import Diagnostics, diagnose
-from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows
-from feedback.ope.intervals import LEVEL
-from feedback.ope.joint_intervals import EstimateWithInterval, Figures, IntervalRequest, TargetSample, figures
+from feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows, mrdr_weight
+from feedback.ope.intervals import (
+    LEVEL,
+    Interval,
+    bernstein,
+    by_group,
+    clopper_pearson,
+    difference,
+    has_bernstein,
+    hedged,
+    normal,
+    percentiles,
+    replicates,
+)
 from feedback.ope.reward_model import Model, cross_fit
 from feedback.ope.sample import NeverDrawnError, Sample, Terms
+
+INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
+"""Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateWithInterval:
+    """An estimate with its interval.
+
+    Attributes:
+        value: The estimate.
+        low: Lower end of the interval.
+        high: Upper end.
+        kind: Which interval it is: a name out of `INTERVALS`.
+        why: Why it is not of the requested kind; empty where it is.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRequest:
+    """The requested intervals.
+
+    Attributes:
+        kind: A name out of `INTERVALS`.
+        level: Coverage, in (0, 1).
+        reward_range: Smallest and largest possible reward.
+        resamples: Number of resamples of `bootstrap`.
+        seed: Seed that draws the resamples, so that targets on the same rows share them.
+    """
+
+    kind: str
+    level: float
+    reward_range: tuple[float, float]
+    resamples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in INTERVALS:
+            raise ValueError(f"no interval {self.kind!r}; there are: {', '.join(INTERVALS)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetSample:
+    """A target on the rows of a log.
+
+    Attributes:
+        log: The rows.
+        weight: p_target / p_log of the drawn arms, shape (n,).
+        reach: Largest weight that each row could have had, shape (n,); a guess where the log has the
+            probabilities of the drawn arms alone.
+        terms: Estimates by estimator, where there are any.
+        served: Whether it is the logging policy.
+    """
+
+    log: Log
+    weight: Floats
+    reach: Floats
+    terms: Mapping[str, Terms]
+    served: bool = False
+
+    @property
+    def largest_reach(self) -> float:
+        """Largest weight that any row could have had."""
+        return float(self.reach.max())
+
+    def bounded(self, kind: str) -> float:
+        """Return the largest possible weight, for an interval that is wrong without it.
+
+        Raises:
+            ValueError: It is not known.
+        """
+        if self.log.p_log is None:
+            raise ValueError(f"{kind} needs the probabilities of all arms, not of the drawn one alone")
+        return self.largest_reach
+
+    def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
+        """Return terms for intervals of the drawn rows alone: hedged, and grouped by question.
+
+        The range is the declared one: rare rewards may be missing from the log.
+        """
+        return hedged(by_group(terms, self.log.questions), self.largest_reach, *reward_range)
+
+
+Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
+"""By estimator: the value, and its difference to the baseline's."""
+
+
+def figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
+    """Return each estimate of a target and its difference to the baseline's, with intervals.
+
+    Where the requested interval does not apply, it is `normal`, and `why` has the reason.
+
+    Args:
+        target: The target.
+        baseline: The policy it is compared with, on the same rows; None for none.
+        request: The requested intervals.
+    """
+    safe = {name: target.safe(terms, request.reward_range) for name, terms in target.terms.items()}
+    theirs = baseline.terms if baseline else {}
+    other = {
+        name: baseline.safe(theirs[name], request.reward_range)
+        for name in safe
+        if baseline and name in theirs
+    }
+    if request.kind == "bootstrap":
+        value, beyond = _bootstrap(safe, other, request)
+    else:
+        value = {name: _ends(target, None, name, request, terms) for name, terms in safe.items()}
+        beyond = {
+            name: _ends(target, baseline, name, request, difference(safe[name], terms))
+            for name, terms in other.items()
+        }
+    return {
+        name: (
+            _figure(terms.value, value[name]),
+            _figure(terms.value - theirs[name].value, beyond[name]) if name in beyond else None,
+        )
+        for name, terms in target.terms.items()
+    }
+
+
+Ends = tuple[Interval, str, str]
+"""An interval, its kind, and why that is not the requested kind."""
+
+
+def _figure(value: float, ends: Ends) -> EstimateWithInterval:
+    (low, high), kind, why = ends
+    return EstimateWithInterval(value, low, high, kind, why)
+
+
+def _ends(
+    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest, safe: Terms
+) -> Ends:
+    """Return the requested interval; where it does not apply, the normal one of the safe terms."""
+    why = ""
+    if request.kind in _SPECIAL:
+        try:
+            return _SPECIAL[request.kind](target, baseline, name, request), request.kind, why
+        except ValueError as error:
+            why = str(error)
+    return normal(safe, request.level), "normal", why
+
+
+def _bootstrap(
+    safe: Mapping[str, Terms], other: Mapping[str, Terms], request: IntervalRequest
+) -> tuple[dict[str, Ends], dict[str, Ends]]:
+    """Return the intervals of values and of differences, all from the same resamples."""
+    rng = np.random.default_rng(request.seed)
+    lines = replicates([*safe.values(), *other.values()], rng, request.resamples)
+    own, theirs = lines[: len(safe)], lines[len(safe) :]
+    value = dict(zip(safe, percentiles(own, request.level), strict=True))
+    line = dict(zip(safe, own, strict=True))
+    beyond = {
+        name: percentiles((line[name] - their_line)[np.newaxis], request.level)[0]
+        for name, their_line in zip(other, theirs, strict=True)
+    }
+    return _of_kind(request.kind, value), _of_kind(request.kind, beyond)
+
+
+def _of_kind(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
+    return {name: (ends, kind, "") for name, ends in intervals.items()}
+
+
+def _bernstein(
+    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
+) -> Interval:
+    if not has_bernstein(ESTIMATORS[name], difference=baseline is not None):
+        raise ValueError("bernstein is none for it")
+    return bernstein(
+        target.terms[name],
+        target.bounded("bernstein"),
+        *request.reward_range,
+        request.level,
+        baseline=baseline.terms[name] if baseline else None,
+        baseline_reach=1.0 if baseline is None or baseline.served else baseline.bounded("bernstein"),
+    )
+
+
+def _clopper_pearson(
+    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
+) -> Interval:
+    if ESTIMATORS[name].rows is not Rows.KEPT or baseline:
+        raise ValueError("clopper_pearson is none for it")
+    target.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
+    two = np.unique(target.log.reward)
+    low, high = (two[0], two[-1]) if len(two) == 2 else request.reward_range
+    return clopper_pearson(target.terms[name], request.level, float(low), float(high))
+
+
+def _anytime(
+    target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
+) -> Interval:
+    if not ESTIMATORS[name].anytime or (baseline and not baseline.served):
+        raise ValueError("anytime is none for it")
+    reach = None if target.log.p_log is None else target.reach
+    evidence = sequences.Evidence(target.weight, target.log.reward, request.reward_range, reach)
+    bound = sequences.difference if baseline else sequences.value
+    bounds = bound(evidence, request.level, rows=np.array([len(target.log)]))
+    return float(bounds.low[0]), float(bounds.high[0])
+
+
+_SPECIAL: Mapping[str, Callable[[TargetSample, TargetSample | None, str, IntervalRequest], Interval]] = {
+    "bernstein": _bernstein,
+    "clopper_pearson": _clopper_pearson,
+    "anytime": _anytime,
+}
+"""Intervals that apply to some estimators or logs only: they raise ValueError with the reason."""
+
+
+# -- estimates -------------------------------------------------------------------------------------
+
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
 """Estimators by default."""
 
 NEVER_DRAWN = "never drawn"
 """Note on a target that draws none of the drawn arms."""
-
-ProgressCallback = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +324,7 @@ def evaluate(
         kept: Rows that a target is evaluated on, shape (n,), at least one; all where none are given.
         baseline: The target that others are compared with; None for the logging policy.
         estimators: Names out of `ESTIMATORS`.
-        interval: A name out of `feedback.ope.joint_intervals.INTERVALS`; where it does not
+        interval: A name out of `feedback.ope.evaluation.INTERVALS`; where it does not
             apply to an estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward; those in the log by default, which is
@@ -115,8 +341,8 @@ def evaluate(
     _refuse_unknown("estimator", estimators, ESTIMATORS)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
     folds, draws = rng.integers(2**63, size=2).tolist()
-    wanted = [ESTIMATORS[name] for name in estimators]
-    read = {estimator.predictions for estimator in wanted}
+    chosen = [ESTIMATORS[name] for name in estimators]
+    read = {estimator.predictions for estimator in chosen}
     if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
     elif log.n_questions > 1 and Predictions.OWN in read and reward_model != "means":
@@ -129,7 +355,7 @@ def evaluate(
     evaluator = _TargetEvaluation(
         log, [ESTIMATORS[name] for name in estimators], q_hat, reward_model, folds, against
     )
-    found = {}
+    evaluations = {}
     for done, (name, p_target) in enumerate(targets.items(), start=1):
         if p_target.shape != (len(log), len(log.arms)):
             raise ValueError(f"{name} must have the shape {len(log), len(log.arms)}, got {p_target.shape}")
@@ -143,10 +369,10 @@ def evaluate(
             beyond = figures(evaluator.at(p_target, both).seen, evaluator.baseline(both), request)
             alone = figures(target_terms.seen, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
-        found[name] = target_terms.evaluation(estimators, values)
+        evaluations[name] = target_terms.evaluation(estimators, values)
         if progress:
             progress("evaluating", done, len(targets))
-    return found
+    return evaluations
 
 
 def predict(
@@ -171,20 +397,20 @@ class _TargetTerms:
 
     def evaluation(self, estimators: Iterable[str], values: Figures) -> Evaluation:
         """Return the estimates with their intervals."""
-        seen = self.seen
+        target = self.seen
         estimates = []
         for name in estimators:
             if name not in values:
                 estimates.append(Estimated(name, None, note=self.notes[name]))
                 continue
-            terms, (value, beyond) = seen.terms[name], values[name]
+            terms, (value, beyond) = target.terms[name], values[name]
             note = _note(value, beyond)
             estimates.append(Estimated(name, value, beyond, terms.effective_n, terms.parameter, note))
-        log = seen.log
+        log = target.log
         diagnostics = diagnose(
             self.sample, log.arms, excluded=log.excluded, questions=log.questions, p_log=log.p_log
         )
-        return Evaluation(seen.log, tuple(estimates), diagnostics, seen.weight)
+        return Evaluation(target.log, tuple(estimates), diagnostics, target.weight)
 
 
 def _note(value: EstimateWithInterval, beyond: EstimateWithInterval | None) -> str:
@@ -192,7 +418,9 @@ def _note(value: EstimateWithInterval, beyond: EstimateWithInterval | None) -> s
     if beyond is None or beyond.why == value.why:
         return f"{value.kind} interval: {value.why}" if value.why else ""
     both = (("value", value), ("difference", beyond))
-    return "; ".join(f"{one.kind} interval of the {what}: {one.why}" for what, one in both if one.why)
+    return "; ".join(
+        f"{estimate.kind} interval of the {what}: {estimate.why}" for what, estimate in both if estimate.why
+    )
 
 
 class _TargetEvaluation:
@@ -218,25 +446,29 @@ class _TargetEvaluation:
             log, p_target = log.where(rows), p_target[rows]
             q_hat = None if q_hat is None else q_hat[rows]
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
-        known = {Predictions.NONE: True, Predictions.SHARED: q_hat is not None, Predictions.OWN: False}
-        if log.n_questions > 1 and any(one.predictions is Predictions.OWN for one in self._estimators):
+        available = {Predictions.NONE: True, Predictions.SHARED: q_hat is not None, Predictions.OWN: False}
+        if log.n_questions > 1 and any(
+            estimator.predictions is Predictions.OWN for estimator in self._estimators
+        ):
             rng = np.random.default_rng(self._folds)
             sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
-            known[Predictions.OWN] = True
+            available[Predictions.OWN] = True
         reach, unsupported = log.reach(p_target), _unsupported(log, p_target)
         # Of the propensities of drawn arms alone, the reach is a guess, and no bound of a rejection.
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
-        for one in self._estimators:
+        for estimator in self._estimators:
             if unsupported > TOLERANCE:
-                notes[one.name] = f"draws with a chance of {unsupported:.2g} what the log could not"
-            elif not known[one.predictions]:
-                notes[one.name] = "needs two different questions or more"
+                notes[estimator.name] = f"draws with a chance of {unsupported:.2g} what the log could not"
+            elif not available[estimator.predictions]:
+                notes[estimator.name] = "needs two different questions or more"
             else:
                 try:
-                    terms[one.name] = one(sample, **(bounded if one.rows is Rows.KEPT else {}))
+                    terms[estimator.name] = estimator(
+                        sample, **(bounded if estimator.rows is Rows.KEPT else {})
+                    )
                 except NeverDrawnError as error:
-                    notes[one.name] = str(error) if sample.weight.any() else NEVER_DRAWN
+                    notes[estimator.name] = str(error) if sample.weight.any() else NEVER_DRAWN
         return _TargetTerms(
             TargetSample(log, sample.weight, reach, terms, served=p_target is log.p_log), sample, notes
         )
@@ -249,12 +481,12 @@ class _TargetEvaluation:
 
     def _baseline(self, rows: Flags) -> TargetSample:
         if self._against is not None:
-            seen = self.at(self._against, rows).seen
-            return replace(seen, served=self._against is self._log.p_log)
+            target = self.at(self._against, rows).seen
+            return replace(target, served=self._against is self._log.p_log)
         log = self._log if rows.all() else self._log.where(rows)
-        one = np.ones(len(log))
-        terms = {each.name: Terms(each.name, log.reward, one, one) for each in self._estimators}
-        return TargetSample(log, one, one, terms, served=True)
+        ones = np.ones(len(log))
+        terms = {each.name: Terms(each.name, log.reward, ones, ones) for each in self._estimators}
+        return TargetSample(log, ones, ones, terms, served=True)
 
 
 def _unsupported(log: Log, p_target: Floats) -> float:
@@ -262,7 +494,7 @@ def _unsupported(log: Log, p_target: Floats) -> float:
     return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
 
 
-def _refuse_unknown(what: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+def _refuse_unknown(what: str, names: Iterable[str], registry: Mapping[str, object]) -> None:
     for name in names:
-        if name not in known:
-            raise ValueError(f"no {what} {name!r}; there are: {', '.join(known)}")
+        if name not in registry:
+            raise ValueError(f"no {what} {name!r}; there are: {', '.join(registry)}")

@@ -203,7 +203,7 @@ def judge(
         log, p_target = log.where(decided), p_target[decided]
     order = np.argsort(log.at, kind="stable")
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
-    seen = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
+    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
     reach, overlap = None, np.ones(n)
     if log.p_log is not None:
         reach = log.reach(p_target)[order]
@@ -226,11 +226,13 @@ def judge(
         low=float(bounds.low[-1]),
         level=spec.level,
         margin=spec.margin,
-        effective_n=seen.effective_n,
-        largest_share=seen.largest_weight / (seen.mean_weight * n) if seen.mean_weight > 0.0 else 0.0,
-        mean_weight=seen.mean_weight,
+        effective_n=diagnostics.effective_n,
+        largest_share=diagnostics.largest_weight / (diagnostics.mean_weight * n)
+        if diagnostics.mean_weight > 0.0
+        else 0.0,
+        mean_weight=diagnostics.mean_weight,
         expected_weight=shared,
-        weight_error=seen.mean_weight_error,
+        weight_error=diagnostics.mean_weight_error,
         overlap=None if log.p_log is None else shared,
         checked=checked,
         mismatched=mismatched,
@@ -243,53 +245,56 @@ def judge(
     return Verdict(not reasons, reasons, figures, trail)
 
 
-def _reasons(spec: GateSpec, seen: GateFigures) -> list[str]:
+def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
     """Return why a candidate is held, one sentence for each condition that fails."""
     reasons = []
-    if seen.mismatched:
+    if figures.mismatched:
         reasons.append(
-            f"{seen.mismatched} of {seen.checked} recomputed propensities differ from the log; none may."
+            f"{figures.mismatched} of {figures.checked} recomputed propensities differ from the log; "
+            "none may."
         )
-    if seen.checked < spec.least_checked:
+    if figures.checked < spec.least_checked:
         reasons.append(
-            f"The propensities of {seen.checked} decisions were recomputed; {spec.least_checked} are needed."
+            f"The propensities of {figures.checked} decisions were recomputed; "
+            f"{spec.least_checked} are needed."
         )
-    if seen.overlap is not None and seen.overlap < spec.least_overlap:
+    if figures.overlap is not None and figures.overlap < spec.least_overlap:
         reasons.append(
-            f"The log could have drawn {seen.overlap:.1%} of what the candidate chooses; "
+            f"The log could have drawn {figures.overlap:.1%} of what the candidate chooses; "
             f"{spec.least_overlap:.1%} are needed."
         )
-    off, error = abs(seen.mean_weight - seen.expected_weight), seen.weight_error
+    off, error = abs(figures.mean_weight - figures.expected_weight), figures.weight_error
     if error is not None and off > spec.largest_weight_error * error + TOLERANCE:
         reasons.append(
-            f"The mean weight is {seen.mean_weight:.3f} with a standard error of {error:.3f}; it "
-            f"must be within {spec.largest_weight_error:g} of them of {seen.expected_weight:.3f}, or the "
+            f"The mean weight is {figures.mean_weight:.3f} with a standard error of {error:.3f}; it "
+            f"must be within {spec.largest_weight_error:g} of them of {figures.expected_weight:.3f}, or the "
             "propensities are not those that were drawn from."
         )
-    if seen.effective_n < spec.least_effective_n:
+    if figures.effective_n < spec.least_effective_n:
         reasons.append(
-            f"The log of {seen.n} decisions is worth {seen.effective_n:.1f} of the candidate's; "
+            f"The log of {figures.n} decisions is worth {figures.effective_n:.1f} of the candidate's; "
             f"{spec.least_effective_n:g} are needed."
         )
-    if seen.largest_share > spec.largest_share:
+    if figures.largest_share > spec.largest_share:
         reasons.append(
-            f"One decision has {seen.largest_share:.1%} of all weights; {spec.largest_share:.1%} are allowed."
+            f"One decision has {figures.largest_share:.1%} of all weights; "
+            f"{spec.largest_share:.1%} are allowed."
         )
-    if seen.low <= spec.margin:
-        reasons.append(_too_little(seen))
+    if figures.low <= spec.margin:
+        reasons.append(_too_little(figures))
     return reasons
 
 
-def _too_little(seen: GateFigures) -> str:
+def _too_little(figures: GateFigures) -> str:
     """Return by how much the bound falls short."""
     shortfall = (
-        f"The gain a decision is {seen.gain:+.4f} and at {seen.level:.0%} at least {seen.low:+.4f}, "
-        f"which must be above {seen.margin:+.4f}"
+        f"The gain a decision is {figures.gain:+.4f} and at {figures.level:.0%} at least {figures.low:+.4f}, "
+        f"which must be above {figures.margin:+.4f}"
     )
-    ahead = seen.gain - seen.margin
+    ahead = figures.gain - figures.margin
     if ahead <= 0.0:
         return f"{shortfall}; the candidate does not look better."
     # A bound closes in about as one over the square root of the rows.
-    needed = seen.n * (((seen.gain - seen.low) / ahead) ** 2 - 1.0)
+    needed = figures.n * (((figures.gain - figures.low) / ahead) ** 2 - 1.0)
     more = max(100, round(needed, -2))
     return f"{shortfall}; if the gain is so, about {more:,.0f} more decisions would show it."

@@ -74,20 +74,20 @@ def powered_mean(
         raise ValueError(
             f"{len(grades)} grades, {len(values)} values and {len(weights)} ratios: as many were expected"
         )
-    known = ~np.isnan(values)
-    n, rest = int(known.sum()), int((~known).sum())
+    audited = ~np.isnan(values)
+    n, rest = int(audited.sum()), int((~audited).sum())
     if n < 2:
         raise ValueError(f"{n} of {len(grades)} graded rows have feedback: 2 or more are needed")
-    f, y = weights * grades, (weights * values)[known]
+    f, y = weights * grades, (weights * values)[audited]
     weight = 0.0
     if rest and float(np.ptp(f)) > 0.0:
-        weight = float(np.cov(y, f[known])[0, 1]) / ((1.0 + n / rest) * float(f.var(ddof=1)))
-    residual = y - weight * f[known]
+        weight = float(np.cov(y, f[audited])[0, 1]) / ((1.0 + n / rest) * float(f.var(ddof=1)))
+    residual = y - weight * f[audited]
     value, variance = float(residual.mean()), float(residual.var(ddof=1)) / n
     if rest:
-        value += weight * float(f[~known].mean())
+        value += weight * float(f[~audited].mean())
     if rest > 1:
-        variance += weight**2 * float(f[~known].var(ddof=1)) / rest
+        variance += weight**2 * float(f[~audited].var(ddof=1)) / rest
     z = NormalDist().inv_cdf(1.0 - tail_of(level))
     mean, error = float(y.mean()), z * sqrt(float(y.var(ddof=1)) / n)
     half = z * sqrt(variance)
@@ -99,7 +99,7 @@ def powered_mean(
         len(grades),
         mean,
         (mean - error, mean + error),
-        float(f[known].mean()) - mean,
+        float(f[audited].mean()) - mean,
     )
 
 
@@ -123,8 +123,8 @@ def calibration_curve(grades: Floats, values: Floats, bins: int = BINS) -> list[
     >>> calibration_curve(np.array([0.1, 0.9, 0.9]), np.array([0.5, 1.0, 0.0]), 2)
     [Bin(grade=0.1, value=0.5, audits=1), Bin(grade=0.9, value=0.5, audits=2)]
     """
-    known = ~np.isnan(values)
-    grades, values = grades[known], values[known]
+    audited = ~np.isnan(values)
+    grades, values = grades[audited], values[audited]
     which = np.minimum((grades * bins).astype(np.int64), bins - 1)
     return [
         Bin(float(grades[which == b].mean()), float(values[which == b].mean()), int((which == b).sum()))

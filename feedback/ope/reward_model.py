@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from feedback.arrays import Floats, Integers, refuse
-from feedback.dataset import features as dataset_features
 
 Model = Literal["ridge", "means"]
 
@@ -46,7 +45,7 @@ def cross_fit(
         weight: Sample weights, shape (n,), at least 0; all alike when None. Only the ratios
             matter. Rows without weight are ignored, unless all rows of the other folds have
             none. For `mrdr`, see
-            `feedback.ope.doubly_robust.mrdr_weight`.
+            `feedback.ope.estimators.mrdr_weight`.
         folds: How many parts the questions are cut into; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
             one imaginary row with the mean reward of all arms to each arm.
@@ -116,18 +115,31 @@ def _ridge(
     # Only large features are scaled: rare words stay small, so that the penalty holds them down.
     largest = abs(features).max(axis=0).toarray().ravel()
     features = features @ sparse.diags(1.0 / np.maximum(largest, 1.0), format="csr")
-    design = dataset_features.interactions(features, drawn, n_arms)
+    design = _interactions(features, drawn, n_arms)
     q_hat = np.empty((len(reward), n_arms))
     for part in range(folds):
-        held_out, seen = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
+        held_out, training = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
         counts = None
-        if weight is not None and weight[seen].any():
-            seen = seen[weight[seen] > 0.0]
+        if weight is not None and weight[training].any():
+            training = training[weight[training] > 0.0]
             # Weights average 1, so that the penalty has the same effect as without them.
-            counts = weight[seen] / weight[seen].mean()
-        earned, asked = reward[seen], features[held_out]
-        regression = Ridge(alpha=penalty, solver="sparse_cg").fit(design[seen], earned, sample_weight=counts)
+            counts = weight[training] / weight[training].mean()
+        earned, questions = reward[training], features[held_out]
+        regression = Ridge(alpha=penalty, solver="sparse_cg").fit(
+            design[training], earned, sample_weight=counts
+        )
         for arm in range(n_arms):
-            rows = dataset_features.interactions(asked, np.full(len(held_out), arm), n_arms)
+            rows = _interactions(questions, np.full(len(held_out), arm), n_arms)
             q_hat[held_out, arm] = regression.predict(rows).clip(earned.min(), earned.max())
     return q_hat
+
+
+def _interactions(features: Any, arm: Integers, n_arms: int) -> Any:
+    """Return [features, the arm, features in the columns of the arm], shape (n, d + n_arms + n_arms * d)."""
+    from scipy import sparse
+
+    n, d = features.shape
+    ones = sparse.csr_matrix((np.ones(n), arm, np.arange(n + 1)), shape=(n, n_arms))
+    arm_columns = features.indices + d * np.repeat(arm, np.diff(features.indptr))
+    crossed = sparse.csr_matrix((features.data, arm_columns, features.indptr), shape=(n, n_arms * d))
+    return sparse.hstack([features, ones, crossed], format="csr")

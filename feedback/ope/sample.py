@@ -145,7 +145,7 @@ class Prediction:
     """The predictions of a reward model for a target.
 
     Attributes:
-        expected: What the target is predicted to earn in each row, shape (n,).
+        expected: Predicted reward of the target in each row, shape (n,).
         residual: Reward minus the prediction for the drawn arm, shape (n,).
     """
 

@@ -1,5 +1,29 @@
 """Operational facts: versions, promotions, live arms, evaluations, runs."""
 
-import lazy_loader
+from . import arm_sets, evaluations, keys, prices, promotions, routers, runs, usage, versions
+from .arm_sets import ArmSet
+from .evaluations import Evaluation
+from .keys import KeyLimits, KeySettings
+from .promotions import ActivePolicy, active_policy
+from .runs import Run
+from .versions import Version
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "ActivePolicy",
+    "ArmSet",
+    "Evaluation",
+    "KeyLimits",
+    "KeySettings",
+    "Run",
+    "Version",
+    "active_policy",
+    "arm_sets",
+    "evaluations",
+    "keys",
+    "prices",
+    "promotions",
+    "routers",
+    "runs",
+    "usage",
+    "versions",
+]

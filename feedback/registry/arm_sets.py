@@ -81,10 +81,10 @@ def defined(store: Store) -> dict[str, Mapping[str, Any]]:
 
 
 def _defined(connection: sa.Connection) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+    newest: dict[str, Mapping[str, Any]] = {}
     for arms in connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)):
-        found |= arms
-    return found
+        newest |= arms
+    return newest
 
 
 def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
@@ -124,11 +124,11 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
         ConflictError: A name has been used for another arm meanwhile.
     """
     v = t.versions.c
-    own: dict[str, Any] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
+    brought: dict[str, Any] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
     newest = connection.execute(_NEWEST).first()
-    if own is not None:
-        _refuse_other(_defined(connection), own, same)
-        bringing, arms = version, own
+    if brought is not None:
+        _refuse_other(_defined(connection), brought, same)
+        bringing, arms = version, brought
     elif newest is None or newest.version is None:
         return None if newest is None else int(newest.seq)
     else:

@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import QueueFullError, SupersededError
-from feedback.log import Store, database
+from feedback.log import Store, dumps, insert, storable
 from feedback.log import tables as t
 
 MAX_PENDING = 20
@@ -136,29 +136,27 @@ def submit(
     with store.writing() as connection:
         if most is not None:
             waiting = connection.scalar(in_hand) or 0
-            own = connection.scalar(in_hand.where(_e.project == project)) or 0
-            _refuse_more(waiting, own, most, project)
-        result = connection.execute(sa.insert(t.evaluations), row)
-        assert result.inserted_primary_key is not None
-        return _found(connection, int(result.inserted_primary_key[0]))
+            of_project = connection.scalar(in_hand.where(_e.project == project)) or 0
+            _refuse_more(waiting, of_project, most, project)
+        return _read(connection, insert(connection, t.evaluations, row))
 
 
-def _refuse_more(waiting: int, own: int, most: int, project: str | None) -> None:
+def _refuse_more(waiting: int, of_project: int, most: int, project: str | None) -> None:
     """Refuse another evaluation where the queue, or the share of its project, is full. Raises QueueFullError.
 
     Args:
         waiting: Evaluations that are queued or running.
-        own: Those of the project.
+        of_project: Those of the project.
         most: How many may be.
         project: The project; None for one without a share.
     """
     if waiting >= most:
         raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
-    share = math.ceil((most - (waiting - own)) / 2)
-    if project is not None and own >= share:
+    share = math.ceil((most - (waiting - of_project)) / 2)
+    if project is not None and of_project >= share:
         raise QueueFullError(
-            f"{own} evaluations of project {project!r} are queued or running: at most {share} may be, half "
-            f"of the places that other projects leave of {most}"
+            f"{of_project} evaluations of project {project!r} are queued or running: at most {share} may be, "
+            f"half of the places that other projects leave of {most}"
         )
 
 
@@ -202,7 +200,7 @@ def claim(
         if seq is None:  # another worker was faster
             return None
         connection.execute(sa.update(t.evaluations).where(_e.seq == seq).values(**taken))
-        return _found(connection, seq)
+        return _read(connection, seq)
 
 
 def report_progress(store: Store, mine: Evaluation, done: float, now: float) -> None:
@@ -222,15 +220,13 @@ def report_progress(store: Store, mine: Evaluation, done: float, now: float) -> 
 
 def finish(store: Store, mine: Evaluation, answer: Answer, now: float) -> None:
     """Store the result of an evaluation. Raises SupersededError if another worker has claimed it."""
-    found = {"result": answer.report, "html": zlib.compress(answer.html.encode())}
-    _update(store, mine, status=State.DONE.value, **found, done=1.0, alive_at=now, finished_at=now)
+    documents = {"result": answer.report, "html": zlib.compress(answer.html.encode())}
+    _update(store, mine, status=State.DONE.value, **documents, done=1.0, alive_at=now, finished_at=now)
 
 
 def fail(store: Store, mine: Evaluation, error: str, now: float) -> None:
     """Record why an evaluation failed. Raises SupersededError if another worker has claimed it."""
-    _update(
-        store, mine, status=State.FAILED.value, error=database.storable(error), alive_at=now, finished_at=now
-    )
+    _update(store, mine, status=State.FAILED.value, error=storable(error), alive_at=now, finished_at=now)
 
 
 def release(store: Store, mine: Evaluation) -> None:
@@ -248,15 +244,15 @@ def find(store: Store, seq: int) -> Evaluation | None:
 def result_of(store: Store, seq: int) -> dict[str, Any] | None:
     """Return the report of an evaluation as a JSON document; None until it is done."""
     with store.reading() as connection:
-        found: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_e.seq == seq))
-        return found
+        report: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_e.seq == seq))
+        return report
 
 
 def html_of(store: Store, seq: int) -> str | None:
     """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
-        found: bytes | None = connection.scalar(sa.select(_e.html).where(_e.seq == seq))
-    return None if found is None else zlib.decompress(found).decode()
+        packed: bytes | None = connection.scalar(sa.select(_e.html).where(_e.seq == seq))
+    return None if packed is None else zlib.decompress(packed).decode()
 
 
 def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation]:
@@ -276,7 +272,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Evaluation
 
 def newest_of(store: Store, configured: str, request: Mapping[str, Any]) -> Evaluation | None:
     """Return the newest evaluation of a configuration with exactly this request; None if there is none."""
-    same = sa.cast(_e.request, sa.Text) == database.dumps(dict(request))
+    same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
     query = sa.select(*_EVALUATION).where(same, _e.configured == configured).order_by(_e.seq.desc()).limit(1)
     with store.reading() as connection:
         row = connection.execute(query).first()
@@ -292,7 +288,7 @@ def _update(store: Store, mine: Evaluation, **values: Any) -> None:
             raise SupersededError(f"evaluation {mine.seq} of {mine.worker} was claimed by {holder}")
 
 
-def _found(connection: sa.Connection, seq: int) -> Evaluation:
+def _read(connection: sa.Connection, seq: int) -> Evaluation:
     return _evaluation_of(connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).one())
 
 

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from feedback.errors import ProjectTakenError
 from feedback.log import Store, row_time
-from feedback.log import key_tables as k
 from feedback.log import tables as t
 
 TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
@@ -57,17 +56,17 @@ _AMOUNTS = ("rpm_limit", "tpm_limit", "max_budget", "token_budget")
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
-    """What is chosen when a key is made.
+    """Settings of a key, given when it is made.
 
     Attributes:
-        name: For people.
+        name: Name for operators.
         scopes: What it allows.
-        project: Whose decisions, episodes and feedback it reads and writes.
-        source: Who judges with it: user, judge or operator.
+        project: Project whose decisions, episodes and feedback it reads and writes.
+        source: Source of feedback sent with it: user, judge or operator.
         limits: What it may use.
         expires: When it ceases to be valid, seconds since the epoch; None for never.
         tags: Free text pairs.
-        groups: Whose passages its callers may see, beside those for everybody.
+        groups: Groups whose passages its callers may see, besides public ones.
     """
 
     name: str
@@ -85,7 +84,7 @@ class ApiKey:
     """A key in the log.
 
     Attributes:
-        public_id: Names it.
+        public_id: Name of the key in lists and logs.
         secret_hash: SHA-256 of the secret, hexadecimal.
         settings: What it allows.
         created_at: Seconds since the epoch.
@@ -112,13 +111,17 @@ def create(store: Store, settings: KeySettings, now: float) -> tuple[ApiKey, str
         LogUnavailableError: Nothing was written.
     """
     public_id, secret = secrets.token_hex(6), secrets.token_hex(24)
-    chosen = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "limits"}
+    chosen = {
+        setting.name: getattr(settings, setting.name)
+        for setting in fields(settings)
+        if setting.name != "limits"
+    }
     with store.writing() as connection:
         _require_unused(connection, settings.project)
         key = ApiKey(public_id, hash_of(secret), settings, row_time(connection, now))
         row = {"public_id": public_id, "secret_hash": key.secret_hash, "created_at": key.created_at}
         connection.execute(
-            sa.insert(k.keys),
+            sa.insert(t.keys),
             {
                 **row,
                 **chosen,
@@ -135,26 +138,26 @@ def _require_unused(connection: sa.Connection, project: str) -> None:
 
     Ids of decisions and episodes need no check: a client cannot send the separator in them.
     """
-    f, known = t.feedback.c, sa.select(k.keys.c.seq).where(k.keys.c.project == project).limit(1)
-    if project == DEFAULT or connection.scalar(known) is not None:
+    f, key_of_project = t.feedback.c, sa.select(t.keys.c.seq).where(t.keys.c.project == project).limit(1)
+    if project == DEFAULT or connection.scalar(key_of_project) is not None:
         return
     prefix = project + SEPARATOR
     # as a part of the text: LIKE, and the order of texts, depend on the collation of the database
     begins = sa.func.substr(f.id, 1, len(prefix)) == prefix
-    found = connection.scalar(sa.select(f.id).where(begins, f.key.is_(None)).limit(1))
-    if found is not None:
-        raise ProjectTakenError(f"project {project!r} cannot be made: there is feedback {found!r}")
+    feedback_id = connection.scalar(sa.select(f.id).where(begins, f.key.is_(None)).limit(1))
+    if feedback_id is not None:
+        raise ProjectTakenError(f"project {project!r} cannot be made: there is feedback {feedback_id!r}")
 
 
 def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
     """Disable a key and return it; None where there is no such key. Raises LogUnavailableError."""
     with store.writing() as connection:
-        found = {key.public_id: key for key in _read(connection)}.get(public_id)
-        if found is not None and found.disabled_at is None:
-            at = max(row_time(connection, now), found.created_at)
-            connection.execute(sa.insert(k.disabled_keys), {"public_id": public_id, "at": at})
-            found = {key.public_id: key for key in _read(connection)}[public_id]
-        return found
+        disabled = {key.public_id: key for key in _read(connection)}.get(public_id)
+        if disabled is not None and disabled.disabled_at is None:
+            at = max(row_time(connection, now), disabled.created_at)
+            connection.execute(sa.insert(t.disabled_keys), {"public_id": public_id, "at": at})
+            disabled = {key.public_id: key for key in _read(connection)}[public_id]
+        return disabled
 
 
 def read(store: Store) -> Sequence[ApiKey]:
@@ -165,24 +168,24 @@ def read(store: Store) -> Sequence[ApiKey]:
 
 def head(store: Store) -> tuple[int, int]:
     """Return the positions of the newest key and of the newest that was disabled; 0 for none."""
-    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (k.keys, k.disabled_keys))
+    newest = (sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
     with store.reading() as connection:
         made, disabled = connection.execute(sa.select(*newest)).one()
     return made or 0, disabled or 0
 
 
 def _read(connection: sa.Connection) -> list[ApiKey]:
-    off = k.disabled_keys.c
-    query = sa.select(k.keys, off.at.label("disabled_at")).outerjoin(
-        k.disabled_keys, off.public_id == k.keys.c.public_id
+    off = t.disabled_keys.c
+    query = sa.select(t.keys, off.at.label("disabled_at")).outerjoin(
+        t.disabled_keys, off.public_id == t.keys.c.public_id
     )
-    rows = connection.execute(query.order_by(k.keys.c.seq)).mappings()
+    rows = connection.execute(query.order_by(t.keys.c.seq)).mappings()
     return [_key_of(row) for row in rows]
 
 
 def _key_of(row: sa.RowMapping) -> ApiKey:
-    chosen = {one.name: row[one.name] for one in fields(KeySettings) if one.name in row}
-    limits = KeyLimits(**{one.name: row[one.name] for one in fields(KeyLimits)})
+    chosen = {column.name: row[column.name] for column in fields(KeySettings) if column.name in row}
+    limits = KeyLimits(**{column.name: row[column.name] for column in fields(KeyLimits)})
     lists = {"scopes": tuple(row["scopes"]), "groups": tuple(row["groups"] or ())}
     settings = KeySettings(**{**chosen, **lists, "limits": limits})
     return ApiKey(row["public_id"], row["secret_hash"], settings, row["created_at"], row["disabled_at"])

@@ -8,7 +8,7 @@ from feedback.budget import Budget, Price
 from feedback.events import LABELS, Mode
 from feedback.log import Store
 from feedback.log import tables as t
-from feedback.training_log import epochs
+from feedback.training_log import confirm_epoch
 
 KEPT = 1000
 """Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""
@@ -34,7 +34,7 @@ def publish(store: Store, price: Price) -> None:
     p, row = t.prices.c, {name: getattr(price, name) for name in Price.__slots__}
     old = sa.select(p.seq).where(p.budget == price.budget).order_by(p.seq.desc()).offset(KEPT).limit(1)
     with store.writing() as connection:
-        epochs.confirm_epoch(connection, price.epoch)
+        confirm_epoch(connection, price.epoch)
         connection.execute(sa.insert(t.prices), row)
         oldest = connection.scalar(old)
         if oldest is not None:

@@ -164,20 +164,20 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
     last = sa.select(sa.func.max(p.seq)).where(p.configured == configured).group_by(p.action)
     with_recipe = sa.select(*_COLUMNS, t.versions.c.recipe).join_from(t.promotions, t.versions)
     query = with_recipe.where(p.seq.in_(last)).order_by(p.seq)
-    found = ActivePolicy(configured)
+    active = ActivePolicy(configured)
     with store.reading() as connection:
         rows = connection.execute(query).all()
     for *values, recipe in rows:  # later rows override earlier ones
         row = _promotion_of(values)
         match row.action:
             case Action.PROMOTE:
-                found = ActivePolicy(recipe, row, newest=row)
+                active = ActivePolicy(recipe, row, newest=row)
             case Action.ROLLBACK:
-                found = ActivePolicy(found.recipe, found.promotion, row, newest=row)
+                active = ActivePolicy(active.recipe, active.promotion, row, newest=row)
             case Action.CANARY:
                 canary = row if row.share else None
-                found = ActivePolicy(found.recipe, found.promotion, found.pin, canary, row)
-    return found
+                active = ActivePolicy(active.recipe, active.promotion, active.pin, canary, row)
+    return active
 
 
 def was_active(store: Store, configured: str, recipe: str) -> bool:

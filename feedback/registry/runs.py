@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from feedback.clock import utc
 from feedback.errors import SupersededError, UnderWayError
-from feedback.log import Store, database
+from feedback.log import Store, insert, storable
 from feedback.log import tables as t
 
 LEASE_S = 60.0
@@ -110,8 +110,8 @@ def request(store: Store, configured: str, now: float) -> Run:
     """
     with store.writing() as connection:
         _exclude(connection, now)
-        if (asked := _asked(connection, configured)) is not None:
-            requested = f"run {asked.seq} is requested since {utc(asked.started_at)}"
+        if (waiting := _requested(connection, configured)) is not None:
+            requested = f"run {waiting.seq} is requested since {utc(waiting.started_at)}"
             raise UnderWayError(f"{requested}: one runs at a time")
         return _insert(connection, configured, Trigger.REQUEST, State.ASKED, "", now)
 
@@ -131,12 +131,12 @@ def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: flo
     """
     with store.writing() as connection:
         _exclude(connection, now)
-        asked = _asked(connection, configured)
-        if asked is None:
+        requested = _requested(connection, configured)
+        if requested is None:
             return _insert(connection, configured, trigger, State.RUNNING, worker, now)
         begun = {"status": State.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now}
-        connection.execute(sa.update(t.runs).where(_r.seq == asked.seq).values(**begun))
-        return _found(connection, asked.seq)
+        connection.execute(sa.update(t.runs).where(_r.seq == requested.seq).values(**begun))
+        return _read(connection, requested.seq)
 
 
 def renew(store: Store, mine: Run, now: float) -> None:
@@ -163,7 +163,7 @@ def save_progress(
 
 def finish(store: Store, mine: Run, status: State, now: float, error: str | None = None) -> None:
     """Record how a run ended. Raises SupersededError if it was abandoned."""
-    reason = None if error is None else database.storable(error)
+    reason = None if error is None else storable(error)
     with store.writing() as connection:
         update(connection, mine, status=status.value, alive_at=now, finished_at=now, error=reason)
 
@@ -226,7 +226,7 @@ def _in(configured: str, states: Collection[State]) -> "sa.Select[Any]":
     return sa.select(*_RUN).where(listed, _r.configured == configured)
 
 
-def _asked(connection: sa.Connection, configured: str) -> Run | None:
+def _requested(connection: sa.Connection, configured: str) -> Run | None:
     row = connection.execute(_in(configured, [State.ASKED])).first()
     return None if row is None else _run_of(row)
 
@@ -256,12 +256,10 @@ def _insert(
         "inputs": {},
         "steps": [],
     }
-    result = connection.execute(sa.insert(t.runs), row)
-    assert result.inserted_primary_key is not None
-    return _found(connection, int(result.inserted_primary_key[0]))
+    return _read(connection, insert(connection, t.runs, row))
 
 
-def _found(connection: sa.Connection, seq: int) -> Run:
+def _read(connection: sa.Connection, seq: int) -> Run:
     return _run_of(connection.execute(sa.select(*_RUN).where(_r.seq == seq)).one())
 
 

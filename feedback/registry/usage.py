@@ -13,7 +13,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from feedback.log import Store
-from feedback.log import key_tables as k
+from feedback.log import tables as t
 
 ALIVE_S = 5.0
 """Seconds after which the leases of a replica that reports nothing any more do not count."""
@@ -76,9 +76,9 @@ class Reserve:
 
     Attributes:
         use: The key and the period.
-        meter: What is limited: a field of `Amount`.
+        meter: Limited quantity: a field of `Amount`.
         limit: The limit, above 0.
-        wanted: What is needed at least.
+        wanted: Smallest useful amount.
         whole: Whether nothing is granted where less than that is left; else what is left is.
     """
 
@@ -111,8 +111,8 @@ class Grant:
     """The answer to a reservation.
 
     Attributes:
-        amount: What was added to the lease; 0 where nothing is left.
-        left: What is left beside it.
+        amount: Amount added to the lease; 0 if nothing is left.
+        left: Amount that is left after it.
         exhausted: Whether the limit was used up, and not only reserved.
     """
 
@@ -126,7 +126,7 @@ class Usage:
 
     Args:
         store: The log.
-        holder: Names the replica.
+        holder: Name of the replica.
     """
 
     def __init__(self, store: Store, holder: str) -> None:
@@ -151,34 +151,34 @@ class Usage:
         Raises:
             LogUnavailableError: Nothing was written, unless the response to the commit was lost.
         """
-        own, grant = dict(leases), Grant()
+        held_by_replica, grant = dict(leases), Grant()
         with self._store.writing() as connection:
             self._add(connection, spent, now)
             self._end(connection, now)
             if reserve is not None:
-                held = own.get(reserve.use, Amount())
+                held = held_by_replica.get(reserve.use, Amount())
                 grant = reserve.grant(_used(connection, reserve.use), _leased(connection, reserve.use) + held)
-                own[reserve.use] = held + amount_of(reserve.meter, grant.amount)
-            self._hold(connection, own, now)
+                held_by_replica[reserve.use] = held + amount_of(reserve.meter, grant.amount)
+            self._hold(connection, held_by_replica, now)
         return grant
 
     def _add(self, connection: sa.Connection, spent: Mapping[Use, Amount], now: float) -> None:
-        u = k.usage.c
+        u = t.usage.c
         for (key, at), amount in spent.items():
             values = asdict(amount)
             added = {name: u[name] + value for name, value in values.items()}
-            update = sa.update(k.usage).where(u.key == key, u.period == at).values(added)
+            update = sa.update(t.usage).where(u.key == key, u.period == at).values(added)
             if not connection.execute(update).rowcount:
-                connection.execute(sa.insert(k.usage), {"key": key, "period": at, **values})
+                connection.execute(sa.insert(t.usage), {"key": key, "period": at, **values})
         minute = period(now - KEPT_S, MINUTE)
         if minute != self._pruned:
             self._pruned = minute
             old = (sa.func.length(u.period) == MINUTE) & (u.period < minute)
-            connection.execute(sa.delete(k.usage).where(old))
+            connection.execute(sa.delete(t.usage).where(old))
 
     def _end(self, connection: sa.Connection, now: float) -> None:
-        mine = k.leases.c.holder == self._holder
-        connection.execute(sa.delete(k.leases).where(mine | (k.leases.c.until < now)))
+        mine = t.leases.c.holder == self._holder
+        connection.execute(sa.delete(t.leases).where(mine | (t.leases.c.until < now)))
 
     def _hold(self, connection: sa.Connection, leases: Mapping[Use, Amount], now: float) -> None:
         rows = [
@@ -187,7 +187,7 @@ class Usage:
             if amount
         ]
         if rows:
-            connection.execute(sa.insert(k.leases), rows)
+            connection.execute(sa.insert(t.leases), rows)
 
 
 def amount_of(meter: str, value: float) -> Amount:
@@ -200,13 +200,13 @@ def amount_of(meter: str, value: float) -> Amount:
 
 
 def _used(connection: sa.Connection, use: Use) -> Amount:
-    u = k.usage.c
-    return _sum(connection, k.usage, (u.key == use[0]) & (u.period == use[1]))
+    u = t.usage.c
+    return _sum(connection, t.usage, (u.key == use[0]) & (u.period == use[1]))
 
 
 def _leased(connection: sa.Connection, use: Use) -> Amount:
-    found = k.leases.c
-    return _sum(connection, k.leases, (found.key == use[0]) & (found.period == use[1]))
+    c = t.leases.c
+    return _sum(connection, t.leases, (c.key == use[0]) & (c.period == use[1]))
 
 
 def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> Amount:
@@ -217,18 +217,18 @@ def _sum(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[boo
 def spend(store: Store, now: float) -> dict[str, dict[str, Amount]]:
     """Return what each key has used: today, this month and in `total`. Raises LogUnavailableError."""
     today, month = period(now, DAY), period(now, MONTH)
-    u = k.usage.c
+    u = t.usage.c
     query = sa.select(u.key, u.period, u.requests, u.tokens, u.usd)
-    found: dict[str, dict[str, Amount]] = {}
+    used: dict[str, dict[str, Amount]] = {}
     with store.reading() as connection:
         rows = connection.execute(query.where((sa.func.length(u.period) == MONTH) | (u.period == today)))
         for key, at, *amounts in rows:
             amount = Amount(*amounts)
-            of_key = found.setdefault(key, {"day": Amount(), "month": Amount(), "total": Amount()})
+            of_key = used.setdefault(key, {"day": Amount(), "month": Amount(), "total": Amount()})
             if at == today:
                 of_key["day"] = amount
                 continue
             of_key["total"] += amount
             if at == month:
                 of_key["month"] = amount
-    return found
+    return used

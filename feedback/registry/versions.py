@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.errors import RebuiltError
-from feedback.log import Store
+from feedback.log import Store, insert
 from feedback.log import tables as t
-from feedback.training_log import epochs
+from feedback.training_log import REBUILD, confirm_epoch, newest_epoch
 
 KEPT_CHECKPOINTS = 20
 """How many of the newest versions all keep their checkpoints. So do the newest version of each recipe, and
@@ -74,7 +74,7 @@ def publish(store: Store, version: Version, state: bytes) -> int:
         RebuiltError: The training log was rebuilt; nothing was written.
     """
     with store.writing() as connection:
-        epochs.confirm_epoch(connection, version.epoch)
+        confirm_epoch(connection, version.epoch)
         return add(connection, version, state)
 
 
@@ -93,32 +93,30 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
     """
     v, e = t.versions.c, t.epochs.c
     with store.writing() as connection:
-        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == epochs.REBUILD).limit(1)
-        if (found := connection.scalar(rebuilt)) is not None:
-            raise RebuiltError(f"epoch {found} rebuilt the training log: learn from it again")
+        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
+        if (rebuild := connection.scalar(rebuilt)) is not None:
+            raise RebuiltError(f"epoch {rebuild} rebuilt the training log: learn from it again")
         as_much = sa.select(sa.func.max(v.version)).where(
             v.recipe == version.recipe, v.examples_seq >= version.examples_seq
         )
         there: int | None = connection.scalar(as_much)
         if there is not None:
             return there
-        if not epochs.newest_epoch(connection)[0]:  # no learner ever ran, and a version needs an epoch
+        if not newest_epoch(connection)[0]:  # no learner ever ran, and a version needs an epoch
             connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
-        epoch, _ = epochs.newest_epoch(connection)
+        epoch, _ = newest_epoch(connection)
         return add(connection, replace(version, epoch=version.epoch or epoch), state)
 
 
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     """Write a version and prune checkpoints, within a write transaction."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
-    result = connection.execute(sa.insert(t.versions), row)
-    assert result.inserted_primary_key is not None
-    number = int(result.inserted_primary_key[0])
+    number = insert(connection, t.versions, row)
     connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
     c, v = t.checkpoints.c.version, t.versions.c
     chosen, newest = sa.select(t.promotions.c.version), sa.select(sa.func.max(v.version)).group_by(v.recipe)
     kept = connection.scalars(sa.select(c).where(c.not_in(chosen), c.not_in(newest)))
-    pruned = [one for one in kept if not is_kept(one, number)]
+    pruned = [version_number for version_number in kept if not is_kept(version_number, number)]
     if pruned:
         connection.execute(sa.delete(t.checkpoints).where(c.in_(pruned)))
     return number
@@ -182,8 +180,8 @@ def counts(store: Store) -> dict[str, int]:
     """Return how many versions there are of each recipe."""
     v = t.versions.c
     with store.reading() as connection:
-        found = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
-        return {row[0]: row[1] for row in found}
+        rows = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
+        return {row[0]: row[1] for row in rows}
 
 
 def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:

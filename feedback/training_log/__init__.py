@@ -1,5 +1,54 @@
 """From facts to ordered, rewarded examples."""
 
-import lazy_loader
+from . import (
+    archive,
+    decision_search,
+    examples,
+    imported_turns,
+    lag,
+    logged_labels,
+    observed,
+    rollups,
+    router_contexts,
+    traffic,
+)
+from .examples import StartingPoint, learned_examples
+from .join import (
+    REBUILD,
+    DecisionFact,
+    Fold,
+    Joiner,
+    Position,
+    confirm_epoch,
+    newest_epoch,
+    position_of,
+    read_examples,
+    take_epoch,
+)
+from .refold import Refold
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "REBUILD",
+    "DecisionFact",
+    "Fold",
+    "Joiner",
+    "Position",
+    "Refold",
+    "StartingPoint",
+    "archive",
+    "confirm_epoch",
+    "decision_search",
+    "examples",
+    "imported_turns",
+    "lag",
+    "learned_examples",
+    "logged_labels",
+    "newest_epoch",
+    "observed",
+    "position_of",
+    "read_examples",
+    "rollups",
+    "router_contexts",
+    "take_epoch",
+    "traffic",
+]

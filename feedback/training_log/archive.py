@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from feedback import archived
 from feedback.errors import StoreError
-from feedback.log import Store
+from feedback.log import Store, listing
 from feedback.log import tables as t
 from feedback.texts import bare_features
 
@@ -50,7 +50,7 @@ class Segment:
         first: Position of its first decision in the log.
         last: Position of its last one.
         decisions: Rows.
-        sha256: Of the file.
+        sha256: SHA-256 of the file, in hexadecimal.
         bytes: Size in bytes of the file.
     """
 
@@ -64,9 +64,8 @@ class Segment:
 
 def position_before(store: Store, at: float) -> int:
     """Return the position of the last decision that was committed before a time; 0 for none."""
-    query = sa.select(_d.seq).where(_d.logged_at < at).order_by(_d.logged_at.desc(), _d.seq.desc()).limit(1)
     with store.reading() as connection:
-        return int(connection.scalar(query) or 0)
+        return listing.position_at(connection, at, before=True)
 
 
 def archive(
@@ -143,8 +142,8 @@ def _whole(store: Store, after: int, upto: int, limit: int) -> Sequence[sa.Row[A
     query = sa.select(_d.seq, _text().label("features")).where(_d.seq > after, _d.seq <= upto)
     query = query.where(sa.func.length(_text()) >= LEAST)
     with store.reading() as connection:
-        found = connection.execute(query.order_by(_d.seq).limit(limit)).all()
-    return [row for row in found if not archived.is_moved(row.features)]
+        rows = connection.execute(query.order_by(_d.seq).limit(limit)).all()
+    return [row for row in rows if not archived.is_moved(row.features)]
 
 
 def _written(base: str, rows: Sequence[sa.Row[Any]]) -> Segment:
@@ -170,7 +169,7 @@ def _manifest(base: str, segment: Segment) -> bytes:
     fs, path = fsspec.core.url_to_fs(f"{base}/{MANIFEST}")
     before = fs.cat_file(path).splitlines() if fs.exists(path) else []
     line = orjson.dumps(asdict(segment))
-    return b"".join(one + b"\n" for one in (*before, *([] if line in before else [line])))
+    return b"".join(entry + b"\n" for entry in (*before, *([] if line in before else [line])))
 
 
 def _put(url: str, data: bytes) -> None:

@@ -29,22 +29,22 @@ FURTHEST_BY_REWARD = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a decision must be like; None for anything.
+    """Conditions on a decision; None for any.
 
     Attributes:
         arm: The drawn arm.
         action: The id of the chosen action, where these came with the request.
         version: The version that gave the distribution, or was a canary then.
         status: How it ended; `listing.RUNNING` where it has not.
-        metric: It has feedback of this metric of its own, not of its episode.
-        key: It has feedback that was given with this key.
+        metric: Metric of feedback on the decision itself, not on its episode.
+        key: Public id of a key that sent feedback on it.
         episode_id: Id of the episode.
-        text: What its question contains, whatever the case of letters.
-        since: When it was committed at the earliest, seconds since the epoch.
-        until: And before which time.
+        text: Part of the question, ignoring case.
+        since: Committed then or later, seconds since the epoch.
+        until: Committed by then.
         least: Smallest reward; a decision that is not learned has none.
         most: Largest reward.
-        project: What its id begins with, `<project>~`; empty for ids without a project.
+        project: Prefix of the id, `<project>~`; empty for ids without a project.
     """
 
     arm: str | None = None
@@ -63,7 +63,7 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDecision:
     """One decision of a page.
 
     Attributes:
@@ -107,7 +107,7 @@ class Page:
         looked_through: Facts that were looked through, if the page is not full and more are left; else None.
     """
 
-    decisions: Sequence[Found]
+    decisions: Sequence[FoundDecision]
     following: int | None
     looked_through: int | None
 
@@ -120,20 +120,19 @@ def search(
     Args:
         store: The log.
         rule: Names the training log, and gives the rewards.
-        filters: What they must be like.
+        filters: Conditions on them.
         before: Only decisions before this position of the log.
         limit: How many at most.
 
     Raises:
         LogUnavailableError: Try again later.
     """
-    found: list[Found] = []
+    page: list[FoundDecision] = []
     with store.reading() as connection:
         head = int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
-        start = end = min(
-            head + 1 if before is None else before, _position(connection, filters.until, head) + 1
-        )
-        first = 0 if filters.since is None else _position(connection, filters.since, head, before=True)
+        last = head if filters.until is None else listing.position_at(connection, filters.until)
+        start = end = min(head + 1 if before is None else before, last + 1)
+        first = 0 if filters.since is None else listing.position_at(connection, filters.since, before=True)
         by_reward = filters.least is not None or filters.most is not None
         furthest = FURTHEST_BY_REWARD if by_reward else FURTHEST
         while end > first + 1 and start - end < furthest:
@@ -141,26 +140,16 @@ def search(
             low = first if filters.episode_id is not None else max(first, end - 1 - STRETCH)
             query = _query(rule, filters, low, end)
             if not by_reward:
-                query = query.limit(limit - len(found))
+                query = query.limit(limit - len(page))
             for row in connection.execute(query).mappings():
-                one = _found(row, rule)
-                if _rewarded_as(one, filters):
-                    found.append(one)
-                    if len(found) == limit:
-                        return Page(found, one.seq, None)
+                decision = _found(row, rule)
+                if _rewarded_as(decision, filters):
+                    page.append(decision)
+                    if len(page) == limit:
+                        return Page(page, decision.seq, None)
             end = low + 1
     more = end > first + 1
-    return Page(found, end if more else None, start - end if more else None)
-
-
-def _position(connection: sa.Connection, at: float | None, head: int, *, before: bool = False) -> int:
-    """Return the position of the last decision that was committed by a time, or before it."""
-    if at is None:
-        return head
-    d = t.decisions.c
-    until = d.logged_at < at if before else d.logged_at <= at
-    query = sa.select(d.seq).where(until).order_by(d.logged_at.desc(), d.seq.desc()).limit(1)
-    return int(connection.scalar(query) or 0)
+    return Page(page, end if more else None, start - end if more else None)
 
 
 def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[Any]:
@@ -178,7 +167,7 @@ def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[
         .where(d.seq > low, d.seq < end)
         .order_by(d.seq.desc())
     )
-    wanted = listing.Wanted(
+    wanted = listing.DecisionFilter(
         arm=filters.arm,
         action=filters.action,
         version=filters.version,
@@ -195,7 +184,7 @@ def _query(rule: RewardRule, filters: Filters, low: int, end: int) -> sa.Select[
     return query
 
 
-def _found(row: Mapping[Any, Any], rule: RewardRule) -> Found:
+def _found(row: Mapping[Any, Any], rule: RewardRule) -> FoundDecision:
     ended = row["status"] is not None
     cost = Cost(*(row[column.name] for column in log_rows.COST)) if ended else None
     reward = None
@@ -204,14 +193,18 @@ def _found(row: Mapping[Any, Any], rule: RewardRule) -> Found:
         values, total = orjson.loads(row["metrics"]), rule.cost.total(cost)
         reward = rule.formula(values, total, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
     passages = tuple(orjson.loads(row["passages"] or "[]"))
-    named = {name: row[name] for name in Found.__slots__ if name not in ("cost", "reward", "passages")}
-    return Found(**named, cost=cost, reward=reward, passages=passages)
+    named = {
+        name: row[name] for name in FoundDecision.__slots__ if name not in ("cost", "reward", "passages")
+    }
+    return FoundDecision(**named, cost=cost, reward=reward, passages=passages)
 
 
-def _rewarded_as(one: Found, filters: Filters) -> bool:
+def _rewarded_as(decision: FoundDecision, filters: Filters) -> bool:
     low, high = filters.least, filters.most
     if low is None and high is None:
         return True
     return (
-        one.reward is not None and (low is None or one.reward >= low) and (high is None or one.reward <= high)
+        decision.reward is not None
+        and (low is None or decision.reward >= low)
+        and (high is None or decision.reward <= high)
     )

@@ -1,7 +1,7 @@
 """The examples that a recipe learns, in order.
 
     the labels of its runs --> the examples of the training log, from its starting point on
-                               and beside them what was observed, if it opts in: `observed`
+                               with the observations beside them, if it opts in: `observed`
 
 A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Only
 recipes whose starting point names the run learn them, before anything else; other readers of the training
@@ -17,7 +17,7 @@ from feedback.events import LABELS, Decision, Example
 from feedback.log import Store
 from feedback.reward import RewardRule
 from feedback.training_log.imported_turns import read_turns
-from feedback.training_log.joiner import read_examples
+from feedback.training_log.join import read_examples
 from feedback.training_log.observed import Also, Beside
 from feedback.training_log.router_contexts import with_router
 
@@ -27,13 +27,13 @@ EPISODE = "warm-start/"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Where a recipe begins to learn, and what it learns beside rewards.
+    """Where a recipe begins to learn, and which observations it learns.
 
     Attributes:
         runs: Warm starts whose labels it learns first, in increasing order. All of them must be in the log
             before a version with this starting point is published.
         after: Position of the training log after which examples are learned; 0 for all.
-        also: What it learns beside the rewards of these; None for nothing.
+        also: Observations that it learns; None for none.
 
     Raises:
         ValueError: The runs are not positive and increasing, or the position is negative.
@@ -102,11 +102,11 @@ def learned_examples(
         after: Position of the training log up to which everything is learned, labels included; None if
             nothing is.
         upto: Position of the training log of the last example; None for its end.
-        router: Digest of the router whose scores the contexts have; None for none of its own.
+        router: Digest of the router whose scores the contexts have; None if the recipe has no router.
 
     Yields:
         Labels of runs with the position 0, since they are not in the training log; then its examples,
-        and after each what was observed beside it.
+        and after each the observations at its position.
 
     Raises:
         LogGapError: Rows of the training log or of its facts are missing.
@@ -117,10 +117,10 @@ def learned_examples(
     first = max(start.after, after or 0)
     if upto is not None and upto <= first:
         return
-    found = with_router(store, read_examples(store, rule.join, first, upto), router)
+    following = with_router(store, read_examples(store, rule.join, first, upto), router)
     if start.also is not None:
-        found = Beside(store, rule, start.also, start.after, first, router).follow(found)
-    for example in found:
+        following = Beside(store, rule, start.also, start.after, first, router).follow(following)
+    for example in following:
         if run_of(example.decision) is None:
             yield example
 
@@ -130,5 +130,5 @@ def labels_of(
 ) -> Iterator[Example]:
     """Yield the labels of the runs of a starting point in the order of the log, joined by the rule."""
     turns = read_turns(store, [episode_of(run) for run in start.runs])
-    found = (Example(0, one.decision, one.execution.cost, rule.aggregate(one.feedback)) for one in turns)
-    yield from with_router(store, found, router)
+    labels = (Example(0, turn.decision, turn.execution.cost, rule.aggregate(turn.feedback)) for turn in turns)
+    yield from with_router(store, labels, router)

@@ -27,8 +27,8 @@ def missing_from_log(store: Store, turns: Sequence[PastTurn]) -> list[PastTurn]:
     """Return the turns whose decision is not in the log, in order; pass some thousand turns at most."""
     ids = [turn.decision.id for turn in turns]
     with store.reading() as connection:
-        known = set(connection.scalars(sa.select(t.decisions.c.id).where(t.decisions.c.id.in_(ids))))
-    return [turn for turn in turns if turn.decision.id not in known]
+        logged = set(connection.scalars(sa.select(t.decisions.c.id).where(t.decisions.c.id.in_(ids))))
+    return [turn for turn in turns if turn.decision.id not in logged]
 
 
 def insert(store: Store, turns: Sequence[PastTurn]) -> int:
@@ -59,8 +59,8 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
     after = 0
     while True:
         with store.reading() as connection:
-            found = connection.execute(query.where(d.seq > after).order_by(d.seq).limit(CHUNK)).all()
-            ids = [row.id for row in found]
+            rows_of_chunk = connection.execute(query.where(d.seq > after).order_by(d.seq).limit(CHUNK)).all()
+            ids = [row.id for row in rows_of_chunk]
             decisions, executions = (
                 rows.load_decisions(connection, ids),
                 rows.load_executions(connection, ids),
@@ -71,8 +71,8 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[PastTurn]:
                 feedback[row.decision_id].append(rows.feedback_of(row))
         for name in ids:
             decision = decisions[name]
-            inserted = tuple(one for one in feedback[name] if one.received_at <= decision.decided_at)
+            inserted = tuple(item for item in feedback[name] if item.received_at <= decision.decided_at)
             yield PastTurn(decision, executions[name], inserted)
-        if len(found) < CHUNK:
+        if len(rows_of_chunk) < CHUNK:
             return
-        after = found[-1].seq
+        after = rows_of_chunk[-1].seq

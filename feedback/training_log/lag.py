@@ -11,14 +11,13 @@ from math import inf
 
 import sqlalchemy as sa
 
+from feedback.clock import GRACE_S
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.events import LABELS, Mode, Status
-from feedback.fold import GRACE_S
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import newest_epoch
-from feedback.training_log.joiner import head_of, position_of
+from feedback.training_log.join import head_of, newest_epoch, position_of
 
 ABANDONED_S = 60.0
 """Time without progress after which a learner with unread facts counts as gone."""
@@ -190,5 +189,5 @@ def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None
             sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
             sa.or_(e.status.is_(None), e.status.in_(teaching)),
         )
-        found = [connection.scalar(query) for query in (later, waiting)]
-    return min((float(at) for at in found if at is not None), default=inf)
+        times = [connection.scalar(query) for query in (later, waiting)]
+    return min((float(at) for at in times if at is not None), default=inf)

@@ -117,16 +117,16 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
             row = rows.setdefault(decision.context.question, len(rows))
             cells.setdefault((row, decision.drawn), []).append(score)
             tokens = cost.prompt_tokens + cost.completion_tokens
-            one = np.array([1.0, cost.steps, tokens, cost.retrieval_s])
-            took[decision.drawn] = took.get(decision.drawn, 0.0) + one
+            spent = np.array([1.0, cost.steps, tokens, cost.retrieval_s])
+            took[decision.drawn] = took.get(decision.drawn, 0.0) + spent
     if not took:
         reasons = ", ".join(f"{n} {reason}" for reason, n in excluded.items()) or "none"
         raise LabelsError(f"the log holds no feedback to score arms by; decisions left out: {reasons}")
     drawn = tuple(arm for arm in arms if arm in took)
     column = {arm: number for number, arm in enumerate(drawn)}
     scores = np.full((len(rows), len(drawn)), np.nan, dtype=np.float32)
-    for (row, arm), found in cells.items():
-        scores[row, column[arm]] = np.mean(found)
+    for (row, arm), values in cells.items():
+        scores[row, column[arm]] = np.mean(values)
     n, *sums = np.array([took[arm] for arm in drawn]).T
     costs = {name: total / n for name, total in zip(("steps", "total_tokens", "seconds"), sums, strict=True)}
     return LoggedLabels(tuple(rows), drawn, scores, costs, int(n.sum()), dict(excluded))

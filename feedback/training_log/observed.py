@@ -1,4 +1,4 @@
-"""What a recipe learns beside on-policy rewards: second answers that a judge compared, and grades of a judge.
+"""Observations that a recipe learns: second answers that a judge compared, and grades of a judge.
 
 An observation has a position in the training log, which follows from the log alone: the first example that
 was joined at or after it, and not before that of its own decision. A recipe that opts in learns it after the
@@ -33,7 +33,7 @@ from feedback.reward import RewardRule
 from feedback.training_log.router_contexts import contexts_of
 
 EPISODE = "beside/"
-"""Prefix of the episodes of what is learned beside rewards; such decisions are not in the log."""
+"""Prefix of the episodes of observations that are learned; such decisions are not in the log."""
 
 CHUNK = 500
 """Examples whose observations are read at once."""
@@ -137,8 +137,10 @@ def fraction(rule: RewardRule, metrics: Mapping[str, float]) -> float:
     >>> fraction(RewardRule(metrics={"stars": Metric(range=(1, 5))}), {"stars": 4.0})
     0.75
     """
-    known = [(rule.metrics[name], value) for name, value in metrics.items() if name in rule.metrics]
-    parts = [(m.weight, (value - m.range[0]) / (m.range[1] - m.range[0]), m.optimize) for m, value in known]
+    declared = [(rule.metrics[name], value) for name, value in metrics.items() if name in rule.metrics]
+    parts = [
+        (m.weight, (value - m.range[0]) / (m.range[1] - m.range[0]), m.optimize) for m, value in declared
+    ]
     total = sum(weight * (part if aim == "max" else 1.0 - part) for weight, part, aim in parts)
     return total / sum(weight for weight, _, _ in parts)
 
@@ -151,13 +153,13 @@ def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[
     >>> moved(rule, {"right": 0.75, "errors": 4.0}, 0.5)
     {'right': 1.0, 'errors': 0.0}
     """
-    found = {}
+    shifted = {}
     for name, value in metrics.items():
         if metric := rule.metrics.get(name):
             low, high = metric.range
             step = share * (high - low) * (1 if metric.optimize == "max" else -1)
-            found[name] = min(max(high, value), max(min(low, value), value + step))
-    return found
+            shifted[name] = min(max(high, value), max(min(low, value), value + step))
+    return shifted
 
 
 def _at(rule: RewardRule, part: float) -> dict[str, float]:
@@ -167,7 +169,7 @@ def _at(rule: RewardRule, part: float) -> dict[str, float]:
 
 
 def source_of(decision: Decision) -> Source | None:
-    """Return what an example that is learned beside rewards was observed by; None for any other."""
+    """Return the source of the observation behind an example; None for an example of the training log."""
     episode = decision.episode_id
     if decision.policy != LABELS or episode is None or not episode.startswith(EPISODE):
         return None
@@ -192,15 +194,15 @@ class _Observed:
 
 
 class Beside:
-    """Yields examples and, after each, what was observed beside them.
+    """Yields examples and, after each, the observations at its position.
 
     Args:
         store: The log.
         rule: How it is joined.
         also: What is learned.
-        first: Examples up to this position, where the recipe starts, count for nothing.
-        after: Examples up to this position are learned with all that is beside them; at least `first`.
-        router: Digest of the router whose scores the contexts have where it was asked; None for none.
+        first: Examples up to this position, where the recipe starts, are ignored.
+        after: Examples up to this position are learned, with their observations; at least `first`.
+        router: Digest of the router whose scores the contexts have; None if the recipe has no router.
     """
 
     def __init__(
@@ -219,23 +221,23 @@ class Beside:
             ends = sa.select(x.joined_by).where(x.join == rule.join, x.seq == after)
             self._by = int(connection.scalar(ends) or 0)  # observations up to here were considered
             audits = audited(connection, rule, first, after, self._by, WINDOW) if also.judge else []
-        self._audits = [(one.example_seq or 0, *_pair(rule, one)) for one in reversed(audits)]
+        self._audits = [(audit.example_seq or 0, *_pair(rule, audit)) for audit in reversed(audits)]
 
     def follow(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples of the training log, each with what is learned after it."""
+        """Yield the next examples of the training log, each followed by its observations."""
         rest = iter(examples)
         while chunk := list(islice(rest, CHUNK)):
             beside, decisions, costs = self._read(chunk)
             for example in chunk:
                 yield example
-                for one in beside[example.seq]:
-                    name = one.what.decision_id
-                    if one.what.source is Source.SHADOW:
-                        yield self._second(example, decisions[name], one)
-                    elif one.example_seq is None:
-                        yield from self._graded(example, decisions[name], costs[name], one.what)
+                for observed in beside[example.seq]:
+                    name = observed.what.decision_id
+                    if observed.what.source is Source.SHADOW:
+                        yield self._second(example, decisions[name], observed)
+                    elif observed.example_seq is None:
+                        yield from self._graded(example, decisions[name], costs[name], observed.what)
                     else:
-                        insort(self._audits, (one.example_seq, *_pair(self._rule, one)))
+                        insort(self._audits, (observed.example_seq, *_pair(self._rule, observed)))
                         del self._audits[:-WINDOW]
 
     def _read(
@@ -244,21 +246,26 @@ class Beside:
         """Return what was observed at the positions of consecutive examples, and the decisions behind it."""
         o, last = t.observations.c, chunk[-1]
         ends = [example.by for example in chunk]
-        own = o.decision_id.in_([example.decision.id for example in chunk])
-        found: defaultdict[int, list[_Observed]] = defaultdict(list)
+        of_chunk = o.decision_id.in_([example.decision.id for example in chunk])
+        by_example: defaultdict[int, list[_Observed]] = defaultdict(list)
         with self._store.reading() as connection:
             new = _observed(connection, self._rule, o.seq > self._by, o.seq <= last.by)
-            for one in [*_observed(connection, self._rule, own, o.seq <= self._by), *new]:
-                at, of = chunk[bisect_left(ends, one.seq)].seq, one.example_seq
-                if of is not None and self._first < of <= last.seq and one.metrics and self._counts(one):
-                    found[max(at, of)].append(one)
-            for one in new if self._also.judge else ():
-                at, of = chunk[bisect_left(ends, one.seq)].seq, one.example_seq
-                if one.what.source is Source.JUDGE and (of is None or of > at):
-                    found[at].append(replace(one, example_seq=None))
-            learned = [one.what for some in found.values() for one in some]
+            for observed in [*_observed(connection, self._rule, of_chunk, o.seq <= self._by), *new]:
+                at, of = chunk[bisect_left(ends, observed.seq)].seq, observed.example_seq
+                if (
+                    of is not None
+                    and self._first < of <= last.seq
+                    and observed.metrics
+                    and self._counts(observed)
+                ):
+                    by_example[max(at, of)].append(observed)
+            for observed in new if self._also.judge else ():
+                at, of = chunk[bisect_left(ends, observed.seq)].seq, observed.example_seq
+                if observed.what.source is Source.JUDGE and (of is None or of > at):
+                    by_example[at].append(replace(observed, example_seq=None))
+            learned = [observed.what for some in by_example.values() for observed in some]
             decisions, costs = dict[str, Decision](), dict[str, Cost]()
-            ids = sorted({one.decision_id for one in learned})
+            ids = sorted({observed.decision_id for observed in learned})
             for some in (ids[n : n + LOOKED_UP] for n in range(0, len(ids), LOOKED_UP)):
                 decisions |= log_rows.load_decisions(connection, some)
                 costs |= {name: e.cost for name, e in log_rows.load_executions(connection, some).items()}
@@ -266,23 +273,23 @@ class Beside:
         for name, context in zip(decisions, contexts, strict=True):
             decisions[name] = replace(decisions[name], context=context)
         self._by = last.by
-        for some_observed in found.values():
-            some_observed.sort(key=lambda one: one.seq)
-        return found, decisions, costs
+        for some_observed in by_example.values():
+            some_observed.sort(key=lambda observed: observed.seq)
+        return by_example, decisions, costs
 
-    def _counts(self, one: _Observed) -> bool:
-        return self._also.judge if one.what.source is Source.JUDGE else self._also.shadow is not None
+    def _counts(self, observed: _Observed) -> bool:
+        return self._also.judge if observed.what.source is Source.JUDGE else self._also.shadow is not None
 
-    def _second(self, example: Example, decision: Decision, one: _Observed) -> Example:
+    def _second(self, example: Example, decision: Decision, observed: _Observed) -> Example:
         """Return the second answer to a question as an example."""
-        what = one.what
+        what = observed.what
         assert what.value is not None
         assert self._also.shadow is not None
         others = tuple(arm for arm in decision.arms if arm != decision.drawn)
         share = (1.0 / len(others),) * len(others)
-        seen = replace(decision, arms=others, probabilities=share, drawn=what.arm)
-        metrics = moved(self._rule, one.metrics, self._also.shadow * what.value)
-        return Example(example.seq, _label(seen, what), what.cost, metrics, by=example.by)
+        relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm)
+        metrics = moved(self._rule, observed.metrics, self._also.shadow * what.value)
+        return Example(example.seq, _label(relabelled, what), what.cost, metrics, by=example.by)
 
     def _graded(
         self, example: Example, decision: Decision, cost: Cost, what: Observation
@@ -299,7 +306,7 @@ class Graded:
     """A decision that a judge graded.
 
     Attributes:
-        arm: Whose answer it is.
+        arm: Arm that answered.
         grade: In [0, 1].
         value: Feedback as a fraction of its range; None without any.
     """
@@ -313,11 +320,15 @@ def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
     """Return the newest decisions that a judge graded, newest first. Raises LogUnavailableError."""
     o = t.observations.c
     with store.reading() as connection:
-        found = _observed(connection, rule, o.source == Source.JUDGE, order=o.seq.desc(), limit=limit)
+        grades = _observed(connection, rule, o.source == Source.JUDGE, order=o.seq.desc(), limit=limit)
     return [
-        Graded(one.what.arm, one.what.value, fraction(rule, one.metrics) if one.metrics else None)
-        for one in found
-        if one.what.value is not None
+        Graded(
+            observed.what.arm,
+            observed.what.value,
+            fraction(rule, observed.metrics) if observed.metrics else None,
+        )
+        for observed in grades
+        if observed.what.value is not None
     ]
 
 
@@ -367,10 +378,10 @@ def _observed(
     ]
 
 
-def _pair(rule: RewardRule, one: _Observed) -> tuple[float, float]:
+def _pair(rule: RewardRule, audit: _Observed) -> tuple[float, float]:
     """Return the grade and the value of an audit."""
-    assert one.what.value is not None
-    return one.what.value, fraction(rule, one.metrics)
+    assert audit.what.value is not None
+    return audit.what.value, fraction(rule, audit.metrics)
 
 
 def _label(decision: Decision, what: Observation) -> Decision:

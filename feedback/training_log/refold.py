@@ -18,14 +18,19 @@ import sqlalchemy as sa
 
 from feedback.errors import LogGapError
 from feedback.events import Example, Status
-from feedback.fold import Fold
 from feedback.log import Store
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import RewardRule
-from feedback.training_log.epochs import confirm_epoch
-from feedback.training_log.joiner import Position, head_of, position_of, write_position
-from feedback.training_log.read_facts import read_facts
+from feedback.training_log.join import (
+    Fold,
+    Position,
+    confirm_epoch,
+    head_of,
+    position_of,
+    read_facts,
+    write_position,
+)
 
 CHUNK = 2000
 """Facts that are folded at once, and rows that are written at once."""
@@ -163,9 +168,9 @@ class Refold:
             return None
         rows = []
         for fact in read_facts(connection, start, end):
-            for one in self._fold.apply(fact):
+            for ready in self._fold.apply(fact):
                 self._length += 1
-                rows.append(Row(self._length, one.decision_id, one.metrics, one.by))
+                rows.append(Row(self._length, ready.decision_id, ready.metrics, ready.by))
         if self._fold.seq != end:
             raise LogGapError(
                 f"the log goes on after {end}, and rows from {self._fold.seq + 1} on are missing"
@@ -176,14 +181,14 @@ class Refold:
     def _compare(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
         there = _between(connection, self._join, rows[0].seq - 1, rows[-1].seq) if rows else {}
         for row in rows:
-            found = there.get(row.seq)
+            actual = there.get(row.seq)
             self._expected.update(_canonical(row))
-            if found is not None:
-                self._actual.update(_canonical(found))
-            if found != row:
+            if actual is not None:
+                self._actual.update(_canonical(actual))
+            if actual != row:
                 self.wrong += 1
                 self._spool.write(_canonical(row))
-                self.first = self.first or f"row {row.seq} is {found or 'missing'}; expected {row}"
+                self.first = self.first or f"row {row.seq} is {actual or 'missing'}; expected {row}"
 
     @property
     def _beyond(self) -> sa.ColumnElement[bool]:
@@ -202,8 +207,8 @@ class Refold:
 def _between(connection: sa.Connection, join: str, after: int, upto: int) -> dict[int, Row]:
     x = t.examples.c
     columns = sa.select(*(x[name] for name in Row.__slots__))
-    found = connection.execute(columns.where(x.join == join, x.seq > after, x.seq <= upto))
-    return {values[0]: Row(*values) for values in found}
+    result = connection.execute(columns.where(x.join == join, x.seq > after, x.seq <= upto))
+    return {values[0]: Row(*values) for values in result}
 
 
 def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from feedback.arrays import Flags, Floats, Integers
 from feedback.events import LABELS, Cost, Status
-from feedback.log import Store, listing, rollup_tables
+from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import NUMBERS, RewardRule
-from feedback.training_log.joiner import head_of, position_of
+from feedback.training_log.join import head_of, position_of
 
-rollups, rollup_positions = rollup_tables.rollups, rollup_tables.rollup_positions
+rollups, rollup_positions = t.rollups, t.rollup_positions
 
-COUNTS, SUMS = rollup_tables.COUNTS, rollup_tables.SUMS
+COUNTS, SUMS = t.ROLLUP_COUNTS, t.ROLLUP_SUMS
 
 MINUTE, HOUR = 60, 3600
 """Widths of the stretches, in seconds."""
@@ -67,8 +67,8 @@ def digest_of(rule: RewardRule) -> str:
 def progress(store: Store, rule: RewardRule) -> Read:
     """Return how far the sums have read. Raises LogUnavailableError."""
     with store.reading() as connection:
-        found = _position(connection, rule)
-        return Read(*found, _left(connection, rule, *found))
+        position = _position(connection, rule)
+        return Read(*position, _left(connection, rule, *position))
 
 
 def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
@@ -118,10 +118,10 @@ def clear(store: Store) -> None:
 def first_start(store: Store) -> int | None:
     """Return when the first hour with a decision begins, seconds since the epoch; None for an empty log."""
     with store.reading() as connection:
-        found: int | None = connection.scalar(
+        start: int | None = connection.scalar(
             sa.select(sa.func.min(rollups.c.start)).where(rollups.c.width == HOUR)
         )
-    return found
+    return start
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +176,8 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
     arm = np.array([row[0] for row in rows], dtype=np.object_)
     width = 2 + len(COUNTS) + len(SUMS)
     numbers = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), width).T
-    found, n_arms = numbers[:2].astype(np.int64)
-    return Sums(found, arm, n_arms, dict(zip((*COUNTS, *SUMS), numbers[2:], strict=True)))
+    slots, n_arms = numbers[:2].astype(np.int64)
+    return Sums(slots, arm, n_arms, dict(zip((*COUNTS, *SUMS), numbers[2:], strict=True)))
 
 
 def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
@@ -204,7 +204,9 @@ class Rewarded:
     features: Mapping[str, float]
 
 
-def newest_rewards(store: Store, rule: RewardRule, limit: int, wanted: listing.Wanted) -> list[Rewarded]:
+def newest_rewards(
+    store: Store, rule: RewardRule, limit: int, wanted: listing.DecisionFilter
+) -> list[Rewarded]:
     """Return those of the newest examples that are wanted.
 
     Args:
@@ -343,22 +345,22 @@ def _rewarded(
 
 def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> None:
     for (decided_at, arm, n_arms), added in additions:
-        found = sums[int(decided_at // MINUTE) * MINUTE, arm, n_arms]
+        totals = sums[int(decided_at // MINUTE) * MINUTE, arm, n_arms]
         for name, value in added.items():
-            found[name] += value
+            totals[name] += value
 
 
 def _rows(sums: Mapping[Key, Mapping[str, float]], width: int, oldest: float) -> list[dict[str, Any]]:
     """Return the rows to add to the stretches of a width, but for those that began before `oldest`."""
-    found: dict[Key, dict[str, Any]] = {}
+    rows: dict[Key, dict[str, Any]] = {}
     for (minute, arm, n_arms), added in sums.items():
         if minute < oldest:
             continue
         key = minute // width * width, arm, n_arms
-        row = found.setdefault(key, {**dict(zip(_KEY, (width, *key), strict=True)), **_ZERO})
+        row = rows.setdefault(key, {**dict(zip(_KEY, (width, *key), strict=True)), **_ZERO})
         for name, value in added.items():
             row[name] += int(value) if name in COUNTS else value
-    return [found[key] for key in sorted(found)]
+    return [rows[key] for key in sorted(rows)]
 
 
 _ZERO: dict[str, float] = {**dict.fromkeys(COUNTS, 0), **dict.fromkeys(SUMS, 0.0)}

@@ -36,7 +36,7 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
     Args:
         store: The log.
         examples: In any order.
-        router: Digest of the router of the recipe; None for none of its own.
+        router: Digest of the router of the recipe; None if it has none.
     """
     if router is None and not _any_router(store):
         yield from examples
@@ -60,7 +60,7 @@ def contexts_of(
     Args:
         store: The log.
         decisions: In any order.
-        router: Digest of the router of the recipe; None for none of its own.
+        router: Digest of the router of the recipe; None if it has none.
         stored_since: Whether scores that were stored after the decision count. They are there by the time
             that an example is learned, and may not be for a decision that is not an example yet.
     """
@@ -71,16 +71,16 @@ def contexts_of(
         stored = {}
         if router is not None and stored_since:
             ids = [one.id for one in decisions if routers.get(one.version) != router]
-            known = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
-            known = known.where(_s.router == router, _s.decision_id.in_(ids))
-            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(known)}
+            scored = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
+            scored = scored.where(_s.router == router, _s.decision_id.in_(ids))
+            stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(scored)}
 
-    def seen(one: Decision) -> Context:
-        if routers.get(one.version) == router:
-            return one.context
-        if one.candidate and routers.get(one.candidate) == router:
-            return one.candidate_context
-        return one.context.with_scores(stored.get(one.id) or {})
+    def seen(decision: Decision) -> Context:
+        if routers.get(decision.version) == router:
+            return decision.context
+        if decision.candidate and routers.get(decision.candidate) == router:
+            return decision.candidate_context
+        return decision.context.with_scores(stored.get(decision.id) or {})
 
     return [seen(one) for one in decisions]
 
@@ -110,9 +110,9 @@ def unscored(
 
 
 def leave_unscored(store: Store, router: str, before: str) -> None:
-    """Store that a router gives no scores to decisions for which they are not known, for good.
+    """Store that a router has no scores for decisions that have none so far; this is final.
 
-    So who learns them later sees what was learned of them first.
+    So every later reader learns from the same contexts as the first one.
 
     Args:
         store: The log.
@@ -124,9 +124,9 @@ def leave_unscored(store: Store, router: str, before: str) -> None:
         last = connection.scalar(sa.select(_d.seq).where(_d.id == before))
     while last is not None:
         with store.reading() as connection:
-            found = connection.execute(query.where(_d.seq < last)).all()
-        store_scores(store, router, dict.fromkeys(row.id for row in found))
-        last = found[-1].seq if found else None
+            page = connection.execute(query.where(_d.seq < last)).all()
+        store_scores(store, router, dict.fromkeys(row.id for row in page))
+        last = page[-1].seq if page else None
 
 
 def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
@@ -148,8 +148,8 @@ def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
 def decisions_of(store: Store, ids: Sequence[str]) -> list[Decision]:
     """Return decisions of the log by their ids, in this order."""
     with store.reading() as connection:
-        found = rows.load_decisions(connection, ids)
-    return [found[name] for name in ids]
+        loaded = rows.load_decisions(connection, ids)
+    return [loaded[name] for name in ids]
 
 
 def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, float] | None]) -> None:
@@ -162,11 +162,11 @@ def store_scores(store: Store, router: str, scores: Mapping[str, Mapping[str, fl
         some = names[first : first + CHUNK]
         with store.writing() as connection:
             there = sa.select(_s.decision_id).where(_s.router == router, _s.decision_id.in_(some))
-            known = set(connection.scalars(there))
+            scored = set(connection.scalars(there))
             new = [
                 {"router": router, "decision_id": name, "scores": scores[name]}
                 for name in some
-                if name not in known
+                if name not in scored
             ]
             if new:
                 connection.execute(sa.insert(t.router_scores), new)

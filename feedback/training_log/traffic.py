@@ -1,4 +1,4 @@
-"""Queries of a warm start: how many decisions, which questions, and which labels are in the log."""
+"""Queries of a warm start: the decisions, questions and labels in the log."""
 
 from collections.abc import Collection
 
@@ -78,10 +78,10 @@ def confirmed_since(
     )
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    found = ((question, answer, orjson.loads(metrics).get(metric)) for question, answer, metrics in rows)
+    answers = ((question, answer, orjson.loads(metrics).get(metric)) for question, answer, metrics in rows)
     return {
         question: answer
-        for question, answer, value in found
+        for question, answer, value in answers
         if value is not None and least < value < most and answer.strip()
     }
 
@@ -95,6 +95,6 @@ def label_ids(store: Store, runs: Collection[int], *, others: bool) -> set[str]:
         others: Whether to include labels that no run has inserted.
     """
     of_runs = _d.episode_id.in_([episode_of(run) for run in runs])
-    wanted = of_runs | _d.episode_id.is_(None) if others else of_runs
+    inserted = of_runs | _d.episode_id.is_(None) if others else of_runs
     with store.reading() as connection:
-        return set(connection.scalars(sa.select(_d.id).where(_d.policy == LABELS, wanted)))
+        return set(connection.scalars(sa.select(_d.id).where(_d.policy == LABELS, inserted)))

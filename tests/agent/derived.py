@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 
 from agent import checks
-from agent.cli.prepare import prepare
+from agent.cli.serve import prepare
 from agent.config import AppConfig, ConfigError, parse
-from agent.offline.labelled_data import read_place
+from agent.offline import read_place
 from agent.routers import open_selector, out_of_fold, read_trained
 from arms.base import Query
 from arms.corpus import Corpus

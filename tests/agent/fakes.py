@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.api import create_app
-from agent.config import parse, points
+from agent.config import DEFAULT_POINT, parse
 from agent.evaluation import Evaluations, verdict
 from agent.evaluation.job import evaluate_here
 from agent.jobs import Jobs
@@ -317,11 +317,11 @@ class Service:
                 telemetry=telemetry,
                 clock=clock,
                 reach=reach,
-                service=self.replica if point != points.DEFAULT else None,
+                service=self.replica if point != DEFAULT_POINT else None,
                 point=point,
                 redact=redact,
             )
-            if point == points.DEFAULT:
+            if point == DEFAULT_POINT:
                 self.replica = replica
         self.app = create_app(self.replica)
         self._store = Store(self.config.database_url)
@@ -365,7 +365,7 @@ class Service:
         return Learner(self._store, recipe, arms, self._epoch, budget=budget)
 
     @contextmanager
-    def working(self, point: str = points.DEFAULT) -> Iterator[None]:
+    def working(self, point: str = DEFAULT_POINT) -> Iterator[None]:
         """Answer evaluations meanwhile, in a thread where `agent.hosts.JobsHost` has processes."""
         config = self.config.of(point)
         with closing(Store(config.database_url)) as store:

@@ -17,17 +17,70 @@ from tests.agent.fakes import Service
 
 AGENT = {
     "decision_id": "d1",
+    "episode_id": None,
     "policy_version": 3,
+    "mode": "explore",
     "arm_drawn": "bm25",
     "arm_served": "bm25",
     "propensity": 0.5,
     "pmf": {"bm25": 0.5, "dense": 0.5},
-    "cost": {"total": 1.0, "steps": 1},
+    "cost": {"total": 1.0, "tokens": 0, "retrieval_ms": 2.5, "llm_ms": 0.0, "steps": 1, "usd": 0.0},
+    "reward_deadline": 1800.0,
 }
-FOUND = {"passages": [{"id": "p1", "title": "", "text": "", "score": 1.0}], "agent": AGENT}
+FOUND = {"passages": [{"id": "p1", "title": "", "text": "", "score": 1.0, "metadata": {}}], "agent": AGENT}
+SERVING = {"version": 3, "pinned": True, "chosen": 3, "since": 5.0, "reason": "slow"}
+POLICY = {
+    "kind": "uniform",
+    "params": {},
+    "floor": 0.1,
+    "version": 3,
+    "parent": 2,
+    "digest": "d3",
+    "examples_seq": 4,
+    "created_at": 5.0,
+    "applied_seq": 5,
+    "log_seq": 6,
+    "serving": SERVING,
+    "promotion": None,
+    "canary": None,
+    "newest": None,
+    "apprentice": None,
+    "judge": None,
+    "drift": None,
+    "reward": {},
+    "router": None,
+}
+VERIFIED = {
+    "decision_id": "d1",
+    "policy_version": 3,
+    "candidate": None,
+    "share": 0.0,
+    "mode": "explore",
+    "verified": True,
+    "erased": False,
+    "tolerance": 1e-9,
+    "max_difference": 0.0,
+    "logged": {"bm25": 1.0},
+    "recomputed": {"bm25": 1.0},
+    "draw": {"u": 0.5, "arm": "bm25", "agrees": True},
+    "shadow": None,
+    "why": [],
+}
 BUSY = httpx.Response(
     503, headers={"retry-after": "0"}, json={"error": {"code": "overloaded", "message": "full"}}
 )
+
+
+def receipt(log_seq: int, status: str = "accepted") -> dict[str, Any]:
+    """Return what the service says of an item of feedback that it has kept."""
+    ids = {"feedback_id": f"f{log_seq}", "decision_id": "d1", "episode_id": None}
+    return {**ids, "status": status, "log_seq": log_seq, "hint": None}
+
+
+def refused(code: str, message: str) -> dict[str, Any]:
+    """Return what the service says of an item of feedback that it refuses."""
+    error = {"type": "invalid_request_error", "code": code, "message": message, "param": "value"}
+    return {"error": {**error, "request_id": None, "retryable": False, "decision_id": None, "reasons": None}}
 
 
 Answering = Callable[[httpx.Request], httpx.Response]
@@ -62,7 +115,8 @@ async def test_both_endpoints_give_passages_cost_and_words() -> None:
         bodies[request.url.path] = orjson.loads(request.content)
         if request.url.path == "/v1/retrieve":
             return httpx.Response(200, json=FOUND)
-        choices = [{"message": {"role": "assistant", "content": "Ada"}}]
+        message = {"role": "assistant", "content": "Ada"}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}]
         return httpx.Response(
             200, json={"choices": choices, "agent": {**AGENT, "passages": FOUND["passages"]}}
         )
@@ -76,10 +130,13 @@ async def test_both_endpoints_give_passages_cost_and_words() -> None:
         "agent": {"return": ["passages"]},
     }
     assert found.passage_ids == said.passage_ids == ["p1"]
+    await client.retrieve("Who?", k=0)
+    assert bodies["/v1/retrieve"]["k"] == 0, "the service says what is wrong with it"
+    turns = [{"role": "user", "content": text} for text in ("Who?", "And then?")]
+    await client.ask(turns)
+    assert bodies["/v1/chat/completions"]["messages"] == turns
     assert (found.text, said.text) == ("", "Ada")
-    cost = found.agent.cost
-    assert (cost.total, cost.model_extra) == (1.0, {"steps": 1})
-    assert (cost.tokens, cost.retrieval_ms, cost.llm_ms, cost.usd) == (0, 0.0, 0.0, 0.0), "what is not sent"
+    assert (found.cost.total, found.cost.steps, found.cost.retrieval_ms) == (1.0, 1, 2.5)
     assert 0 < found.latency_s < 60
 
 
@@ -121,7 +178,9 @@ async def test_a_service_out_of_reach_is_told_at_once() -> None:
 
 
 async def test_a_connection_lost_in_the_middle_is_tried_again(pauses: list[float]) -> None:
-    arms = httpx.Response(200, json={"arms": [{"name": "bm25"}, {"name": "old", "enabled": False}]})
+    arms = httpx.Response(
+        200, json={"arms": [{"name": "bm25", "enabled": True}, {"name": "old", "enabled": False}]}
+    )
     lost = httpx.ReadError("reset")
     client = a_client(answering([arms, lost, lost, httpx.Response(200, json=FOUND)]))
     assert await client.arms() == ["bm25"]
@@ -183,7 +242,7 @@ def test_an_error_does_not_show_the_password_of_an_address(response: httpx.Respo
 
 async def test_fields_of_the_reward_that_are_not_known_are_left_out() -> None:
     reward = {"cost_weight": 0.5, "metrics": {"recall": {"weight": 2}}, "shape": "new"}
-    client = a_client(lambda _: httpx.Response(200, json={"applied_seq": 4, "reward": reward}))
+    client = a_client(lambda _: httpx.Response(200, json={**POLICY, "applied_seq": 4, "reward": reward}))
     policy = await client.policy()
     assert (policy.applied_seq, policy.reward.cost_weight) == (4, 0.5)
     assert policy.reward.metric("recall").weight == 2
@@ -194,7 +253,7 @@ async def test_feedback_is_one_fact_however_often_it_is_sent() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append((request.headers["idempotency-key"], orjson.loads(request.content)))
-        items = [{"status": "accepted", "log_seq": 7}, {"status": "accepted", "log_seq": 8}]
+        items = [receipt(7), receipt(8)]
         return BUSY if len(sent) == 1 else httpx.Response(202, json={"items": items})
 
     receipts = await a_client(answer).feedback("d1", {"em": 1.0}, right=True)
@@ -210,23 +269,23 @@ async def test_feedback_is_one_fact_however_often_it_is_sent() -> None:
 
 
 async def test_refused_feedback_is_named() -> None:
-    items = [{"error": {"code": "invalid_value", "message": "2 is above 1"}}]
+    items = [refused("invalid_value", "2 is above 1")]
     client = a_client(lambda _: httpx.Response(202, json={"items": items}))
     with pytest.raises(ClientError, match=r"feedback em of d1 was refused, invalid_value: 2 is above 1"):
         await client.feedback("d1", {"em": 2.0})
-    items.insert(0, {"status": "accepted", "log_seq": 7})  # type: ignore[dict-item]
+    items.insert(0, receipt(7))
     with pytest.raises(ClientError, match=r"feedback em of d1 was refused, invalid_value") as raised:
         await client.feedback("d1", {"right": True, "em": 2.0})
     assert raised.value.code == "invalid_value"
 
 
 async def test_feedback_is_learned_once_the_largest_position_is() -> None:
-    items = [{"status": "accepted", "log_seq": 8}, {"status": "duplicate", "log_seq": 2}]
+    items = [receipt(8), receipt(2, "duplicate")]
     receipts = await a_client(lambda _: httpx.Response(202, json={"items": items})).feedback(
         "d1", em=1.0, right=True
     )
     assert receipts.log_seq == 8
-    items = [{"status": "accepted"}, {"status": "accepted"}]
+    items = []
     receipts = await a_client(lambda _: httpx.Response(202, json={"items": items})).feedback("d1", em=1.0)
     assert receipts.log_seq == 0, "without positions, there is nothing to wait for"
 
@@ -285,8 +344,7 @@ async def test_a_point_an_arm_and_an_id_go_where_the_service_looks_for_them() ->
     def answer(request: httpx.Request) -> httpx.Response:
         body = orjson.loads(request.content) if request.content else None
         asked.append((request.url.raw_path.decode(), body and body["model"]))
-        found = {"verified": True, "max_difference": 0.0}
-        return httpx.Response(200, json=FOUND if body else found)
+        return httpx.Response(200, json=FOUND if body else VERIFIED)
 
     client = a_client(answer)
     await client.retrieve("Who?", point="news")
@@ -314,19 +372,17 @@ def test_a_connection_that_was_never_made_is_tried_again_also_for_a_change(
 
 
 async def test_a_version_is_chosen_and_a_decision_verified() -> None:
-    state = {"applied_seq": 5, "reward": {}, "serving": {"version": 3, "pinned": True, "reason": "slow"}}
     asked: list[tuple[str, str, bytes]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append((request.method, request.url.path, request.content))
         if request.method == "POST":
-            return httpx.Response(200, json=state)
-        found = {"verified": False, "max_difference": 0.25, "why": ["it differs"]}
+            return httpx.Response(200, json=POLICY)
+        found = {**VERIFIED, "verified": False, "max_difference": 0.25, "why": ["it differs"]}
         return httpx.Response(200, json=found)
 
     client = a_client(answer)
     for served in (await client.rollback(3, "slow"), await client.promote(4, "fast")):
-        assert served.serving is not None
         assert (served.serving.version, served.serving.pinned, served.serving.reason) == (3, True, "slow")
     found = await client.verify("d-1")
     assert (found.verified, found.max_difference, found.why) == (False, 0.25, ["it differs"])
@@ -360,7 +416,7 @@ def test_a_client_that_blocks_sends_the_same_and_types_the_answer(monkeypatch: p
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(request)
         if request.url.path == "/v1/feedback":
-            return httpx.Response(202, json={"items": [{"status": "accepted", "log_seq": 1}]})
+            return httpx.Response(202, json={"items": [receipt(1)]})
         return httpx.Response(200, json=FOUND)
 
     with a_blocking_client(answer) as client:
@@ -388,7 +444,9 @@ def test_a_decision_over_actions_of_the_request() -> None:
         assert request.headers["idempotency-key"] == "mine"
         assert "key" not in body
         ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
-        reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking}
+        about = {"object": "decision", "point": "layout", "episode_id": None, "mode": "explore"}
+        more = {"policy_version": 3, "pmf": {"a": 0.3, "b": 0.7}, "reward_deadline": 1800.0}
+        reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking, **about, **more}
         return httpx.Response(200, json=reply)
 
     client = a_blocking_client(answer)
@@ -553,7 +611,7 @@ async def test_it_speaks_to_the_service(service: Service, written: bool) -> None
         stream = client.stream(QUESTION, context={"device": "phone"})
         assert "".join([text async for text in stream]) == "The Danube does."
         found = stream.answer
-        assert found.agent.cost.tokens > 0
+        assert found.cost.tokens > 0
     kept = await client.feedback(found, thumb=1, right=True)
     assert [one.status for one in kept.items] == ["accepted"] * 2
     logged = await record(service, found.decision_id, lambda r: len(r.feedback) == 2)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from agent.cli import ask, operate
+from agent.cli import service
 from agent.client import Answer, Client
 from agent.reporting import Terminal
 from agent.reporting.plain_text import LogRecord, visible
@@ -40,8 +40,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
     """Return what the verbs print on a terminal in colours."""
     output = StringIO()
     own = Terminal(file=output, force_terminal=True, width=2000)
-    for module in (ask, operate):
-        monkeypatch.setattr(module, "console", own)
+    monkeypatch.setattr(service, "console", own)
     return output
 
 
@@ -68,7 +67,7 @@ def test_an_answer_and_its_passages_control_no_terminal(
     terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent: dict[str, Any] = {
-        "passages": [{"id": PLANTED, "title": PLANTED}],
+        "passages": [{"id": PLANTED, "title": PLANTED, "text": "", "score": 1.0, "metadata": {}}],
         "arm_served": PLANTED,
         "arm_drawn": PLANTED,
         "propensity": 0.5,
@@ -76,9 +75,12 @@ def test_an_answer_and_its_passages_control_no_terminal(
         "cost": {"total": 0.0, "tokens": 1, "retrieval_ms": 1.0, "llm_ms": 1.0, "steps": 1, "usd": 0.0},
         "policy_version": 1,
         "decision_id": PLANTED,
+        "episode_id": None,
+        "mode": "explore",
+        "reward_deadline": 0.0,
     }
     monkeypatch.setattr(Client, "stream", lambda *_, **__: Written([PLANTED], Answer(agent=agent)))
-    ask.print_answer("Why?", None, "http://127.0.0.1:8000", None)
+    service.print_answer("Why?", None, "http://127.0.0.1:8000", None)
     shown = without_colours(terminal.getvalue())
     assert not ACTS & set(shown)
     assert shown.count("[link=https://evil.example]click[/link] [bold]x[/bold] :smile:") == 5, (
@@ -96,8 +98,8 @@ def test_the_status_of_a_service_controls_no_terminal(
     policy["newest"] = {"version": 1}
     arm = {"name": PLANTED, "kind": PLANTED, "params": {"text": PLANTED}, "enabled": True}
     replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}}
-    monkeypatch.setattr(operate, "request", lambda _method, _url, path, _key, **_: replies[path])
-    operate.status()
+    monkeypatch.setattr(service, "request", lambda _method, _url, path, _key, **_: replies[path])
+    service.status()
     shown = without_colours(terminal.getvalue())
     assert not ACTS & set(shown)
     assert "[bold]x[/bold]" in shown

@@ -15,11 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies import FeatureSpec, Policy, sampling, served_distribution
-from agent.policies.vowpal import VowpalPolicy
-from agent.serving import ArmInfo, Ask, TurnError, TurnLoop, messages, probe
-from agent.serving.arm_health import ArmHealth
-from agent.serving.decide import Decider
-from agent.serving.generation import Model
+from agent.policies.vowpal import VowpalWabbit
+from agent.turn import (
+    ArmHealth,
+    ArmInfo,
+    Ask,
+    Canary,
+    Decider,
+    Model,
+    NoEligibleArmError,
+    OverloadedError,
+    Scorer,
+    Serving,
+    TurnError,
+    TurnLoop,
+)
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
 from arms.llm.writing import DEFAULT
@@ -62,7 +72,7 @@ def failing(arm: str, at: float) -> float:
 def versions(n: int, seed: int) -> dict[int, Policy]:
     """Return policies that learned from 100, 200, 300, ... made-up rewards, by version."""
     rng = np.random.default_rng(seed)
-    policy: Policy = VowpalPolicy()
+    policy: Policy = VowpalWabbit()
     found = {}
     share = (1.0 / len(ARMS),) * len(ARMS)
     features = {name: info.features for name, info in INFO.items()}
@@ -194,7 +204,7 @@ class Traffic:
     n: int
     seed: int
     make: Callable[..., Decider] = Decider
-    scorer: probe.Scorer | None = None
+    scorer: Scorer | None = None
     policies: Mapping[int, Policy] = field(default_factory=lambda: versions(4, seed=1))
     caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     recompute: int = 1
@@ -212,7 +222,7 @@ class Traffic:
         self.loop = TurnLoop(
             arms=INFO,
             decider=self._watched()(
-                serving=messages.Serving(self.policies[1], 1, scorer=self.scorer),
+                serving=Serving(self.policies[1], 1, scorer=self.scorer),
                 floor=0.02,
                 salt=f"traffic-{self.seed}",
                 wait_s=60.0,
@@ -254,12 +264,12 @@ class Traffic:
                 progress(1000)
             yield wish
 
-    def _serving(self, block: int) -> messages.Serving:
+    def _serving(self, block: int) -> Serving:
         """Return what is served in a block of the clients: one version after the other, or two."""
         n = len(self.policies)
         version, candidate, share = 1 + block % n, 1 + (block + 1) % n, SHARES[block // n % len(SHARES)]
-        canary = messages.Canary(self.policies[candidate], candidate, share, self.scorer) if share else None
-        return messages.Serving(self.policies[version], version, canary, self.scorer)
+        canary = Canary(self.policies[candidate], candidate, share, self.scorer) if share else None
+        return Serving(self.policies[version], version, canary, self.scorer)
 
     async def _leaving(self, ask: Ask) -> None:
         task = asyncio.create_task(self._turn(ask))
@@ -278,11 +288,11 @@ class Traffic:
                 pass
         except TurnError:
             pass  # it is on record
-        except messages.OverloadedError:
+        except OverloadedError:
             self.undecided["overloaded"] += 1
             able = self._able(self.wishes[ask.decision_id])
             assert not able or self.scorer, "an arm that could be drawn has room"
-        except messages.NoEligibleArmError:
+        except NoEligibleArmError:
             self.undecided["no eligible arm"] += 1
             assert not self._eligible(self.wishes[ask.decision_id])
 

@@ -10,8 +10,17 @@ from scipy import stats
 
 from feedback.arrays import Floats
 from feedback.ope import ESTIMATORS, Sample, Terms, intervals
-from feedback.ope.doubly_robust import dros, sndr, switch_dr
-from feedback.ope.estimators import clipped_ips, cressie_read, estimate, ips, replay, snips
+from feedback.ope.estimators import (
+    clipped_ips,
+    cressie_read,
+    dros,
+    estimate,
+    ips,
+    replay,
+    sndr,
+    snips,
+    switch_dr,
+)
 
 
 def invent(n: int, n_arms: int, seed: int, floor: float = 0.05) -> Sample:

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, invent
 from feedback.ope import ESTIMATORS, Sample
-from feedback.ope.doubly_robust import dros, switch_dr
-from feedback.ope.estimators import clipped_ips
+from feedback.ope.estimators import clipped_ips, dros, switch_dr
 from feedback.ope.shrinkage import clipped, select_parameter, shrunk, switched, try_all
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())

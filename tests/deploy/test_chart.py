@@ -11,9 +11,9 @@ import yaml
 from jsonschema import Draft202012Validator
 from ray.serve.schema import ServeDeploySchema
 
-from agent.config import parse
+from agent.config import AppConfig, parse
 from tests.agent.api.test_routes import OPEN, ROUTES
-from tests.deploy.chart import GOLDEN, ROOT, VALUES, ChartError, rendered, values_of
+from tests.deploy.chart import CHART, GOLDEN, ROOT, VALUES, ChartError, rendered, values_of
 
 KUBERNETES = "1.37"
 SCHEMA = json.loads((Path(__file__).parent / "rayservice.schema.json").read_text(encoding="utf-8"))
@@ -217,6 +217,30 @@ def test_the_alerts_on_kubernetes_are_those_of_prometheus() -> None:
     assert of_kind("PrometheusRule", made)["spec"] == alerts
 
 
+def test_an_alert_leads_to_its_page_where_the_documentation_is_served() -> None:
+    rules = {"enabled": True, "documentation": "https://docs.example.com/armwise/"}
+    made = documents(rendered({**values_of("default"), "prometheusRule": rules}))
+    alerts = [rule for group in of_kind("PrometheusRule", made)["spec"]["groups"] for rule in group["rules"]]
+    named = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts if "alert" in rule}
+    assert named["ArmwiseDown"] == "https://docs.example.com/armwise/guide/telemetry.html#armwisedown"
+    assert all(url.startswith("https://docs.example.com/armwise/guide/") for url in named.values())
+
+
+def test_an_image_is_pinned_by_its_digest_unless_a_group_has_another_image() -> None:
+    digest = f"sha256:{'0' * 64}"
+    pinned = {**values_of("full"), "image": {"repository": "r/armwise", "tag": "1", "digest": digest}}
+    images = {
+        template["spec"]["containers"][0]["image"] for template in templates(documents(rendered(pinned)))
+    }
+    assert images == {f"r/armwise@{digest}", "r/armwise:0.1.0-gpu"}
+
+
+def test_the_chart_knows_the_keys_of_the_configuration() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    known = schema["properties"]["config"]["propertyNames"]["enum"]
+    assert known == sorted(AppConfig.model_fields)
+
+
 def test_a_long_name_is_cut_to_what_kuberay_takes() -> None:
     made = documents(rendered(values_of("default"), "r" + "a" * 52))
     assert len(of_kind("RayService", made)["metadata"]["name"]) <= 47
@@ -233,6 +257,11 @@ def test_a_long_name_is_cut_to_what_kuberay_takes() -> None:
         ({"postgresql": {"host": "db/x?sslmode=disable", "existingSecret": "db"}}, "at '/postgresql/host'"),
         ({"upgradeStrategy": "Recreate"}, "'NewCluster', 'None'"),
         ({"workers": []}, "at '/workers'"),
+        ({"config": {"polcy": {}}}, "'polcy'"),
+        ({"deployments": {"Ingres": {}}}, "deployments.Ingres: there is no such deployment"),
+        ({"deployments": {"Embedder-e5": {}}}, "there are: Ingress, Learner"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest'"),
+        ({"prometheusRule": {"documentation": "x\n"}}, "at '/prometheusRule/documentation'"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(changed: dict[str, Any], message: str) -> None:

@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
-from agent.cli.launch import LaunchError
+from agent.cli.serve import LaunchError
 from agent.client import AsyncClient, ClientError
 from agent.config import ConfigError, load
 from agent.simulation import load_questions
@@ -35,6 +35,7 @@ from examples.demo.record import Chapter, Story
 from examples.demo.service import Desk, serving
 from examples.demo.story import Narrator, Plan
 from examples.demo.traffic import Traffic, World
+from tests.agent.canned import AGENT, COST, PASSAGE, POLICY, RECEIPT
 
 EXAMPLE = Path("examples/demo.yaml")
 ARMS = ("none", "words", "meaning")
@@ -100,7 +101,7 @@ class ToyService:
         return app
 
     async def arms(self) -> dict[str, Any]:
-        return {"arms": [{"name": arm} for arm in ARMS]}
+        return {"arms": [{"name": arm, "enabled": True} for arm in ARMS]}
 
     @property
     def alarms(self) -> int:
@@ -108,15 +109,19 @@ class ToyService:
         return int(self.alarm_after is not None and heard >= self.alarm_after)
 
     async def policy(self) -> dict[str, Any]:
-        last = {"subject": "reward of words", "before": 0.9, "after": 0.25} if self.alarms else None
+        alarm = {"subject": "reward of words", "before": 0.9, "after": 0.25}
+        last = {**alarm, "detector": "adwin", "example_seq": 1, "at": 0.0} if self.alarms else None
         seen = {"alarms": self.alarms, "last": last, "floor": 0.05, "warm_start_open": bool(self.alarms)}
+        router = {"kind": "trees", "params": {}, "stage": "cold", "digest": f"of {self.live}", "arms": []}
+        promotion = {"version": self.live, "since": 0.0, "reason": "better", "forced": False}
         return {
+            **POLICY,
             "version": 1,
-            "router": self.live and {"digest": f"of {self.live}"},
-            "promotion": self.live and {"version": self.live},
+            "router": router if self.live else None,
+            "promotion": {**promotion, "evaluation": None, "deciding": True} if self.live else None,
             "applied_seq": len(self.judged),
             "reward": {"metrics": {"recall": {}}, "cost_weight": 0.02, "cost": {"steps": 1.0}},
-            "drift": seen,
+            "drift": {**seen, "until": None},
         }
 
     async def retrieve(self, request: Request) -> dict[str, Any]:
@@ -129,19 +134,20 @@ class ToyService:
         self.kinds[decision] = kind
         found = f"{kind}:{number}" if FINDS[arm] == kind else "beside"
         agent = {
+            **AGENT,
             "decision_id": decision,
             "policy_version": 1,
             "arm_drawn": arm,
             "propensity": 1 / 3,
             "pmf": dict.fromkeys(ARMS, 1 / 3),
-            "cost": {"total": float(arm != "none")},
+            "cost": {**COST, "total": float(arm != "none")},
         }
-        return {"passages": [{"id": found}], "agent": agent}
+        return {"passages": [{**PASSAGE, "id": found}], "agent": agent}
 
     async def feedback(self, request: Request) -> JSONResponse:
         items = (await request.json())["items"]
         self.judged += [item["decision_id"] for item in items]
-        return JSONResponse({"items": [{"log_seq": len(self.judged)} for _ in items]}, 202)
+        return JSONResponse({"items": [{**RECEIPT, "log_seq": len(self.judged)} for _ in items]}, 202)
 
     def _verdict(self) -> dict[str, Any]:
         promote = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]

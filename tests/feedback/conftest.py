@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store, database
+from feedback.log import Store
 from feedback.log import tables as t
+from feedback.log.database import open_database
 from tests.postgres import Server
 
 
@@ -37,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def empty(url: str) -> None:
     """Take everything out of a log on PostgreSQL but its secret; numbers begin with 1 again."""
-    engine = database.connect(url)
+    engine = open_database(url).engine
     numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
     emptied = [table for table in reversed(t.metadata.sorted_tables) if table is not t.draw_secret]
     statements = [f"DELETE FROM {table.name}" for table in emptied]

@@ -7,8 +7,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, Status
-from feedback.log import Store
-from feedback.log import rows as log_rows
+from feedback.log import Store, append
 from feedback.log import tables as t
 from feedback.reward import Metric, Prices, RewardRule
 
@@ -51,13 +50,13 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
         if examples:
             connection.execute(
                 sa.insert(t.decisions),
-                [log_rows.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
+                [append.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
             executions = [
                 Execution(x.decision.id, None, Status.ARM_FAILED if x.failed else Status.OK, x.cost)
                 for x in examples
             ]
-            rows = [log_rows.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
+            rows = [append.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
             connection.execute(sa.insert(t.executions), rows)
             joined = [
                 {

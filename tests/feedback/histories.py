@@ -19,7 +19,7 @@ from feedback.errors import ConflictError, LogUnavailableError, SupersededError
 from feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
 from feedback.log import Receipt, Store
 from feedback.log import tables as t
-from feedback.log.batch import FeedbackStatus
+from feedback.log.append import FeedbackStatus
 from feedback.reward import RewardRule
 from feedback.training_log import Joiner, Position, take_epoch
 from tests.feedback.conftest import decision, execution

@@ -10,8 +10,8 @@ import pytest
 
 from feedback.errors import LogGapError
 from feedback.events import Feedback, Kind, Mode, Status
-from feedback.fold import SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
+from feedback.training_log.join import SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
 
 GRACE_S = 2.0
 """Seconds after its deadline in which a decision is open, as the document has it."""

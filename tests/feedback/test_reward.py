@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from feedback.dataset.rewards import rewards
+from feedback.dataset.log import rewards
 from feedback.events import Cost
 from feedback.reward import Aggregation, Complete, Metric, Prices, RewardError, RewardRule, UnknownMetricError
 from tests.feedback.conftest import value

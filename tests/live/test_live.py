@@ -30,7 +30,7 @@ from feedback.log import Store
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.registry import versions
-from feedback.training_log import epochs
+from feedback.training_log import REBUILD
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
@@ -373,7 +373,7 @@ def test_a_training_log_is_mended_under_traffic_and_another_learner_goes_on_from
     assert (mended.exit_code, "row 1 is missing" in mended.output) == (0, True), mended.output
     log_seq = live.tell((live.look_up("where is the sea?")["decision_id"], 1.0))
     live.learned(log_seq, timeout_s=60.0)
-    assert holder(store) not in (before, epochs.REBUILD)
+    assert holder(store) not in (before, REBUILD)
     found = CliRunner().invoke(app, ["rebuild", "--verify", "--all", "-c", str(live.config)])
     assert found.exit_code == 0, found.output
 
@@ -416,11 +416,12 @@ def test_the_console_is_served_by_the_service_and_counts_what_it_answers(live: L
     for path in set(re.findall(r'(?:href|src)="(/console/static/[^"]+)"', decision)):
         assert live.client.get(path).status_code == 200
 
-    healthy = re.findall(
-        r'<th scope="row">(\w+)</th><td class="text"><span class="good">well',
-        live.client.get("/console/system").text,
-    )
-    assert {"Ingress", "Learner", "Jobs", "Generator"} <= {*healthy}
+    def deployed() -> bool:
+        shown = live.client.get("/console/system").text
+        healthy = re.findall(r'<th scope="row">(\w+)</th><td class="text"><span class="good">well', shown)
+        return {"Ingress", "Learner", "Jobs", "Generator"} <= {*healthy}
+
+    until(deployed, 30.0)
 
     def counted() -> bool:
         shown = live.client.get("/console?window=1h").text

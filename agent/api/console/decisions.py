@@ -17,7 +17,7 @@ from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
-from agent.evaluation import request as evaluation_request
+from agent.evaluation import moment_of
 from agent.serving import Replica
 from arms.base import ArmError
 from feedback.events import Mask, Status
@@ -46,7 +46,7 @@ REASONS = {
 }
 """Why an arm could not be drawn, in words."""
 
-Moment = Annotated[float, BeforeValidator(lambda value: evaluation_request.moment_of(value).timestamp())]
+Moment = Annotated[float, BeforeValidator(lambda value: moment_of(value).timestamp())]
 
 Part = Annotated[str, StringConstraints(max_length=256)]
 

@@ -14,7 +14,7 @@ from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import evaluations as api
 from agent.api.schemas import LARGEST, PathNumber
-from agent.evaluation import EvaluationRequest, Report, candidate_names, judged_as
+from agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
 from agent.serving import Replica
 from feedback.registry import Evaluation, active_policy, evaluations, versions
 
@@ -67,7 +67,7 @@ def judged(replica: Replica) -> dict[str, Any]:
 
 def _version(name: str) -> int | None:
     kind, _, number = name.partition(":")
-    of_version = kind in (candidate_names.Kind.VERSION, candidate_names.Kind.RECIPE)
+    of_version = kind in (CandidateKind.VERSION, CandidateKind.RECIPE)
     return int(number) if of_version and number.isdigit() else None
 
 

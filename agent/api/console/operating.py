@@ -16,7 +16,7 @@ from agent.api.console.page import ACTION, colours, form_of, number, page, pages
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import arms, evaluations, policies, warm_starts
-from agent.api.operations.agreement import Agreement
+from agent.api.operations.policies import Agreement
 from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
 from agent.evaluation import EvaluationRequest
 from agent.policies import Policy

@@ -16,7 +16,7 @@ from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, require
 from agent.api.operations import policies
-from agent.api.operations.agreement import Agreement
+from agent.api.operations.policies import Agreement
 from agent.serving import Replica
 from feedback.ope import intervals
 from feedback.reward import RewardRule

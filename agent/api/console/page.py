@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,35 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
+from starlette.requests import cookie_parser
 from typing_extensions import override
 
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.api.middleware import CONSOLE, NOBODY, AppReplica
-from agent.config import points
+from agent.api.middleware import NOBODY, AppReplica, Dialect
+from agent.config import DEFAULT_POINT
 from agent.reporting import filled
 from agent.serving import Replica
 from feedback.registry import arm_sets
 
 logger = logging.getLogger(__name__)
+
+CONSOLE = "/console"
+"""Path of the console, below the prefix of the service."""
+
+KEY_COOKIE = "armwise_key"
+"""Name of the cookie that holds the key of a browser."""
+
+
+def _authorization(headers: Mapping[bytes, bytes]) -> str:
+    if given := headers.get(b"authorization"):
+        return given.decode("latin-1")
+    cookies = cookie_parser(headers.get(b"cookie", b"").decode("latin-1"))
+    return f"Bearer {cookies.get(KEY_COOKIE, '')}"
+
+
+DIALECT = Dialect(CONSOLE, _authorization, answers_refusals=True)
+"""A page may have its key in a cookie, and what is refused is answered with a page."""
 
 HERE = Path(__file__).parent
 
@@ -108,13 +126,13 @@ def address(request: Request, path: str, **query: object) -> str:
         query: Further fields; `point` for another point.
     """
     fields = {"point": _point_of(request), **query}
-    if fields["point"] == points.DEFAULT:
+    if fields["point"] == DEFAULT_POINT:
         del fields["point"]
     return f"{base_of(request)}{path}" + (f"?{urlencode(fields)}" if fields else "")
 
 
 def _point_of(request: Request) -> str:
-    return getattr(request.state, "point", points.DEFAULT)
+    return getattr(request.state, "point", DEFAULT_POINT)
 
 
 def _below(request: Request) -> str:

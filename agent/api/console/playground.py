@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from agent.api import decisions as api
 from agent.api import ranking
-from agent.api.console.page import ACTION, colours, form_of, page, pages, unless_refused, valid
+from agent.api.console.page import ACTION, CONSOLE, colours, form_of, page, pages, unless_refused, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import CONSOLE, AppReplica, RequestCaller, require
+from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest
 from agent.api.schemas import DecisionId, RankRequest

@@ -1,10 +1,88 @@
-"""Every page of the console."""
+"""Every page of the console; the login form, and scripts and styles, which need no key."""
+
+from functools import cache
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
-from agent.api.console import decisions, evidence, operating, overview, playground, session, system
-from agent.api.console.page import pages
+from agent.access import UnauthorizedError
+from agent.api.console import decisions, evidence, operating, overview, playground, system
+from agent.api.console.page import (
+    ACTION,
+    CONSOLE,
+    HEADERS,
+    KEY_COOKIE,
+    MEDIA,
+    STATIC,
+    TEMPLATES,
+    base_of,
+    form_of,
+    page,
+    pages,
+    seen,
+)
 from agent.api.errors import ApiError
+from agent.api.middleware import AppReplica
+from agent.reporting import filled
+
+router = APIRouter(prefix=CONSOLE, include_in_schema=False)
+
+STYLE = "console.css"
+
+
+@router.get("/login")
+async def form(request: Request, replica: AppReplica) -> Response:
+    """The form that asks for a key."""
+    if replica.keyring.is_open:
+        return seen(request, "")
+    return _form(request, request.query_params.get("next", ""), expired="expired" in request.query_params)
+
+
+@router.post("/login", dependencies=[ACTION])
+async def login(request: Request, replica: AppReplica) -> Response:
+    """Keep a valid key in a cookie of this session of the browser."""
+    fields = await form_of(request)
+    after, key = fields.get("next", ""), fields.get("key", "").strip()
+    try:
+        replica.keyring.caller(f"Bearer {key}")
+    except UnauthorizedError as error:
+        return _form(request, after, problem=str(error) if key.isascii() else "a key is ASCII text")
+    below = after if after.startswith("/") and not after.startswith(("//", "/\\")) else ""
+    response = seen(request, below)
+    secure = request.headers.get("origin", "").startswith("https://")
+    response.set_cookie(
+        KEY_COOKIE, key, path=base_of(request), secure=secure, httponly=True, samesite="strict"
+    )
+    return response
+
+
+@router.post("/logout", dependencies=[ACTION])
+async def logout(request: Request) -> RedirectResponse:
+    """Forget the key."""
+    response = seen(request, "/login")
+    response.delete_cookie(KEY_COOKIE, path=base_of(request), httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """A script, a style sheet or a licence."""
+    content = _style() if name == STYLE else STATIC.get(name)
+    if content is None:
+        raise ApiError("not_found", f"there is no file {name!r}")
+    media = MEDIA["." + name.rpartition(".")[2]]
+    return Response(content, media_type=media, headers={**HEADERS, "cache-control": "max-age=3600"})
+
+
+def _form(request: Request, after: str, *, expired: bool = False, problem: str = "") -> Response:
+    status = 401 if problem else 200
+    return page(request, "login.html", status, after=after, expired=expired, problem=problem)
+
+
+@cache
+def _style() -> bytes:
+    return filled(TEMPLATES / STYLE, {}).encode()
+
 
 _elsewhere = pages()
 
@@ -16,7 +94,7 @@ async def missing(request: Request) -> Response:
 
 
 ROUTERS: tuple[APIRouter, ...] = (
-    session.router,
+    router,
     playground.answers,
     *(resource.router for resource in (overview, playground, decisions, evidence, operating, system)),
     _elsewhere,

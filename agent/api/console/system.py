@@ -14,7 +14,7 @@ from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import keys
 from agent.api.schemas import PublicId
 from agent.serving import Replica
-from feedback.log import database
+from feedback.log import without_password
 from feedback.training_log import lag
 
 router = pages()
@@ -63,7 +63,7 @@ async def _shown(
     configuration = None
     if "operate" in scopes:
         document = replica.config.model_dump(mode="json", exclude_defaults=True)
-        document["log_url"] = database.shown(replica.config.database_url)
+        document["log_url"] = without_password(replica.config.database_url)
         configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     return page(
         request,

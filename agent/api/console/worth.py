@@ -66,7 +66,7 @@ def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
     Raises:
         ApiError: No question has such a feature.
     """
-    wanted = listing.Wanted(
+    wanted = listing.DecisionFilter(
         prefix=caller.prefix or None, apart=None if caller.prefix or caller.sees_all else keys.SEPARATOR
     )
     rows = rollups.newest_rewards(replica.store, replica.config.reward, NEWEST, wanted)

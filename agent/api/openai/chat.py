@@ -1,25 +1,53 @@
-"""`/v1/chat/completions`: check a question, run its turn and answer."""
+"""`/v1/chat/completions`: check a question, run its turn and answer.
 
+What a request asks of the language model is checked before an arm is drawn: a request that is refused leaves
+no row in the log.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
+import orjson
 from fastapi import APIRouter, Response
 
-from agent.access import Caller
-from agent.api import asking, responses
+from agent.access import Caller, ForeignIdError
+from agent.api import asking, errors, responses
 from agent.api.documented import ANSWER, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.openai import conversation, options, replies
-from agent.api.openai.schemas import ChatRequest, Sampling
-from agent.api.replies import answers
+from agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
 from agent.api.schemas import IdempotencyKey, Timeout
-from agent.serving import Ask, Replica
+from agent.config import AppConfig
+from agent.replies import (
+    Annotation,
+    AnswerChoice,
+    AnswerMessage,
+    Completion,
+    Envelope,
+    UrlCitation,
+    Usage,
+    construct,
+)
+from agent.serving import Replica
+from agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
+from arms.base import Passage
+from arms.llm import Chunk, Message, base, catalog, prompts
+from feedback.events import Cost, Decision
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["answers"])
 
 SUCCESS = {
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    "headers": answers.HEADERS,
+    "headers": responses.HEADERS,
     **link("getDecision", decision_id="$response.header.x-decision-id"),
 }
 """What the document says of an answer besides its model."""
@@ -29,7 +57,7 @@ SUCCESS = {
     "/v1/chat/completions",
     **documented(
         "createChatCompletion",
-        answers.Completion,
+        Completion,
         *ANSWER,
         scopes=("decide",),
         success=SUCCESS,
@@ -50,28 +78,26 @@ async def chat(
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        stream = replies.sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
+        stream = sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
-    return replies.completion(decided, written, finished, replica.config, body.agent.returns)
+    return completion(decided, written, finished, replica.config, body.agent.returns)
 
 
 async def ask_of(replica: Replica, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
-    question, since = conversation.question_of(body.messages)
+    question, since = question_of(body.messages)
     ask = asking.ask_of(
         replica,
         caller,
         question,
         body,
         key,
-        messages=conversation.read_by_model(body.messages),
-        options=options.asked_of(
-            replica.config, options.of_chat(body), asking.forced_arm(replica, body.model)
-        ),
+        messages=read_by_model(body.messages),
+        options=options_asked(replica.config, options_of_chat(body), asking.forced_arm(replica, body.model)),
         **sampling_of(replica, body, "max_completion_tokens", body.max_completion_tokens),
     )
-    return await conversation.in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
+    return await in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
 
 
 def sampling_of(
@@ -97,3 +123,374 @@ def sampling_of(
         "seed": body.seed,
         "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
     }
+
+
+def question_of(messages: Sequence[ChatMessage]) -> tuple[str, list[ChatMessage]]:
+    """Return the text of the last message of a user, and the messages after it. Raises ApiError."""
+    for i in reversed(range(len(messages))):
+        if messages[i].role == "user":
+            return _text(messages[i], i), list(messages[i + 1 :])
+    raise ApiError("invalid_value", "messages: none has the role 'user'", "messages")
+
+
+def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """Return the messages for the model, calls of functions under short names. Raises ApiError.
+
+    Some endpoints refuse a long id, and some one that is not of nine letters and digits.
+    """
+    names: dict[str, str] = {}
+    read = []
+    for i, message in enumerate(messages):
+        role = "system" if message.role == "developer" else message.role
+        one = Message(role=role, content=_text(message, i))
+        if message.role == "assistant" and message.tool_calls:
+            calls = [call.model_dump() for call in message.tool_calls]
+            for call in calls:
+                call["id"] = names.setdefault(call["id"], f"call{len(names):05d}")
+            one["tool_calls"] = calls
+        if message.role == "tool":
+            if message.tool_call_id not in names:
+                known = f"{message.tool_call_id!r} is not a call of an earlier message"
+                raise ApiError("invalid_value", known, f"messages.{i}.tool_call_id")
+            one["tool_call_id"] = names[message.tool_call_id]
+        read.append(one)
+    return tuple(read)
+
+
+def _text(message: ChatMessage, i: int) -> str:
+    """Return the text of a message, its parts joined. Raises ApiError."""
+    if message.content is None:
+        if message.role != "assistant":
+            raise ApiError(
+                "invalid_value", f"a message of the role {message.role!r} has text", f"messages.{i}.content"
+            )
+        return ""
+    if isinstance(message.content, str):
+        return message.content
+    texts = []
+    for j, part in enumerate(message.content):
+        if part.content is None:
+            text = f"a part of the type {part.type!r} has no text, and the language model reads text alone"
+            raise ApiError("unsupported_parameter", text, f"messages.{i}.content.{j}.type")
+        texts.append(part.content)
+    return "\n".join(texts)
+
+
+async def in_its_round(
+    replica: Replica, caller: Caller, ask: Ask, since: Sequence[ChatMessage], *, same_arm: bool
+) -> Ask:
+    """Return the question in the round of tools that it continues, if it does.
+
+    A question whose answer may call functions begins an episode, named after its decision unless it has
+    another name. A request with their results is of the same episode, and its arm is the one that answered
+    before: it is forced, and not learned, as nothing was drawn. The ids of the calls name the decision.
+
+    Args:
+        replica: Reads the log.
+        caller: Whose decision it must be.
+        ask: The question.
+        since: The messages after the question.
+        same_arm: Whether the arm that answered before is forced.
+    """
+    results = [message.tool_call_id or "" for message in since if message.role == "tool"]
+    named = [name for name in map(decision_of_call, reversed(results)) if name]
+    record = None
+    if named:
+        with suppress(ForeignIdError):
+            record = await asyncio.to_thread(replica.store.record, caller.stored(named[0]))
+    if record is None or record.decision.context.question != ask.question:
+        begins = bool(ask.options.get("tools")) and ask.episode_id is None
+        return replace(ask, episode_id=ask.decision_id) if begins else ask
+    decision, execution = record.decision, record.execution
+    ask = replace(ask, episode_id=ask.episode_id or decision.episode_id)
+    arm = (execution and execution.served) or decision.drawn
+    info = replica.turns.arms.get(arm)
+    allowed = ask.allowed is None or arm in ask.allowed
+    if ask.forced or not same_arm or info is None or not info.enabled or arm in ask.excluded or not allowed:
+        return ask
+    return replace(ask, forced=arm, continues=decision.id)
+
+
+SAMPLING = ("n", "presence_penalty", "frequency_penalty", "logit_bias")
+
+_NOTHING: Mapping[str, Any] = {"n": 1, "parallel_tool_calls": True}
+"""Values that ask for what happens anyway; of other options null, 0, false and empty ones."""
+
+_ELSEWHERE = {
+    "audio": "answers are text",
+    "functions": "name the functions in `tools`",
+    "web_search_options": "passages come from the arm",
+}
+
+
+def options_asked(config: AppConfig, given: Mapping[str, Any], forced: str | None) -> dict[str, Any]:
+    """Return the options that ask for something and that an engine is given. Raises ApiError.
+
+    Args:
+        config: Has the language models.
+        given: The options of the request.
+        forced: The only arm that may answer; None for any.
+    """
+    arms = config.actions if forced not in config.actions else [forced]
+    engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
+    known = frozenset[str]().union(*map(catalog.options_of, engines.values()))
+    asked = {
+        name: value
+        for name, value in given.items()
+        if (value not in (None, _NOTHING[name]) if name in _NOTHING else value)
+    }
+    for name in asked.keys() - known - base.HINTS:
+        names = " and ".join(repr(engine) for engine in sorted({one.engine for one in engines.values()}))
+        message = f"the engine {names} of the language model does not support {name!r}"
+        raise ApiError("unsupported_parameter", message, name)
+    return {name: value for name, value in asked.items() if name in known}
+
+
+def options_of_sampling(body: Sampling) -> dict[str, Any]:
+    """Return the options of a request that every route has, as it gives them."""
+    return {name: getattr(body, name) for name in SAMPLING}
+
+
+def options_of_chat(body: ChatRequest) -> dict[str, Any]:
+    """Return the options of a chat as it gives them; a choice among no tools is none. Raises ApiError."""
+    for name, why in _ELSEWHERE.items():
+        if getattr(body, name):
+            raise ApiError("unsupported_parameter", f"{name!r} is not supported: {why}", name)
+    if set(body.modalities or ()) - {"text"}:
+        raise ApiError("unsupported_parameter", "'modalities' has more than 'text'", "modalities")
+    given = body.model_dump(
+        include={
+            *("tools", "tool_choice", "parallel_tool_calls", "response_format"),
+            *("logprobs", "top_logprobs", "reasoning_effort", "verbosity"),
+        },
+        by_alias=True,
+        exclude_none=True,
+    )
+    _check_tools(given)
+    wanted = given.get("response_format", {"type": "text"})
+    if wanted["type"] == "text":
+        given.pop("response_format", None)
+    elif wanted["type"] == "json_schema" and "json_schema" not in wanted:
+        raise ApiError("invalid_value", "a JSON schema was expected", "response_format.json_schema")
+    if given.get("top_logprobs") and not given.get("logprobs"):
+        raise ApiError("invalid_value", "'top_logprobs' is only for 'logprobs': true", "top_logprobs")
+    return options_of_sampling(body) | given
+
+
+def _check_tools(given: dict[str, Any]) -> None:
+    """Refuse a choice of a tool that is not there; leave out what does not matter. Raises ApiError."""
+    names = [tool["function"]["name"] for tool in given.get("tools", ())]
+    choice = given.get("tool_choice", "auto")
+    if isinstance(choice, dict) and (name := choice["function"]["name"]) not in names:
+        raise ApiError(
+            "invalid_value", f"{name!r} is not a function of 'tools': {', '.join(names)}", "tool_choice"
+        )
+    if choice == "required" and not names:
+        raise ApiError("invalid_value", "'required' needs 'tools'", "tool_choice")
+    for name in {*names}:
+        if names.count(name) > 1:
+            raise ApiError("invalid_value", f"two functions have the name {name!r}", "tools")
+    if not names:
+        for field in ("tools", "tool_choice", "parallel_tool_calls"):
+            given.pop(field, None)
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def usage(raw: Cost) -> Usage:
+    """Return token counts, as OpenAI clients read them."""
+    return construct(
+        Usage,
+        prompt_tokens=raw.prompt_tokens,
+        completion_tokens=raw.completion_tokens,
+        total_tokens=raw.prompt_tokens + raw.completion_tokens,
+    )
+
+
+def completion(
+    decided: Decided,
+    written: Choices,
+    finished: Finished,
+    config: AppConfig,
+    returns: Collection[str],
+) -> responses.Json:
+    """Return a chat completion."""
+    decision, raw = decided.decision, finished.execution.cost
+    body = construct(
+        Completion,
+        **_frame(decision, decided.served, "chat.completion"),
+        choices=[
+            construct(
+                AnswerChoice,
+                index=i,
+                message=_message(one, decided, config),
+                finish_reason=one.finish_reason,
+                logprobs=_logprobs(one.logprobs),
+            )
+            for i, one in enumerate(written.all)
+        ],
+        usage=usage(raw),
+        agent=responses.agent(decided, raw, config, returns),
+    )
+    return responses.Json(body, headers=responses.headers(decision, decided.served))
+
+
+def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
+    """Return where a text cites the passages of its decision."""
+    return annotations(text, decided.retrieval.passages, config, decided.served)
+
+
+def _message(one: Choice, decided: Decided, config: AppConfig) -> AnswerMessage:
+    notes = cited(one.text, decided, config)
+    more: dict[str, Any] = {
+        **({"tool_calls": one.tool_calls} if one.tool_calls else {}),
+        **({"annotations": notes} if notes else {}),
+    }
+    content = None if one.tool_calls and not one.text else one.text
+    return construct(AnswerMessage, role="assistant", content=content, **more)
+
+
+async def sse(
+    first: Decided,
+    events: AsyncGenerator[Event, None],
+    config: AppConfig,
+    *,
+    returns: Collection[str],
+    include_usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    """Yield server-sent events: the decision first, then the answer, then its cost."""
+    frame = _frame(first.decision, first.served, "chat.completion.chunk")
+    written = Choices()
+    async with aclosing(events):
+        begun = {"role": "assistant", "content": ""}
+        extension = responses.agent(first, None, config, returns)
+        yield event(frame | {"choices": [_choice(begun, None)], "agent": extension})
+        try:
+            async for turn_event in events:
+                if isinstance(turn_event, Chunk) and (
+                    turn_event.text or turn_event.tool_calls or turn_event.logprobs
+                ):
+                    written.add(turn_event)
+                    yield event(frame | {"choices": [_delta(turn_event)]})
+                elif isinstance(turn_event, Finished):
+                    for each in _ending(frame, first, written, turn_event, config):
+                        yield event(each)
+                    if include_usage:
+                        yield event(frame | {"choices": [], "usage": usage(turn_event.execution.cost)})
+        except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
+            yield event(failed(error).envelope(None))
+    yield DONE
+
+
+def failed(error: Exception) -> errors.ApiError:
+    """Return what a stream says of an exception, which is logged where nobody expects it."""
+    failure = errors.translate(error)
+    if failure.code == "internal_error":
+        logger.error("a stream failed", exc_info=error)
+    return failure
+
+
+def event(body: Mapping[str, Any] | Envelope) -> bytes:
+    """Return a server-sent event without a name."""
+    return b"data: " + orjson.dumps(body, default=responses.fields_of) + b"\n\n"
+
+
+def _delta(chunk: Chunk) -> dict[str, Any]:
+    delta: dict[str, Any] = {"content": chunk.text} if chunk.text else {}
+    if chunk.tool_calls:
+        delta["tool_calls"] = list(chunk.tool_calls)
+    return _choice(delta, None, chunk.index, chunk.logprobs)
+
+
+def _ending(
+    frame: dict[str, Any], first: Decided, written: Choices, finished: Finished, config: AppConfig
+) -> list[dict[str, Any]]:
+    """Return an event for each choice with its finish reason, the last one with the cost."""
+    raw = finished.execution.cost
+    extension = responses.chosen(first.decision, first.served, raw, config)
+    ends = []
+    for i, reason in enumerate(finished.finish_reasons):
+        notes = cited(written.all[i].text, first, config) if i < len(written.all) else []
+        delta = {"annotations": notes} if notes else {}
+        ends.append(frame | {"choices": [_choice(delta, reason, i)]})
+    ends[-1]["agent"] = extension
+    return ends
+
+
+def _frame(decision: Decision, served: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{decision.id}",
+        "object": kind,
+        "created": created(decision),
+        "model": f"arm/{served}",
+    }
+
+
+def created(decision: Decision) -> int:
+    """Return when a decision was made, in seconds since the epoch."""
+    return int(decision.decided_at or time.time())
+
+
+def _choice(
+    delta: Mapping[str, Any],
+    finish_reason: str | None,
+    index: int = 0,
+    logprobs: Collection[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return a part of an answer of a stream."""
+    return {
+        "index": index,
+        "delta": delta,
+        "finish_reason": finish_reason,
+        "logprobs": _logprobs(logprobs),
+    }
+
+
+def _logprobs(logprobs: Collection[Mapping[str, Any]]) -> dict[str, Any] | None:
+    return {"content": list(logprobs), "refusal": None} if logprobs else None
+
+
+_MARKER = re.compile(r"\[(\d{1,3})\]")
+
+
+def annotations(text: str, passages: Sequence[Passage], config: AppConfig, arm: str) -> list[Annotation]:
+    """Return a citation for each number of a shown passage in an answer: `[1]` is the first one.
+
+    Args:
+        text: The answer.
+        passages: What the arm retrieved, best first.
+        config: Says how much of them the model was shown.
+        arm: Which one answered.
+    """
+    markers = list(_MARKER.finditer(text))
+    how = config.answering_of(arm)
+    shown = sum(1 for _ in prompts.numbered(passages, how.word_budget)) if markers else 0
+    return [
+        construct(
+            Annotation, type="url_citation", url_citation=_citation(marker, passages[number - 1], config)
+        )
+        for marker in markers
+        if 1 <= (number := int(marker[1])) <= shown
+    ]
+
+
+def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> UrlCitation:
+    return construct(
+        UrlCitation,
+        start_index=marker.start(),
+        end_index=marker.end(),
+        title=passage.cited,
+        url=url_of(passage.id, config.corpus.name),
+    )
+
+
+def url_of(passage_id: str, corpus: str) -> str:
+    """Return the id of a passage where it is a URL, else a name that is unique.
+
+    >>> url_of("https://example.com/a", "c"), url_of("a b", "c")
+    ('https://example.com/a', 'urn:armwise:c:a%20b')
+    """
+    if passage_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
+        return passage_id
+    return f"urn:armwise:{quote(corpus, safe='')}:{quote(passage_id, safe='')}"

@@ -2,24 +2,47 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
 from agent.api import asking, responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.openai import chat, options, replies
+from agent.api.openai import chat
 from agent.api.openai.schemas import CompletionRequest
-from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
-from agent.serving import Decided, Finished, messages
+from agent.replies import Agent, Reply, Usage, construct
+from agent.turn import Decided, Event, Finished
 from arms.llm import Chunk, Message
 from feedback.events import Decision
 
 router = APIRouter(tags=["answers"])
+
+
+class TextChoice(Reply):
+    """An answer."""
+
+    index: int
+    text: str
+    finish_reason: str | None = Field(description="`stop` or `length`.")
+    logprobs: None
+
+
+class TextCompletion(Reply):
+    """A completion of a text."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str = Field(description="`arm/<name>`: the arm that answered.")
+    choices: list[TextChoice]
+    usage: Usage
+    agent: Agent
+
 
 _ONLY_TEXT = {
     "echo": "the prompt is not returned",
@@ -33,7 +56,7 @@ _ONLY_TEXT = {
     "/v1/completions",
     **documented(
         "createCompletion",
-        openai.TextCompletion,
+        TextCompletion,
         *ANSWER,
         scopes=("decide",),
         success=chat.SUCCESS,
@@ -58,8 +81,8 @@ async def completions(
         key,
         "prompt",
         messages=(Message(role="user", content=prompt),),
-        options=options.asked_of(
-            replica.config, options.of_sampling(body), asking.forced_arm(replica, body.model)
+        options=chat.options_asked(
+            replica.config, chat.options_of_sampling(body), asking.forced_arm(replica, body.model)
         ),
         **chat.sampling_of(replica, body),
     )
@@ -70,11 +93,14 @@ async def completions(
         stream = _sse(first, events, replica.config, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
-    reply = _completion(decided.decision, decided.served) | {
-        "choices": [_choice(i, one.text, one.finish_reason) for i, one in enumerate(written.all)],
-        "usage": replies.usage(finished.execution.cost),
-        "agent": responses.extended(decided, finished.execution.cost, replica.config, body.agent.returns),
-    }
+    cost = finished.execution.cost
+    reply = construct(
+        TextCompletion,
+        **_frame(decided.decision, decided.served),
+        choices=[_choice(i, one.text, one.finish_reason) for i, one in enumerate(written.all)],
+        usage=chat.usage(cost),
+        agent=responses.agent(decided, cost, replica.config, body.agent.returns),
+    )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
 
 
@@ -93,35 +119,35 @@ def _prompt(body: CompletionRequest) -> str:
 
 
 async def _sse(
-    first: Decided, events: AsyncGenerator[messages.Event, None], config: AppConfig, *, include_usage: bool
+    first: Decided, events: AsyncGenerator[Event, None], config: AppConfig, *, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events: the answer, then its cost."""
-    frame = _completion(first.decision, first.served)
+    frame = _frame(first.decision, first.served)
     async with aclosing(events):
         try:
-            async for found in events:
-                if isinstance(found, Chunk) and found.text:
-                    yield replies.event(frame | {"choices": [_choice(found.index, found.text, None)]})
-                elif isinstance(found, Finished):
-                    raw = found.execution.cost
-                    extension = responses.agent(first.decision, first.served, raw, config)
-                    ends = [_choice(i, "", reason) for i, reason in enumerate(found.finish_reasons)]
-                    yield replies.event(frame | {"choices": ends, "agent": extension})
+            async for turn_event in events:
+                if isinstance(turn_event, Chunk) and turn_event.text:
+                    yield chat.event(frame | {"choices": [_choice(turn_event.index, turn_event.text, None)]})
+                elif isinstance(turn_event, Finished):
+                    raw = turn_event.execution.cost
+                    extension = responses.chosen(first.decision, first.served, raw, config)
+                    ends = [_choice(i, "", reason) for i, reason in enumerate(turn_event.finish_reasons)]
+                    yield chat.event(frame | {"choices": ends, "agent": extension})
                     if include_usage:
-                        yield replies.event(frame | {"choices": [], "usage": replies.usage(raw)})
+                        yield chat.event(frame | {"choices": [], "usage": chat.usage(raw)})
         except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-            yield replies.event(replies.failed(error).body(None))
-    yield replies.DONE
+            yield chat.event(chat.failed(error).envelope(None))
+    yield chat.DONE
 
 
-def _completion(decision: Decision, served: str) -> dict[str, Any]:
+def _frame(decision: Decision, served: str) -> dict[str, Any]:
     return {
         "id": f"cmpl-{decision.id}",
         "object": "text_completion",
-        "created": replies.created(decision),
+        "created": chat.created(decision),
         "model": f"arm/{served}",
     }
 
 
-def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "text": text, "finish_reason": finish_reason, "logprobs": None}
+def _choice(index: int, text: str, finish_reason: str | None) -> TextChoice:
+    return construct(TextChoice, index=index, text=text, finish_reason=finish_reason, logprobs=None)

@@ -1,27 +1,57 @@
 """`/v1/responses`: the newer form of chat. A request is read as one of chat, and answered with items."""
 
-from collections.abc import AsyncGenerator, Sequence
+import itertools
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from agent.api import asking, responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError, translate
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.openai import chat, replies
-from agent.api.openai.response_events import Event, GrowingResponse
+from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
-from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Timeout
-from agent.serving import Finished, messages
+from agent.config import AppConfig
+from agent.replies import Agent, Reply
+from agent.turn import Decided, Finished
+from agent.turn import Event as TurnEvent
 from arms.llm import Chunk
 
 router = APIRouter(tags=["answers"])
+
+Event = dict[str, Any]
+
+
+class OutputItem(Reply):
+    """A message, or the call of a function."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: str
+    type: Literal["message", "function_call"]
+    status: str
+
+
+class ResponseObject(Reply):
+    """A response, as OpenAI's Responses API has it; it repeats what the request set."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str = Field(description="`arm/<name>`: the arm that answered.")
+    output: list[OutputItem]
+    usage: dict[str, Any]
+    agent: Agent
+
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -43,11 +73,170 @@ _PARAMS = {
 """Fields of a response by those of the chat that it is read as."""
 
 
+class GrowingResponse:
+    """Turns the events of a turn into those of a response, in the order of OpenAI.
+
+    Args:
+        decided: The decision.
+        body: The request, parts of which the response repeats.
+        config: Has the prices, and says how much of the passages the model was shown.
+
+    Attributes:
+        document: The response so far.
+    """
+
+    def __init__(self, decided: Decided, body: ResponsesRequest, config: AppConfig) -> None:
+        self._decided, self._body, self._config = decided, body, config
+        self._name = decided.decision.id
+        self._open: dict[str, Any] | None = None  # the item that is being written
+        self._call: int | None = None  # the call that it is; None for text
+        self._numbers = itertools.count()
+        given = body.model_dump(exclude={"agent", "input"}, by_alias=True, exclude_none=True)
+        self.document: dict[str, Any] = {
+            "id": f"resp_{self._name}",
+            "object": "response",
+            "created_at": chat.created(decided.decision),
+            "status": "in_progress",
+            "model": f"arm/{decided.served}",
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": body.temperature,
+            "text": given.get("text", {"format": {"type": "text"}}),
+            "tool_choice": given.get("tool_choice", "auto"),
+            "tools": given.get("tools", []),
+            "top_p": body.top_p,
+            "usage": None,
+            "agent": responses.agent(decided, None, config, body.agent.returns),
+        }
+
+    def begin(self) -> Iterator[Event]:
+        """Yield the events of a response that has no item yet."""
+        yield self._event("created", response=self.document)
+        yield self._event("in_progress", response=self.document)
+
+    def add(self, chunk: Chunk) -> Iterator[Event]:
+        """Yield the events of a piece of the answer."""
+        if chunk.text:
+            if self._open is None or self._call is not None:
+                yield from self._close()
+                yield from self._begin_text()
+            part = self._part
+            part["text"] += chunk.text
+            part["logprobs"] += chunk.logprobs
+            logprobs = list(chunk.logprobs)
+            yield self._of_part("output_text.delta", delta=chunk.text, logprobs=logprobs)
+        for piece in chunk.tool_calls:
+            if self._open is None or self._call != piece["index"]:
+                yield from self._close()
+                yield from self._begin_call(piece)
+            function = piece.get("function", {})
+            item = self._item
+            item["name"] += function.get("name", "")
+            if arguments := function.get("arguments"):
+                item["arguments"] += arguments
+                yield self._of_item("function_call_arguments.delta", delta=arguments)
+
+    def end(self, finished: Finished) -> Iterator[Event]:
+        """Yield the events of the end of the answer."""
+        if self._open is None and not self.document["output"]:
+            yield from self._begin_text()
+        cut = finished.finish_reasons[0] == "length"
+        yield from self._close("incomplete" if cut else "completed")
+        cost = finished.execution.cost
+        agent = responses.agent(self._decided, cost, self._config, self._body.agent.returns)
+        self.document["status"] = "incomplete" if cut else "completed"
+        self.document["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        self.document["usage"] = {
+            "input_tokens": cost.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": cost.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": cost.prompt_tokens + cost.completion_tokens,
+        }
+        self.document["agent"] = agent
+        yield self._event(self.document["status"], response=self.document)
+
+    def fail(self, code: str, message: str) -> Iterator[Event]:
+        """Yield the event of a failure."""
+        self.document["status"] = "failed"
+        self.document["error"] = {"code": code, "message": message}
+        yield self._event("failed", response=self.document)
+
+    @property
+    def _item(self) -> dict[str, Any]:
+        assert self._open is not None
+        return self._open
+
+    @property
+    def _part(self) -> dict[str, Any]:
+        part: dict[str, Any] = self._item["content"][0]
+        return part
+
+    def _begin_text(self) -> Iterator[Event]:
+        name = f"msg_{len(self.document['output'])}_{self._name}"
+        item = {"id": name, "type": "message", "role": "assistant", "status": "in_progress"}
+        yield from self._begin(item, None, {**item, "content": []})
+        self._item["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
+        yield self._of_part("content_part.added", part=self._part)
+
+    def _begin_call(self, piece: Any) -> Iterator[Event]:
+        name = f"fc_{len(self.document['output'])}_{self._name}"
+        item = {"id": name, "type": "function_call", "status": "in_progress", "call_id": piece.get("id", "")}
+        item |= {"name": "", "arguments": ""}
+        shown = {**item, "name": piece.get("function", {}).get("name", "")}
+        yield from self._begin(item, piece["index"], shown)
+
+    def _begin(self, item: dict[str, Any], call: int | None, shown: dict[str, Any]) -> Iterator[Event]:
+        """Yield the event of an item that begins, as it is shown there."""
+        self._open, self._call = item, call
+        self.document["output"].append(item)
+        yield self._of_output("output_item.added", item=shown)
+
+    def _close(self, status: str = "completed") -> Iterator[Event]:
+        """Yield the events of the end of the item that is being written."""
+        item = self._open
+        if item is None:
+            return
+        item["status"] = status
+        if self._call is None:
+            part = self._part
+            for i, note in enumerate(chat.cited(part["text"], self._decided, self._config)):
+                flat = {"type": note.type, **vars(note.url_citation)}
+                part["annotations"].append(flat)
+                yield self._of_part("output_text.annotation.added", annotation_index=i, annotation=flat)
+            yield self._of_part("output_text.done", text=part["text"], logprobs=part["logprobs"])
+            yield self._of_part("content_part.done", part=part)
+        else:
+            arguments, name = item["arguments"], item["name"]
+            yield self._of_item("function_call_arguments.done", arguments=arguments, name=name)
+        yield self._of_output("output_item.done", item=item)
+        self._open = None
+
+    def _of_part(self, kind: str, **fields: Any) -> Event:
+        return self._of_item(kind, content_index=0, **fields)
+
+    def _of_item(self, kind: str, **fields: Any) -> Event:
+        return self._of_output(kind, item_id=self._item["id"], **fields)
+
+    def _of_output(self, kind: str, **fields: Any) -> Event:
+        return self._event(kind, output_index=len(self.document["output"]) - 1, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
+
+
 @router.post(
     "/v1/responses",
     **documented(
         "createResponse",
-        openai.ResponseObject,
+        ResponseObject,
         *ANSWER,
         scopes=("decide",),
         success=chat.SUCCESS,
@@ -63,9 +252,9 @@ async def respond(
 ) -> Response:
     """Answer as chat does, with items and their events."""
     replica, caller = asking.at_model(replica, caller, body.model)
-    found, origins = _messages(body)
+    conversation, origins = _messages(body)
     try:
-        ask = await chat.ask_of(replica, caller, _chat(body, found), key)
+        ask = await chat.ask_of(replica, caller, _chat(body, conversation), key)
     except ApiError as error:
         raise _of_response(error, origins) from None
     events = asking.events_of(replica, caller, ask, key, timeout_s)
@@ -88,37 +277,37 @@ def _of_response(error: ApiError, origins: Sequence[str]) -> ApiError:
 
 
 async def _grown(
-    response: GrowingResponse, events: AsyncGenerator[messages.Event, None]
+    response: GrowingResponse, events: AsyncGenerator[TurnEvent, None]
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a response from those of its turn."""
     async with aclosing(events):
         for event in response.begin():
             yield event
-        async for found in events:
-            if isinstance(found, Chunk):
-                for event in response.add(found):
+        async for turn_event in events:
+            if isinstance(turn_event, Chunk):
+                for event in response.add(turn_event):
                     yield event
-            elif isinstance(found, Finished):
-                for event in response.end(found):
+            elif isinstance(turn_event, Finished):
+                for event in response.end(turn_event):
                     yield event
 
 
 async def _sse(
-    response: GrowingResponse, events: AsyncGenerator[messages.Event, None]
+    response: GrowingResponse, events: AsyncGenerator[TurnEvent, None]
 ) -> AsyncGenerator[bytes, None]:
     try:
-        async with aclosing(_grown(response, events)) as found:
-            async for event in found:
+        async with aclosing(_grown(response, events)) as grown:
+            async for event in grown:
                 yield _named(event)
     except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-        failure = replies.failed(error)
+        failure = chat.failed(error)
         for event in response.fail(failure.code, failure.message):
             yield _named(event)
 
 
 def _named(event: Event) -> bytes:
     kind: str = event["type"]
-    return b"event: " + kind.encode() + b"\n" + replies.event(event)
+    return b"event: " + kind.encode() + b"\n" + chat.event(event)
 
 
 def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatRequest:
@@ -131,7 +320,7 @@ def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatReq
     kind, choice = wanted.pop("type"), given.get("tool_choice")
     if isinstance(choice, dict):
         choice = {"type": "function", "function": choice}
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **{name: given.get(name) for name in ("model", "temperature", "top_p", "parallel_tool_calls")},
         "messages": conversation,
         "max_completion_tokens": body.max_output_tokens,
@@ -145,30 +334,30 @@ def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatReq
         "agent": body.agent,
     }
     try:
-        return ChatRequest.model_validate(found)
+        return ChatRequest.model_validate(fields)
     except ValidationError as error:
         raise translate(RequestValidationError(error.errors())) from None
 
 
 def _messages(body: ResponsesRequest) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the messages of a chat, and the field that each came from; calls in a row are one message."""
-    found: list[tuple[dict[str, Any], str]] = []
+    messages_of: list[tuple[dict[str, Any], str]] = []
     if body.instructions:
-        found.append(({"role": "system", "content": body.instructions}, "instructions"))
+        messages_of.append(({"role": "system", "content": body.instructions}, "instructions"))
     if isinstance(body.input, str):
-        found.append(({"role": "user", "content": body.input}, "input"))
+        messages_of.append(({"role": "user", "content": body.input}, "input"))
     for i, item in enumerate(() if isinstance(body.input, str) else body.input):
         origin = f"input.{i}"
         match item.type:
             case "message":
-                found.append(({"role": item.role, "content": item.content}, origin))
+                messages_of.append(({"role": item.role, "content": item.content}, origin))
             case "function_call":
                 function = {"name": item.name, "arguments": item.arguments}
-                if not found or found[-1][0]["role"] != "assistant":
-                    found.append(({"role": "assistant", "content": None}, origin))
-                calls = found[-1][0].setdefault("tool_calls", [])
+                if not messages_of or messages_of[-1][0]["role"] != "assistant":
+                    messages_of.append(({"role": "assistant", "content": None}, origin))
+                calls = messages_of[-1][0].setdefault("tool_calls", [])
                 calls.append({"id": item.call_id, "function": function})
             case "function_call_output":
                 result = {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
-                found.append((result, origin))
-    return [message for message, _ in found], [origin for _, origin in found]
+                messages_of.append((result, origin))
+    return [message for message, _ in messages_of], [origin for _, origin in messages_of]

@@ -1,18 +1,21 @@
 """`/v1/vector_stores`: the corpus as a store that OpenAI's clients search; a search is a decision."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Response
+from pydantic import ConfigDict, Field
 
 from agent.api import asking, responses, retrieve
 from agent.api.documented import TURN, documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller
-from agent.api.openai.citations import url_of
+from agent.api.openai.chat import url_of
 from agent.api.openai.schemas import VectorStoreSearch
-from agent.api.replies import openai
 from agent.api.schemas import IdempotencyKey, Name, Timeout
-from agent.serving import Decided, Replica
+from agent.replies import Chosen, Reply, construct
+from agent.serving import Replica
+from agent.turn import Decided
 from arms.base import Passage
 
 router = APIRouter(tags=["answers"])
@@ -21,23 +24,78 @@ router = APIRouter(tags=["answers"])
 MAX_ATTRIBUTES = 16
 """Attributes of a result, as OpenAI's clients expect."""
 
+
+class VectorStore(Reply):
+    """The corpus as a store."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    id: str = Field(description="Name of the corpus.")
+    object: Literal["vector_store"]
+    created_at: int
+    name: str
+    status: Literal["completed"]
+
+
+class VectorStores(Reply):
+    """The stores: there is one."""
+
+    object: Literal["list"]
+    data: list[VectorStore]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class PassageText(Reply):
+    """The text of a passage."""
+
+    type: Literal["text"]
+    text: str
+
+
+class StoreHit(Reply):
+    """A passage that was found."""
+
+    file_id: str = Field(description="Id of the passage.")
+    filename: str
+    score: float
+    attributes: dict[str, str | int | float | bool] = Field(
+        description="`decision_id`, `arm`, `title` and `url`, and of its metadata."
+    )
+    content: list[PassageText]
+
+
+class StoreSearch(Reply):
+    """What a search of a store found, best first."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[StoreHit]
+    has_more: bool
+    next_page: None
+    agent: Chosen
+
+
 StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["stdlib"])]
 
 
 @router.get(
     "/v1/vector_stores",
-    **documented("listVectorStores", openai.VectorStores, scopes=("decide", "read")),
+    **documented("listVectorStores", VectorStores, scopes=("decide", "read")),
 )
 async def vector_stores(replica: AppReplica) -> Response:
     """The one store: the corpus."""
     store = _store(replica)
-    ends = {"first_id": store["id"], "last_id": store["id"], "has_more": False}
-    return responses.Json({"object": "list", "data": [store], **ends})
+    page = construct(
+        VectorStores, object="list", data=[store], first_id=store.id, last_id=store.id, has_more=False
+    )
+    return responses.Json(page)
 
 
 @router.get(
     "/v1/vector_stores/{store}",
-    **documented("getVectorStore", openai.VectorStore, "vector_store_not_found", scopes=("decide", "read")),
+    **documented("getVectorStore", VectorStore, "vector_store_not_found", scopes=("decide", "read")),
 )
 async def vector_store(replica: AppReplica, store: StoreName) -> Response:
     """One store, by the name of its corpus."""
@@ -49,7 +107,7 @@ async def vector_store(replica: AppReplica, store: StoreName) -> Response:
     "/v1/vector_stores/{store}/search",
     **documented(
         "searchVectorStore",
-        openai.StoreSearch,
+        StoreSearch,
         *TURN,
         *("vector_store_not_found", "unsupported_parameter"),
         scopes=("decide",),
@@ -79,30 +137,39 @@ async def search(
     ask = asking.ask_of(replica, caller, query, body, key, "query", body.filters, **scored)
     decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
-    reply = {
-        "object": "vector_store.search_results.page",
-        "search_query": [query],
-        "data": [_result(replica, decided, passage) for passage in kept],
-        "has_more": False,
-        "next_page": None,
-        "agent": responses.agent(decided.decision, decided.served, finished.execution.cost, replica.config),
-    }
+    cost = finished.execution.cost
+    reply = construct(
+        StoreSearch,
+        object="vector_store.search_results.page",
+        search_query=[query],
+        data=[_hit(replica, decided, passage) for passage in kept],
+        has_more=False,
+        next_page=None,
+        agent=construct(Chosen, **responses.chosen(decided.decision, decided.served, cost, replica.config)),
+    )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
 
 
-def _store(replica: Replica) -> dict[str, Any]:
+_OF_ANY_STORE: Mapping[str, Any] = {
+    "usage_bytes": 0,
+    "file_counts": {"in_progress": 0, "completed": 1, "failed": 0, "cancelled": 0, "total": 1},
+    "last_active_at": None,
+    "metadata": {},
+}
+"""Fields of a store that OpenAI's clients read and that say nothing of a corpus."""
+
+
+def _store(replica: Replica) -> VectorStore:
     name = replica.config.corpus.name
-    return {
-        "id": name,
-        "object": "vector_store",
-        "created_at": 0,
-        "name": name,
-        "status": "completed",
-        "usage_bytes": 0,
-        "file_counts": {"in_progress": 0, "completed": 1, "failed": 0, "cancelled": 0, "total": 1},
-        "last_active_at": None,
-        "metadata": {},
-    }
+    return construct(
+        VectorStore,
+        id=name,
+        object="vector_store",
+        created_at=0,
+        name=name,
+        status="completed",
+        **_OF_ANY_STORE,
+    )
 
 
 def _require(replica: Replica, store: str) -> None:
@@ -120,8 +187,8 @@ def _query(body: VectorStoreSearch) -> str:
     return body.query if isinstance(body.query, str) else "\n".join(body.query)
 
 
-def _result(replica: Replica, decided: Decided, passage: Passage) -> dict[str, Any]:
-    attributes: dict[str, str | int | float] = {
+def _hit(replica: Replica, decided: Decided, passage: Passage) -> StoreHit:
+    attributes: dict[str, str | int | float | bool] = {
         "decision_id": decided.decision.id,
         "arm": decided.served,
         "title": passage.title[:512],
@@ -130,10 +197,11 @@ def _result(replica: Replica, decided: Decided, passage: Passage) -> dict[str, A
     for name, value in passage.metadata.items():  # lists do not fit: tags, and the groups of others
         if isinstance(value, str | int | float) and len(attributes) < MAX_ATTRIBUTES:
             attributes.setdefault(name, value)
-    return {
-        "file_id": passage.id,
-        "filename": passage.title or passage.id,
-        "score": passage.score,
-        "attributes": attributes,
-        "content": [{"type": "text", "text": passage.text}],
-    }
+    return construct(
+        StoreHit,
+        file_id=passage.id,
+        filename=passage.title or passage.id,
+        score=passage.score,
+        attributes=attributes,
+        content=[construct(PassageText, type="text", text=passage.text)],
+    )

@@ -3,18 +3,21 @@
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Response
+from pydantic import Field
 
-from agent.api.admission import not_live
+from agent.api.asking import not_live
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
-from agent.serving import ArmInfo, Replica
+from agent.replies import Reply, construct
+from agent.serving import Replica
+from agent.turn import ArmInfo
 from arms.base import ArmBuildError, ArmError
+from arms.llm import WritingSpec
 from arms.retrievers import ArmSpec
 from feedback.errors import ConflictError
 
@@ -24,26 +27,48 @@ MASK = "***"
 """Stands for what may be secret in an address of an arm."""
 
 
-@router.get("/v1/arms", **documented("listArms", replies.ArmList, scopes=("decide", "read")))
-async def arms(replica: AppReplica) -> JSONResponse:
+class Arm(Reply):
+    """A live arm."""
+
+    name: str
+    kind: str
+    params: dict[str, Any]
+    host: str
+    answering: WritingSpec
+    cache: bool
+    backbones: list[str]
+    features: dict[str, float]
+    enabled: bool
+
+
+class ArmList(Reply):
+    """The live arms, and those that are only parts of others."""
+
+    arms: list[Arm]
+    parts: dict[str, ArmSpec]
+    arm_set: int = Field(description="Number of the set.")
+
+
+@router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
+async def arms(replica: AppReplica) -> Response:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = replica.turns.arms, replica.config.arms
-    described = [_document(name, specs[name], info) for name, info in live.items()]
+    described = [_described(name, specs[name], info) for name, info in live.items()]
     parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
-    return JSONResponse({"arms": described, "parts": parts, "arm_set": replica.arms.seq})
+    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=replica.arms.seq))
 
 
 @router.put(
     "/v1/arms",
     **documented(
         "replaceArms",
-        replies.ArmList,
+        ArmList,
         *("arm_conflict", "arm_failed"),
         scopes=("operate",),
         example={"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}},
     ),
 )
-async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONResponse:
+async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> Response:
     """Replace the live arms; returns once they are built, and every replica follows within a second.
 
     An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
@@ -70,14 +95,14 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> JSONRespon
 
 @router.patch(
     "/v1/arms/{name}",
-    **documented("switchArm", replies.Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
+    **documented("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
 )
-async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> JSONResponse:
+async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> Response:
     """Switch an arm on or off; a disabled arm is not drawn."""
     _require_live(replica, name)
     await replica.switch(name, body.enabled)
     _require_live(replica, name)  # the arms may have been replaced meanwhile
-    return JSONResponse(_document(name, replica.config.arms[name], replica.turns.arms[name]))
+    return StdlibJson(_described(name, replica.config.arms[name], replica.turns.arms[name]))
 
 
 def _require_live(replica: Replica, name: str) -> None:
@@ -85,18 +110,20 @@ def _require_live(replica: Replica, name: str) -> None:
         raise ApiError("arm_not_found", not_live(replica, name), "name")
 
 
-def _document(name: str, spec: ArmSpec, info: ArmInfo) -> dict[str, Any]:
-    return {
-        "name": name,
-        "kind": spec.kind,
-        "params": _masked(spec.params),
-        "host": spec.host,
-        "answering": spec.answering.model_dump(exclude_none=True),
-        "cache": spec.cache,
-        "backbones": sorted(info.backbones),
-        "features": dict(info.features),
-        "enabled": info.enabled,
-    }
+def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
+    answering: Any = spec.answering.model_dump(exclude_none=True)
+    return construct(
+        Arm,
+        name=name,
+        kind=spec.kind,
+        params=_masked(spec.params),
+        host=spec.host,
+        answering=answering,
+        cache=spec.cache,
+        backbones=sorted(info.backbones),
+        features=dict(info.features),
+        enabled=info.enabled,
+    )
 
 
 def _unmasked(spec: ArmDescription, live: ArmSpec | None) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
 
 from agent.api.documented import documented
 from agent.api.middleware import AppReplica, RequestCaller, ServiceCaller, ServiceReplica, caller_at, owner_of
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, LoggedId
-from agent.config import sections
+from agent.config import Project
+from agent.replies import Reply, Time, among, construct
 from feedback.log import erasures
 
 router = APIRouter(tags=["log"])
@@ -21,13 +22,36 @@ EpisodeId = Annotated[LoggedId, Path(description="Id of the episode.", examples=
 User = Annotated[str, Path(min_length=1, max_length=1000, description="As `user` of the requests.")]
 
 
-@router.delete("/v1/users/{user:path}", **documented("eraseUser", replies.ErasureList, scopes=("admin",)))
+class ErasureState(Reply):
+    """A record of texts that were erased; it names neither the user nor an id."""
+
+    point: str
+    number: int
+    at: Time
+    scope: Annotated[str, among("user", "episode", "decision", "age")]
+    by: str = Field(
+        description="Public id of the key, `cli`, `retention`, or `anybody` where there are no keys."
+    )
+    upto: int | None = Field(description="By age: position of the log up to which all texts are gone.")
+    decisions: int
+    executions: int
+    feedback: int
+    observations: int
+
+
+class ErasureList(Reply):
+    """Records of what was erased."""
+
+    erasures: list[ErasureState]
+
+
+@router.delete("/v1/users/{user:path}", **documented("eraseUser", ErasureList, scopes=("admin",)))
 async def erase_user(
     replica: ServiceReplica,
     caller: ServiceCaller,
     user: User,
-    project: Annotated[sections.Project, Query(description="Whose keys sent the requests.")] = "default",
-) -> JSONResponse:
+    project: Annotated[Project, Query(description="Whose keys sent the requests.")] = "default",
+) -> Response:
     """Erase the texts of all decisions of an end user, at every decision point, and of their episodes.
 
     Questions, answers, passages shown, comments, corrections and tags are overwritten, names of features
@@ -43,48 +67,44 @@ async def erase_user(
         )
         for point, one in replica.points.items()
     ]
-    return JSONResponse({"erasures": [_document(found, point) for point, found in done]})
+    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point) for point, erasure in done]))
 
 
-@router.delete(
-    "/v1/episodes/{episode_id}", **documented("eraseEpisode", replies.ErasureState, scopes=("admin",))
-)
-async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> JSONResponse:
+@router.delete("/v1/episodes/{episode_id}", **documented("eraseEpisode", ErasureState, scopes=("admin",)))
+async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> Response:
     """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
 
     Feedback that names the episode is erased also where there is no decision of it.
     """
     replica = owner_of(replica, episode_id)
     name = caller_at(replica, caller).stored(episode_id, "episode")
-    found = await asyncio.to_thread(
+    erasure = await asyncio.to_thread(
         erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
     )
-    return JSONResponse(_document(found, replica.point))
+    return StdlibJson(_state(erasure, replica.point))
 
 
-@router.delete(
-    "/v1/decisions/{decision_id}", **documented("eraseDecision", replies.ErasureState, scopes=("admin",))
-)
-async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> JSONResponse:
+@router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
+async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
     replica = owner_of(replica, decision_id)
     name = caller_at(replica, caller).stored(decision_id)
-    found = await asyncio.to_thread(
+    erasure = await asyncio.to_thread(
         erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()
     )
-    return JSONResponse(_document(found, replica.point))
+    return StdlibJson(_state(erasure, replica.point))
 
 
-@router.get("/v1/erasures", **documented("listErasures", replies.ErasureList, scopes=("admin",)))
-async def listed(replica: AppReplica) -> JSONResponse:
+@router.get("/v1/erasures", **documented("listErasures", ErasureList, scopes=("admin",)))
+async def listed(replica: AppReplica) -> Response:
     """What was erased from the log of a decision point, newest first."""
-    found = await asyncio.to_thread(erasures.erasures, replica.store)
-    return JSONResponse({"erasures": [_document(one, replica.point) for one in found]})
+    erased = await asyncio.to_thread(erasures.erasures, replica.store)
+    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, replica.point) for erasure in erased]))
 
 
 def _by(key: str | None) -> str:
     return key or "anybody"
 
 
-def _document(one: erasures.Erasure, point: str) -> dict[str, Any]:
-    return {"point": point, **asdict(one)}
+def _state(one: erasures.Erasure, point: str) -> ErasureState:
+    return construct(ErasureState, point=point, **asdict(one))

@@ -1,21 +1,23 @@
 """`/v1/evaluations`: submit an off-policy evaluation, and read its progress, result and report."""
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import APIRouter, Response
+from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from agent.access import Caller
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, location_of
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from agent.learning import configuration_of
+from agent.replies import Reply, Time, among, construct
 from agent.serving import Replica
-from feedback.log import database
+from feedback.log import dumps
 from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
 
@@ -25,11 +27,36 @@ PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe
 """A report is read from the log: no script of it runs, whatever the log holds."""
 
 
+class EvaluationState(Reply):
+    """An evaluation without its result."""
+
+    id: int
+    status: Annotated[str, among("queued", "running", "done", "failed")]
+    done: float = Field(description="Share of the work that is done.")
+    submitted_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    error: str | None
+    request: dict[str, Any]
+
+
+class EvaluationResult(EvaluationState):
+    """An evaluation, with its result once it is done."""
+
+    result: dict[str, Any] | None
+
+
+class EvaluationList(Reply):
+    """Evaluations, newest first."""
+
+    evaluations: list[EvaluationState]
+
+
 @router.post(
     "/v1/evaluations",
     **documented(
         "createEvaluation",
-        replies.EvaluationState,
+        EvaluationState,
         *("empty_window", "too_many_evaluations"),
         scopes=("operate",),
         status=202,
@@ -37,40 +64,45 @@ PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe
         example={"candidates": ["uniform", "fixed:bm25"]},
     ),
 )
-async def submit(replica: AppReplica, caller: RequestCaller, body: EvaluationRequest) -> JSONResponse:
+async def submit(replica: AppReplica, caller: RequestCaller, body: EvaluationRequest) -> Response:
     """Request an evaluation of other policies on the log; the response has its number.
 
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
     submitted = await asyncio.to_thread(submit_now, replica, caller, body)
-    return JSONResponse(_document(submitted), 202, location_of(replica, f"/v1/evaluations/{submitted.seq}"))
+    return StdlibJson(
+        construct(EvaluationState, **_state(submitted)),
+        202,
+        location_of(replica, f"/v1/evaluations/{submitted.seq}"),
+    )
 
 
-@router.get("/v1/evaluations", **documented("listEvaluations", replies.EvaluationList, scopes=("read",)))
-async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
+@router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
+async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
     """The evaluations, newest first, without their results.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
     """
     listed = await asyncio.to_thread(registry_evaluations.page, replica.store, limit, before)
-    return JSONResponse({"evaluations": [_document(one) for one in listed]})
+    states = [construct(EvaluationState, **_state(evaluation)) for evaluation in listed]
+    return StdlibJson(construct(EvaluationList, evaluations=states))
 
 
 @router.get(
     "/v1/evaluations/{number}",
-    **documented("getEvaluation", replies.EvaluationResult, "evaluation_not_found", scopes=("read",)),
+    **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
-async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
+async def evaluation(replica: AppReplica, number: PathNumber) -> Response:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
-    found, result = await _found(replica, number), None
-    if found.status is registry_evaluations.State.DONE:
+    state, result = await _found(replica, number), None
+    if state.status is registry_evaluations.State.DONE:
         result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, number)
-    return JSONResponse({**_document(found), "result": result})
+    return StdlibJson(construct(EvaluationResult, **_state(state), result=result))
 
 
 @router.get(
@@ -80,10 +112,10 @@ async def evaluation(replica: AppReplica, number: PathNumber) -> JSONResponse:
 )
 async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""
-    found = await _found(replica, number)
+    state = await _found(replica, number)
     html = await asyncio.to_thread(registry_evaluations.html_of, replica.store, number)
     if html is None:
-        message = f"evaluation {number} is {found.status}: only one that is done has a report"
+        message = f"evaluation {number} is {state.status}: only one that is done has a report"
         raise ApiError("not_done", message, "number")
     return HTMLResponse(html, headers=PAGE_POLICY)
 
@@ -102,7 +134,7 @@ def submit_now(replica: Replica, caller: Caller, body: EvaluationRequest) -> Eva
         raise ApiError("empty_window", "the log holds no decision yet", None)
     request = body.model_dump(mode="json")
     try:
-        database.dumps(request)
+        dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
     configured = configuration_of(replica.config)
@@ -110,12 +142,12 @@ def submit_now(replica: Replica, caller: Caller, body: EvaluationRequest) -> Eva
 
 
 async def _found(replica: Replica, number: int) -> Evaluation:
-    found = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
-    if found is None:
+    state = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
+    if state is None:
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
-    return found
+    return state
 
 
-def _document(one: Evaluation) -> dict[str, Any]:
+def _state(evaluation: Evaluation) -> dict[str, Any]:
     columns = ("status", "done", "submitted_at", "started_at", "finished_at", "error", "request")
-    return {"id": one.seq, **{name: getattr(one, name) for name in columns}}
+    return {"id": evaluation.seq, **{name: getattr(evaluation, name) for name in columns}}

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica
-from agent.evaluation import request
+from agent.evaluation import Moment
 from arms.base import Progress
 from feedback.events import Example
 from feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
@@ -51,10 +51,8 @@ class Window(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    since: request.Moment | None = Field(
-        default=None, description="Only decisions made at this time or later."
-    )
-    until: request.Moment | None = Field(default=None, description="Only decisions made before this time.")
+    since: Moment | None = Field(default=None, description="Only decisions made at this time or later.")
+    until: Moment | None = Field(default=None, description="Only decisions made before this time.")
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -169,8 +167,8 @@ async def export(
     replica: AppReplica,
     under_way: Annotated[WeakSet[Iterator[bytes]], Depends(_under_way)],
     form: Annotated[Format, Query(alias="format", description="Layout of the reply.")] = "jsonl",
-    since: Annotated[request.Moment | None, Query(description="Decisions of then or later.")] = None,
-    until: Annotated[request.Moment | None, Query(description="Decisions before then.")] = None,
+    since: Annotated[Moment | None, Query(description="Decisions of then or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Decisions before then.")] = None,
 ) -> Response:
     """The training log as it is now, of decisions made at `since` or later and before `until`.
 

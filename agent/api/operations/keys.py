@@ -3,20 +3,90 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Response
+from pydantic import Field
 
 from agent.access import Caller, NewKey
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import ServiceReplica
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import PublicId
+from agent.config import Scope
+from agent.replies import Reply, Time, among, construct
 from feedback.registry import keys, usage
 
 router = APIRouter(tags=["keys"])
+
+
+class Spent(Reply):
+    """What a key has used in a period."""
+
+    requests: int
+    tokens: int
+    usd: float
+
+
+class Spend(Reply):
+    """What a key has used."""
+
+    day: Spent
+    month: Spent
+    total: Spent
+
+
+class KeyBase(Reply):
+    """What every key has."""
+
+    public_id: str
+    name: str
+    scopes: list[Scope]
+    project: str
+    source: str | None
+    groups: list[str] = Field(description="Whose passages its callers may see, beside those for everybody.")
+
+
+class KeyState(KeyBase):
+    """A key of the log, without its secret."""
+
+    expires: Time | None
+    tags: dict[str, str]
+    rpm_limit: int | None
+    tpm_limit: int | None
+    max_budget: float | None
+    token_budget: int | None
+    budget_duration: Annotated[str, among("1d", "1mo")] | None
+    created_at: Time
+    disabled_at: Time | None
+    configured: Literal[False]
+
+
+class NewKeyState(KeyState):
+    """A key that was made, with its secret: only this reply has it."""
+
+    key: str
+
+
+class UsedKey(KeyState):
+    """A key of the log and what it has used."""
+
+    spend: Spend
+
+
+class ConfiguredKey(KeyBase):
+    """A key of the configuration and what it has used."""
+
+    configured: Literal[True]
+    spend: Spend
+
+
+class KeyList(Reply):
+    """The keys."""
+
+    keys: list[UsedKey | ConfiguredKey]
+
 
 UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount()}
 
@@ -25,7 +95,7 @@ UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount(
     "/v1/keys",
     **documented(
         "createKey",
-        replies.NewKeyState,
+        NewKeyState,
         "project_taken",
         scopes=("admin",),
         status=201,
@@ -33,7 +103,7 @@ UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount(
         example={"name": "shop", "scopes": ["decide", "feedback"], "rpm_limit": 600},
     ),
 )
-async def create(replica: ServiceReplica, body: NewKey) -> JSONResponse:
+async def create(replica: ServiceReplica, body: NewKey) -> Response:
     """Make a key. Only this response has its secret; every replica knows it within a second."""
     if replica.keyring.is_open and "admin" not in body.scopes:
         message = f"the first key closes the service: with {list(body.scopes)} nobody could make another one"
@@ -45,47 +115,61 @@ async def create(replica: ServiceReplica, body: NewKey) -> JSONResponse:
         raise ApiError("invalid_value", str(error), "expires") from None
     key, token = await asyncio.to_thread(keys.create, replica.store, settings, now)
     await asyncio.to_thread(replica.keyring.refresh, replica.store)
-    return JSONResponse({"key": token, **document(key)}, 201, {"cache-control": "no-store"})
+    return StdlibJson(construct(NewKeyState, key=token, **_state(key)), 201, {"cache-control": "no-store"})
 
 
-@router.get("/v1/keys", **documented("listKeys", replies.KeyList, scopes=("admin",)))
-async def listed(replica: ServiceReplica) -> JSONResponse:
+@router.get("/v1/keys", **documented("listKeys", KeyList, scopes=("admin",)))
+async def listed(replica: ServiceReplica) -> Response:
     """Every key, without its secret, with what it has used: today, this month and in total."""
     await replica.quota.report()
     made = await asyncio.to_thread(keys.read, replica.store)
     spent = await asyncio.to_thread(usage.spend, replica.store, replica.clock())
-    rows = [_configured(caller) for caller in replica.keyring.configured] + [document(key) for key in made]
-    return JSONResponse({"keys": [row | spend_of(spent.get(row["public_id"], UNUSED)) for row in rows]})
+    rows: list[UsedKey | ConfiguredKey] = [
+        *(
+            _configured(caller, _spend(spent.get(caller.key or "", UNUSED)))
+            for caller in replica.keyring.configured
+        ),
+        *(construct(UsedKey, **_state(key), spend=_spend(spent.get(key.public_id, UNUSED))) for key in made),
+    ]
+    return StdlibJson(construct(KeyList, keys=rows))
 
 
 @router.delete(
     "/v1/keys/{public_id}",
-    **documented("disableKey", replies.KeyState, "key_not_found", scopes=("admin",)),
+    **documented("disableKey", KeyState, "key_not_found", scopes=("admin",)),
 )
-async def disable(replica: ServiceReplica, public_id: PublicId) -> JSONResponse:
+async def disable(replica: ServiceReplica, public_id: PublicId) -> Response:
     """Disable a key for good; every replica refuses it within a second."""
     key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())
     if key is None:
         raise ApiError("key_not_found", f"there is no key {public_id!r} in the log", "public_id")
     await asyncio.to_thread(replica.keyring.refresh, replica.store)
-    return JSONResponse(document(key))
+    return StdlibJson(construct(KeyState, **_state(key)))
 
 
-def document(key: keys.ApiKey) -> dict[str, Any]:
-    """Return a key without its secret."""
+def _state(key: keys.ApiKey) -> dict[str, Any]:
+    """Return the fields of a key without its secret."""
     settings = asdict(key.settings)
     limits = settings.pop("limits")
     times = {"created_at": key.created_at, "disabled_at": key.disabled_at}
     return {"public_id": key.public_id, **settings, **limits, **times, "configured": False}
 
 
-def spend_of(spent: Mapping[str, usage.Amount]) -> dict[str, Any]:
-    """Return what a key has used, as a field of its document."""
-    return {"spend": {name: asdict(amount) for name, amount in spent.items()}}
+def _spend(spent: Mapping[str, usage.Amount]) -> Spend:
+    return construct(Spend, **{name: construct(Spent, **asdict(one)) for name, one in spent.items()})
 
 
-def _configured(caller: Caller) -> dict[str, Any]:
-    """Describe a key of the configuration."""
-    about = {"public_id": caller.key, "name": caller.key, "scopes": sorted(caller.scopes)}
-    rest = {"project": caller.project, "source": caller.source, "groups": sorted(caller.groups)}
-    return {**about, **rest, "configured": True}
+def _configured(caller: Caller, spend: Spend) -> ConfiguredKey:
+    """Describe a key of the configuration, whose public id is its name."""
+    name = caller.key or ""
+    return construct(
+        ConfiguredKey,
+        public_id=name,
+        name=name,
+        scopes=sorted(caller.scopes),
+        project=caller.project,
+        source=caller.source,
+        groups=sorted(caller.groups),
+        configured=True,
+        spend=spend,
+    )

@@ -1,20 +1,19 @@
 """`/v1/policy` and `/v1/policies`: the active policy, its versions, and promote, rollback and canary."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Request, Response
 
 from agent.api.decisions import with_policies
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica
-from agent.api.operations.agreement import COMPARED, Agreement
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import (
     CanaryChoice,
     PageBefore,
@@ -25,8 +24,25 @@ from agent.api.schemas import (
 )
 from agent.jobs import UndecidedError
 from agent.learning import DIGEST_CHARS, Recipe
-from agent.policies import PolicyError
-from agent.serving import Replica, arms
+from agent.policies import Agreement as Comparison
+from agent.policies import PolicyError, ShadowPolicy, agreement
+from agent.replies import (
+    AlarmState,
+    Apprentice,
+    CanaryState,
+    DriftState,
+    JudgeState,
+    Policy,
+    PromotionState,
+    Reply,
+    RouterState,
+    ServingState,
+    Summary,
+    Time,
+    among,
+    construct,
+)
+from agent.serving import Replica, same_document
 from feedback.drift import Alarms, DriftSpec
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.ope import prediction_powered
@@ -40,8 +56,90 @@ router = APIRouter(tags=["policies"])
 _REFUSED = ("version_not_found", "promotion_refused", "version_unavailable")
 
 
-@router.get("/v1/policy", **documented("getPolicy", replies.Policy, scopes=("decide", "read")))
-async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
+class PolicyVersion(Reply):
+    """A version of a policy."""
+
+    version: int
+    parent: int | None
+    recipe: str
+    kind: str
+    params: dict[str, Any]
+    start: dict[str, Any] | None
+    router: str | None
+    arms: list[str] | None
+    examples_seq: int
+    applied_seq: int
+    digest: str
+    created_at: Time
+    kept: bool
+    serving: bool
+
+
+class PromotionRecord(Reply):
+    """A promotion, a rollback or a canary."""
+
+    seq: int
+    version: int
+    action: Annotated[str, among("promote", "rollback", "canary")]
+    reason: str
+    at: Time
+    forced: bool
+    share: float
+    evaluation: int | None
+
+
+class PolicyVersions(Reply):
+    """Versions and promotions, newest first."""
+
+    versions: list[PolicyVersion]
+    promotions: list[PromotionRecord]
+
+
+COMPARED = 1000
+"""Newest decisions, among which those with a shadow distribution are compared with the active policy."""
+
+COMPARED_FOR_S = 1.0
+"""How long the result of that comparison is reused."""
+
+
+class ShadowAgreement:
+    """How far a shadow policy agrees with the active policy, computed at most once per `COMPARED_FOR_S`."""
+
+    def __init__(self) -> None:
+        self._agreement = Comparison(0, 0.0, 0.0)
+        self._valid_until = -float("inf")
+
+    async def of(self, replica: Replica) -> Comparison | None:
+        """Return the agreement; None where the recipe has no shadow policy."""
+        recipe = replica.watcher.recipe
+        if recipe.policy.kind != ShadowPolicy.kind:
+            return None
+        if time.monotonic() >= self._valid_until:
+            decisions = await asyncio.to_thread(replica.store.newest, COMPARED)
+            numbers = {one.version for one in decisions}
+            of_recipe = await asyncio.to_thread(
+                registry_versions.among, replica.store, recipe.digest, numbers
+            )
+            with_shadow = [one for one in decisions if one.shadow and one.version in of_recipe]
+            compared = agreement(with_shadow) if with_shadow else Comparison(0, 0.0, 0.0)
+            self._agreement, self._valid_until = compared, time.monotonic() + COMPARED_FOR_S
+        return self._agreement
+
+
+async def _shadow_agreement(request: Request, replica: AppReplica) -> ShadowAgreement:
+    """Return the comparison of this application, at a decision point."""
+    state = request.app.state
+    if not hasattr(state, "shadow_agreements"):
+        state.shadow_agreements = {}
+    agreements: dict[str, ShadowAgreement] = state.shadow_agreements
+    return agreements.setdefault(replica.point, ShadowAgreement())
+
+
+Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
+
+
+@router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
+async def policy(replica: AppReplica, agreement: Agreement) -> Response:
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
@@ -61,58 +159,68 @@ async def policy(replica: AppReplica, agreement: Agreement) -> JSONResponse:
     router_info = None if replica.scorer is None else replica.scorer.about
     configured = config.policy.model_dump(mode="json")
     pin, promotion, candidate = active.pin, active.promotion, active.canary
-    return JSONResponse(
-        {
-            **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
-            "floor": config.floor,
-            **(_NO_VERSION if version is None else _summary(version)),
-            "applied_seq": lag.applied_seq,
-            "log_seq": lag.log_seq,
-            "serving": {
-                "version": version and version.version,
-                "pinned": pin is not None,
-                "chosen": pin and pin.version,
-                "since": pin and pin.at,
-                "reason": pin and pin.reason,
-            },
-            "promotion": promotion
-            and {
-                "version": promotion.version,
-                "since": promotion.at,
-                "reason": promotion.reason,
-                "forced": promotion.forced,
-                "evaluation": promotion.evaluation,
-                "deciding": version is not None and version.recipe == active.recipe,
-            },
-            "canary": candidate
-            and {
-                "version": candidate.version,
-                "share": candidate.share,
-                "since": candidate.at,
-                "reason": candidate.reason,
-                "deciding": canary_decides,
-            },
-            "newest": newest and _summary(newest),
-            "apprentice": compared
-            and {
-                "decisions": compared.decisions,
-                "agreement": compared.shared if compared.decisions else None,
-                "same_best": compared.same_arm if compared.decisions else None,
-            },
-            "judge": judged,
-            "drift": config.drift
-            and _drift(config.drift, replica.alarms, floor, raised=floor > config.floor),
-            "reward": config.reward.model_dump(mode="json"),
-            "router": router_info
-            and {
-                "kind": router_info.kind,
-                "params": router_info.params,
-                "stage": router_info.stage,
-                "digest": router_info.digest,
-                "arms": router_info.arms,
-            },
-        }
+    reply = construct(
+        Policy,
+        **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
+        floor=config.floor,
+        **(_NO_VERSION if version is None else _summary(version)),
+        applied_seq=lag.applied_seq,
+        log_seq=lag.log_seq,
+        serving=construct(
+            ServingState,
+            version=None if version is None else version.version,
+            pinned=pin is not None,
+            chosen=None if pin is None else pin.version,
+            since=None if pin is None else pin.at,
+            reason=None if pin is None else pin.reason,
+        ),
+        promotion=None
+        if promotion is None
+        else construct(
+            PromotionState,
+            version=promotion.version,
+            since=promotion.at,
+            reason=promotion.reason,
+            forced=promotion.forced,
+            evaluation=promotion.evaluation,
+            deciding=version is not None and version.recipe == active.recipe,
+        ),
+        canary=None
+        if candidate is None
+        else construct(
+            CanaryState,
+            version=candidate.version,
+            share=candidate.share,
+            since=candidate.at,
+            reason=candidate.reason,
+            deciding=canary_decides,
+        ),
+        newest=None if newest is None else construct(Summary, **_summary(newest)),
+        apprentice=None
+        if compared is None
+        else construct(
+            Apprentice,
+            decisions=compared.decisions,
+            agreement=compared.shared if compared.decisions else None,
+            same_best=compared.same_arm if compared.decisions else None,
+        ),
+        judge=judged,
+        drift=None
+        if config.drift is None
+        else _drift(config.drift, replica.alarms, floor, raised=floor > config.floor),
+        reward=config.reward,
+        router=None
+        if router_info is None
+        else construct(
+            RouterState,
+            kind=router_info.kind,
+            params=router_info.params,
+            stage=router_info.stage,
+            digest=router_info.digest,
+            arms=router_info.arms,
+        ),
     )
+    return StdlibJson(reply)
 
 
 _NO_VERSION: Mapping[str, Any] = {
@@ -129,50 +237,56 @@ def _summary(version: Version) -> dict[str, Any]:
     return {name: getattr(version, name) for name in _NO_VERSION}
 
 
-def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> dict[str, Any]:
+def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> DriftState:
     """Return the alarms, how they raise the floor, and whether they request a warm start."""
     last = alarms.newest
-    return {
-        "alarms": alarms.count,
-        "last": last
-        and {
-            "subject": last.subject,
-            "detector": last.detector,
-            "before": last.before,
-            "after": last.after,
-            "example_seq": last.example_seq,
-            "at": last.at,
-        },
-        "floor": floor,
-        "until": alarms.raised_until(spec) if raised else None,
-        "warm_start_open": alarms.warm_start_open,
-    }
+    return construct(
+        DriftState,
+        alarms=alarms.count,
+        last=None
+        if last is None
+        else construct(
+            AlarmState,
+            subject=last.subject,
+            detector=last.detector,
+            before=last.before,
+            after=last.after,
+            example_seq=last.example_seq,
+            at=last.at,
+        ),
+        floor=floor,
+        until=alarms.raised_until(spec) if raised else None,
+        warm_start_open=alarms.warm_start_open,
+    )
 
 
-def _judge(replica: Replica) -> dict[str, Any] | None:
+def _judge(replica: Replica) -> JudgeState | None:
     """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
     config, also = replica.config, replica.config.learning.also
     if not config.observations.judge and not (also and also.judge):
         return None
-    found = observed.graded(replica.store, config.reward, COMPARED)
-    pairs = [(one.grade, one.value) for one in found if one.value is not None]
-    grades = np.array([one.grade for one in found], dtype=np.float64)
-    values = np.array([np.nan if one.value is None else one.value for one in found], dtype=np.float64)
+    judged = observed.graded(replica.store, config.reward, COMPARED)
+    pairs = [(graded.grade, graded.value) for graded in judged if graded.value is not None]
+    grades = np.array([graded.grade for graded in judged], dtype=np.float64)
+    values = np.array(
+        [np.nan if graded.value is None else graded.value for graded in judged], dtype=np.float64
+    )
     calibration = observed.Calibration.of(pairs)
-    means = prediction_powered.by_arm([one.arm for one in found], grades, values)
-    return {
-        "graded": len(found),
-        "audits": calibration.audits,
-        "agreement": calibration.agreement,
-        "bias": calibration.grade - calibration.value,
-        "curve": [asdict(one) for one in prediction_powered.calibration_curve(grades, values)],
-        "arms": {arm: asdict(one) for arm, one in means.items()},
-        "objection": calibration.objection(also or observed.Also(judge=True)) or None,
-    }
+    means = prediction_powered.by_arm([graded.arm for graded in judged], grades, values)
+    return construct(
+        JudgeState,
+        graded=len(judged),
+        audits=calibration.audits,
+        agreement=calibration.agreement,
+        bias=calibration.grade - calibration.value,
+        curve=[asdict(graded) for graded in prediction_powered.calibration_curve(grades, values)],
+        arms={arm: asdict(graded) for arm, graded in means.items()},
+        objection=calibration.objection(also or observed.Also(judge=True)) or None,
+    )
 
 
-@router.get("/v1/policies", **documented("listPolicies", replies.PolicyVersions, scopes=("read",)))
-async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
+@router.get("/v1/policies", **documented("listPolicies", PolicyVersions, scopes=("read",)))
+async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
     A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
@@ -180,54 +294,50 @@ async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefor
     """
     listed = await asyncio.to_thread(registry_versions.page, replica.store, limit, before)
     recorded = await asyncio.to_thread(promotions.newest, replica.store, limit)
-    return JSONResponse(
-        {
-            "versions": _versions(listed, replica.version),
-            "promotions": [
-                {
-                    "seq": one.seq,
-                    "version": one.version,
-                    "action": one.action.value,
-                    "reason": one.reason,
-                    "at": one.at,
-                    "forced": one.forced,
-                    "share": one.share,
-                    "evaluation": one.evaluation,
-                }
-                for one in recorded
-            ],
-        }
-    )
-
-
-def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> list[dict[str, Any]]:
-    """Return versions, with whether their bytes are kept and whether they serve."""
-    return [
-        {
-            "version": version.version,
-            "parent": version.parent,
-            "recipe": version.recipe[:DIGEST_CHARS],
-            "kind": version.policy.get("kind"),
-            "params": version.policy.get("params"),
-            "start": version.start,
-            "router": version.router and version.router[:DIGEST_CHARS],
-            "arms": None if version.arms is None else list(version.arms),
-            "examples_seq": version.examples_seq,
-            "applied_seq": version.applied_seq,
-            "digest": version.digest,
-            "created_at": version.created_at,
-            "kept": kept,
-            "serving": version == serving,
-        }
-        for version, kept in page
+    records = [
+        construct(
+            PromotionRecord,
+            seq=promotion.seq,
+            version=promotion.version,
+            action=promotion.action.value,
+            reason=promotion.reason,
+            at=promotion.at,
+            forced=promotion.forced,
+            share=promotion.share,
+            evaluation=promotion.evaluation,
+        )
+        for promotion in recorded
     ]
+    versions = [_version(version, kept, replica.version) for version, kept in listed]
+    return StdlibJson(construct(PolicyVersions, versions=versions, promotions=records))
+
+
+def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVersion:
+    """Return a version, with whether its bytes are kept and whether it serves."""
+    return construct(
+        PolicyVersion,
+        version=version.version,
+        parent=version.parent,
+        recipe=version.recipe[:DIGEST_CHARS],
+        kind=version.policy["kind"],
+        params=version.policy["params"],
+        start=version.start,
+        router=version.router and version.router[:DIGEST_CHARS],
+        arms=None if version.arms is None else list(version.arms),
+        examples_seq=version.examples_seq,
+        applied_seq=version.applied_seq,
+        digest=version.digest,
+        created_at=version.created_at,
+        kept=kept,
+        serving=version == serving,
+    )
 
 
 @router.post(
     "/v1/policies/{version}/promote",
     **documented(
         "promotePolicy",
-        replies.Policy,
+        Policy,
         *_REFUSED,
         *("promotion_gate_failed", "changed_meanwhile", "too_many_evaluations", "evaluation_under_way"),
         scopes=("operate",),
@@ -236,7 +346,7 @@ def _versions(page: Sequence[tuple[Version, bool]], serving: Version | None) -> 
 )
 async def promote(
     replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
-) -> JSONResponse:
+) -> Response:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
     If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
@@ -245,13 +355,13 @@ async def promote(
     `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response is
     that of `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
-    found, recipe = await _servable(replica, version)
+    chosen, recipe = await _servable(replica, version)
     active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
         await _require_servable(replica, recipe, version)
         forced, evaluation = await _judged(replica, version, active, force=body.force)
-        state = await _state(replica, found)
+        state = await _state(replica, chosen)
     promotion = promotions.Promotion(
         0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
     )
@@ -267,7 +377,7 @@ async def promote(
     "/v1/policies/{version}/rollback",
     **documented(
         "rollbackPolicy",
-        replies.Policy,
+        Policy,
         *_REFUSED,
         scopes=("operate",),
         example={"reason": "worse answers since noon"},
@@ -275,7 +385,7 @@ async def promote(
 )
 async def rollback(
     replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
-) -> JSONResponse:
+) -> Response:
     """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
 
     Learning continues and publishes newer versions, which wait for a promotion. It must be a version
@@ -283,7 +393,7 @@ async def rollback(
     ends. The response is that of `GET /v1/policy`: it shows what is active, which may be what another
     operator has just set.
     """
-    found, recipe = await _servable(replica, version)
+    chosen, recipe = await _servable(replica, version)
     configured = replica.watcher.configured.digest
     if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
         message = (
@@ -292,7 +402,7 @@ async def rollback(
         )
         raise ApiError("promotion_refused", message, "version")
     await _require_servable(replica, recipe, version)
-    state = await _state(replica, found)
+    state = await _state(replica, chosen)
     promotion = promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock())
     await _record(replica, promotion, state)
     pin, served = replica.active.pin, replica.version
@@ -305,7 +415,7 @@ async def rollback(
     "/v1/policies/{version}/canary",
     **documented(
         "startCanary",
-        replies.Policy,
+        Policy,
         *_REFUSED,
         scopes=("operate",),
         example={"reason": "new labels", "share": 0.05},
@@ -313,7 +423,7 @@ async def rollback(
 )
 async def canary(
     replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
-) -> JSONResponse:
+) -> Response:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     Every distribution is a mixture of both, and decisions record the share. The version must have the
@@ -321,7 +431,7 @@ async def canary(
     A promotion and a rollback end it. The response is that of `GET /v1/policy`: it shows what is
     active, which may be what another operator has just set.
     """
-    found, recipe = await _servable(replica, version)
+    chosen, recipe = await _servable(replica, version)
     state = None
     if body.share:
         await _require_servable(replica, recipe, version)
@@ -331,7 +441,7 @@ async def canary(
                 "them live first (`armwise apply`), or promote it"
             )
             raise ApiError("promotion_refused", message, "version")
-        state = await _state(replica, found)
+        state = await _state(replica, chosen)
     promotion = promotions.Promotion(
         0, version, promotions.Action.CANARY, body.reason, replica.clock(), share=body.share
     )
@@ -398,7 +508,7 @@ async def _record(
             promotions.record,
             *(replica.store, configured, promotion, state),
             after=after,
-            same=arms.same_document,
+            same=same_document,
         )
     except ChangedMeanwhileError as error:
         raise ApiError("changed_meanwhile", str(error), "version") from None

@@ -1,18 +1,20 @@
 """`/v1/warm-starts`: the runs that turn labels into a candidate, and the request for a new one."""
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Response
+from pydantic import Field
 
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, location_of
-from agent.api.replies import operations as replies
+from agent.api.responses import StdlibJson
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
+from agent.jobs import Planned, next_run
+from agent.replies import Reply, Time, among, construct
 from agent.serving import Replica
-from agent.warmstart import Planned, next_run
 from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
@@ -20,18 +22,54 @@ from feedback.registry import runs as registry_runs
 router = APIRouter(tags=["warm starts"])
 
 
+class WarmStart(Reply):
+    """A warm start."""
+
+    id: int
+    trigger: Annotated[str, among("schedule", "alarm", "request", "command", "resumed")]
+    status: Annotated[
+        str, among("asked", "running", "promoted", "held", "nothing_new", "failed", "abandoned")
+    ]
+    started_at: Time
+    finished_at: Time | None
+    candidate: int | None = Field(description="The version that it published.")
+    evaluation: int | None
+    error: str | None
+
+
+class WarmStartSteps(WarmStart):
+    """A warm start with its inputs and steps."""
+
+    inputs: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]]
+
+
+class Due(Reply):
+    """When the next warm start is due."""
+
+    at: Time
+    trigger: str
+
+
+class WarmStartList(Reply):
+    """Warm starts, newest first, and the next one."""
+
+    warm_starts: list[WarmStart]
+    next: Due | None
+
+
 @router.post(
     "/v1/warm-starts",
     **documented(
         "createWarmStart",
-        replies.WarmStart,
+        WarmStart,
         *("not_configured", "under_way"),
         scopes=("operate",),
         status=202,
         success=link("getWarmStart", number="$response.body#/id"),
     ),
 )
-async def ask(replica: AppReplica) -> JSONResponse:
+async def ask(replica: AppReplica) -> Response:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
     One runs at a time: while another is queued or running, this is refused.
@@ -44,11 +82,13 @@ async def ask(replica: AppReplica) -> JSONResponse:
         run = await asyncio.to_thread(registry_runs.request, replica.store, configured, replica.clock())
     except UnderWayError as error:
         raise ApiError("under_way", str(error)) from None
-    return JSONResponse(_document(run), 202, location_of(replica, f"/v1/warm-starts/{run.seq}"))
+    return StdlibJson(
+        construct(WarmStart, **_state(run)), 202, location_of(replica, f"/v1/warm-starts/{run.seq}")
+    )
 
 
-@router.get("/v1/warm-starts", **documented("listWarmStarts", replies.WarmStartList, scopes=("read",)))
-async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> JSONResponse:
+@router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
+async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
     """The warm starts, newest first, and when the `next` one is due.
 
     `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed`, or `abandoned` if its
@@ -57,20 +97,21 @@ async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = 
     """
     listed = await asyncio.to_thread(registry_runs.page, replica.store, limit, before)
     planned = await asyncio.to_thread(_planned, replica)
-    due = None if planned is None else {"at": planned.at, "trigger": planned.trigger.value}
-    return JSONResponse({"warm_starts": [_document(one) for one in listed], "next": due})
+    due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
+    states = [construct(WarmStart, **_state(run)) for run in listed]
+    return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
 
 
 @router.get(
     "/v1/warm-starts/{number}",
-    **documented("getWarmStart", replies.WarmStartSteps, "warm_start_not_found", scopes=("read",)),
+    **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
-async def run(replica: AppReplica, number: PathNumber) -> JSONResponse:
+async def run(replica: AppReplica, number: PathNumber) -> Response:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
-    found = await asyncio.to_thread(registry_runs.find, replica.store, number)
-    if found is None:
+    state = await asyncio.to_thread(registry_runs.find, replica.store, number)
+    if state is None:
         raise ApiError("warm_start_not_found", f"there is no warm start {number}", "number")
-    return JSONResponse({**_document(found), "inputs": found.inputs, "steps": list(found.steps)})
+    return StdlibJson(construct(WarmStartSteps, **_state(state), inputs=state.inputs, steps=state.steps))
 
 
 def _planned(replica: Replica) -> Planned | None:
@@ -80,6 +121,6 @@ def _planned(replica: Replica) -> Planned | None:
     return next_run(replica.store, spec, configured, replica.alarms, now)
 
 
-def _document(one: Run) -> dict[str, Any]:
+def _state(run: Run) -> dict[str, Any]:
     columns = ("trigger", "status", "started_at", "finished_at", "candidate", "evaluation", "error")
-    return {"id": one.seq, **{name: getattr(one, name) for name in columns}}
+    return {"id": run.seq, **{name: getattr(run, name) for name in columns}}

@@ -22,8 +22,8 @@ from agent.api.personalizer.protocol import (
     route,
     unsupported,
 )
-from agent.config import points
-from agent.evaluation import EvaluationRequest, candidate_names
+from agent.config import ACTION_PREFIX
+from agent.evaluation import EvaluationRequest, parse_name
 from agent.serving import Replica
 from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
@@ -32,7 +32,7 @@ router = APIRouter()
 
 Id = Annotated[StrictStr, Path(pattern=r"^[A-Za-z0-9._-]{1,256}$")]
 
-BASELINE = f"fixed:{points.ACTION}1"
+BASELINE = f"fixed:{ACTION_PREFIX}1"
 SOURCES = {"served": "Online", BASELINE: "Baseline", "uniform": "Random"}
 """Personalizer's name of the source of each candidate; that of learning settings is Custom."""
 
@@ -119,7 +119,7 @@ async def apply(replica: PointReplica, body: Reference) -> Response:
     """Promote learning settings of an evaluation."""
     found = await _found(replica, body.evaluation_id)
     for name in found.request["candidates"]:
-        if _name_of(name) == body.policy_name and (policy := candidate_names.parse_name(name).policy):
+        if _name_of(name) == body.policy_name and (policy := parse_name(name).policy):
             settings = service.LearningSettings(name=body.policy_name, arguments=policy.params["args"])
             await service.settle(replica, settings)
             return Response(status_code=204)
@@ -210,7 +210,7 @@ def _content(result: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for one in result["candidates"]:
         value = one["estimates"][0]["value"] if one["estimates"] else None
-        policy = candidate_names.parse_name(one["name"]).policy
+        policy = parse_name(one["name"]).policy
         rows.append(
             {
                 "name": _name_of(one["name"]),

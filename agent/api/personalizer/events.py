@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StrictBool
 
 from agent.access import Caller
-from agent.api import admission, feedback, ranking, responses, schemas
+from agent.api import asking, feedback, ranking, responses, schemas
 from agent.api.errors import ApiError
 from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, PointReplica, route
 from agent.serving import Replica
@@ -113,7 +113,7 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
         raise ApiError("invalid_value", "two slots have the same id", "slots")
     if len(body.slots) > len(body.actions):
         raise ApiError("invalid_value", "there are more slots than actions", "slots")
-    await admission.admit(replica, caller, len(body.slots) - 1)  # the request was counted as one
+    await asking.admit(replica, caller, len(body.slots) - 1)  # the request was counted as one
     event = body.event_id or caller.shown(caller.new_id())
     taken, found = list[str](), list[dict[str, str]]()
     for slot in body.slots:
@@ -150,7 +150,7 @@ async def reward_slots(
 async def activate_slots(replica: PointReplica, caller: PointCaller, event_id: EventPath) -> Response:
     """Record that the actions of all slots of an event were shown."""
     stored = caller.stored(_named(replica, event_id), "episode")
-    wanted = listing.Wanted(episode=stored)
+    wanted = listing.DecisionFilter(episode=stored)
     found, _ = await asyncio.to_thread(listing.decisions, replica.store, wanted, 50)
     for one in found:
         item = feedback.activation(replica, caller, caller.shown_id(one.decision.id))

@@ -3,7 +3,7 @@
 The paths of version 1.0 begin with `/personalizer/v1.0`, those of 2022-09-01-preview with `/personalizer`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -12,12 +12,45 @@ from pydantic.alias_generators import to_camel
 
 from agent.access import Caller
 from agent.api.errors import ApiError
-from agent.api.middleware import ServiceReplica, caller_at, require
+from agent.api.middleware import Dialect, ServiceReplica, caller_at, require
 from agent.config import Scope
 from agent.serving import Replica
 
-VERSIONS = ("/personalizer/v1.0", "/personalizer")
+PATH = "/personalizer"
 
+VERSIONS = (f"{PATH}/v1.0", PATH)
+
+SUBSCRIPTION_KEY = b"ocp-apim-subscription-key"
+"""Header in which clients of Personalizer send their key."""
+
+CODES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "ResourceNotFound",
+    409: "Conflict",
+    413: "PayloadTooLarge",
+    429: "TooManyRequests",
+}
+"""Personalizer's codes of errors by status; InternalServerError for the others."""
+
+
+def _authorization(headers: Mapping[bytes, bytes]) -> str:
+    if SUBSCRIPTION_KEY in headers:
+        return "Bearer " + headers[SUBSCRIPTION_KEY].decode("latin-1")
+    return headers.get(b"authorization", b"").decode("latin-1")
+
+
+def _body_of(failure: ApiError) -> dict[str, Any]:
+    """Return the body of an error as Personalizer has it; our own code is the inner one."""
+    code = CODES.get(failure.status, "InternalServerError")
+    details = [{"code": code, "message": reason} for reason in failure.reasons or ()]
+    error = {"code": code, "message": failure.message, "target": failure.param, "details": details}
+    return {"error": {**error, "innerError": {"code": failure.code}}}
+
+
+DIALECT = Dialect(PATH, _authorization, _body_of)
+"""How its clients send their key, and read an error."""
 
 EventId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:~-]{1,128}$")]
 """Id of an event, which is a decision: fewer characters than Personalizer allows."""

@@ -17,12 +17,20 @@ from pydantic import Field, TypeAdapter
 from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
 from agent.api.operations import policies
-from agent.api.operations.agreement import ShadowAgreement
+from agent.api.operations.policies import ShadowAgreement
 from agent.api.personalizer.protocol import Body, PointReplica, route, unsupported
 from agent.api.schemas import PromotionChoice
-from agent.config import points
+from agent.config import ACTION_PREFIX
 from agent.learning import Recipe, publish_candidate
-from agent.policies import PolicyError, PolicySpec, ShadowPolicy, catalog, untrusted, vowpal
+from agent.policies import (
+    PolicyError,
+    PolicySpec,
+    ShadowPolicy,
+    VowpalWabbit,
+    check_untrusted,
+    require_action_features,
+    vowpal,
+)
 from agent.serving import Replica
 from feedback.log import listing
 from feedback.registry import Version
@@ -106,7 +114,7 @@ async def policy(replica: PointReplica) -> JSONResponse:
 @route(router, "PUT", "/configurations/policy", 200, "operate")
 async def settle(replica: PointReplica, body: LearningSettings) -> JSONResponse:
     """Learn the log by other settings, and promote what was learned; returns when that decides."""
-    spec = PolicySpec(kind=vowpal.VowpalPolicy.kind, params={"args": body.arguments})
+    spec = PolicySpec(kind=VowpalWabbit.kind, params={"args": body.arguments})
     if _mode(replica.watcher.recipe.policy) == "Apprentice":
         spec = _in_mode(spec, "Apprentice")
     await _adopt(replica, replace(replica.watcher.recipe, policy=spec), SETTINGS + body.name)
@@ -224,7 +232,7 @@ def _in_mode(spec: PolicySpec, mode: str) -> PolicySpec:
         return learner
     if mode != "Apprentice":
         raise unsupported(f"learningMode {mode!r}: Online or Apprentice was expected", "learningMode")
-    baseline = {"kind": "fixed", "params": {"arm": f"{points.ACTION}1"}}
+    baseline = {"kind": "fixed", "params": {"arm": f"{ACTION_PREFIX}1"}}
     return PolicySpec(
         kind=ShadowPolicy.kind, params={"baseline": baseline, "policy": learner.model_dump(mode="json")}
     )
@@ -232,7 +240,7 @@ def _in_mode(spec: PolicySpec, mode: str) -> PolicySpec:
 
 def _exploration(spec: PolicySpec, floor: float) -> float:
     """Return epsilon where Vowpal Wabbit has it, or else the least probability of an action."""
-    found = vowpal.check_args(_arguments(spec)) if _learner(spec).kind == vowpal.VowpalPolicy.kind else {}
+    found = vowpal.check_args(_arguments(spec)) if _learner(spec).kind == VowpalWabbit.kind else {}
     return float(found.get(EPSILON, floor))
 
 
@@ -252,7 +260,7 @@ def _exploring(spec: PolicySpec, share: float) -> PolicySpec:
 
 def _arguments(spec: PolicySpec) -> str:
     learner = _learner(spec)
-    if learner.kind == vowpal.VowpalPolicy.kind:
+    if learner.kind == VowpalWabbit.kind:
         return str(learner.params.get("args", vowpal.DEFAULT))
     return json.dumps(learner.model_dump(mode="json"))
 
@@ -267,8 +275,8 @@ def _settings(replica: Replica) -> dict[str, str]:
 async def _adopt(replica: Replica, recipe: Recipe, reason: str) -> None:
     """Learn a recipe, and promote it whatever the gate says, as Personalizer does. Raises ApiError."""
     try:
-        untrusted.check_untrusted(recipe.policy, replica.config.policy)
-        catalog.require_action_features(recipe.policy)
+        check_untrusted(recipe.policy, replica.config.policy)
+        require_action_features(recipe.policy)
         arms = list(replica.config.actions)
         version = await asyncio.to_thread(publish_candidate, replica.store, recipe, arms)
     except PolicyError as error:

@@ -1,5 +1,30 @@
-"""Cascades: which of the answers so far is the best, and whether it is enough."""
+"""Cascades: arms in stages, and a router that decides after each whether to go on."""
 
-import lazy_loader
+from . import saved
+from .fitted import (
+    Cascade,
+    CascadeDataset,
+    CascadeSpec,
+    Observed,
+    fit_cascade,
+    stage_features,
+    with_relevance,
+)
+from .saved import TrainedCascade, read_cascade, write_cascade
+from .validation import CascadeValidation, validate_cascade
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "Cascade",
+    "CascadeDataset",
+    "CascadeSpec",
+    "CascadeValidation",
+    "Observed",
+    "TrainedCascade",
+    "fit_cascade",
+    "read_cascade",
+    "saved",
+    "stage_features",
+    "validate_cascade",
+    "with_relevance",
+    "write_cascade",
+]

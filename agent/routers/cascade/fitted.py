@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agent.routers import features as router_features
 from agent.routers.base import Router
-from agent.routers.cascade.observed import Observed, examples_of, stacked, with_relevance
 from agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
 from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.cross_validation import folds
+from agent.routers.cross_validation import folds, out_of_fold_scores, part_of
 from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
-from arms.base import Progress
-from arms.relevance import Examples, RelevanceError, RelevanceModel
-from arms.retrievers import kind
+from agent.routers.features import QUESTION, answered_table, question_table
+from arms.base import Passage, Progress
+from arms.relevance import Case, Examples, Fitting, RelevanceError, RelevanceModel
+from arms.retrievers import Stages
+from arms.scoring import signals
 
 GO_ON = "go on"
 """The only arm of the router of the gain."""
@@ -54,15 +56,21 @@ GAIN = RouterSpec(
     },
 )
 
+FITTING = Fitting(draws=1, rounds=150, learning_rate=0.06)
+"""Settings of the models of relevance."""
+
+FOUND = (*signals.FOUND, *signals.WORDED)
+"""Features of the passages of each member: of words alone, so that no encoder is needed."""
+
+Found = Sequence[Sequence[Passage]]
+
 
 class CascadeSpec(BaseModel):
     """What a cascade asks, and how it is fitted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    stages: kind.Stages = Field(
-        description="Names of arms, cheap ones first: those of a stage answer together."
-    )
+    stages: Stages = Field(description="Names of arms, cheap ones first: those of a stage answer together.")
     right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
     answers: RouterSpec = Field(ANSWERS, description="Router that predicts it for each answer so far.")
     gain: RouterSpec = Field(GAIN, description="Router that predicts the reward gained by going on.")
@@ -93,6 +101,27 @@ class CascadeSpec(BaseModel):
     def counts(self) -> tuple[int, ...]:
         """How many arms have answered at the end of each stage."""
         return tuple(np.cumsum([len(stage) for stage in self.stages]).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the arms of a cascade did on questions.
+
+    Attributes:
+        found: Passages that each answer was written from, best first: `found[question][arm]`.
+        answers: `answers[question][arm]`.
+        gold: Ids of the passages that support the right answer of each question; empty where unknown.
+    """
+
+    found: tuple[Found, ...]
+    answers: tuple[Sequence[str], ...]
+    gold: tuple[frozenset[str], ...]
+
+    def rows(self, at: NDArray[np.intp]) -> "Observed":
+        """Return some of the questions."""
+        return Observed(
+            *(tuple(values[row] for row in at) for values in (self.found, self.answers, self.gold))
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +229,7 @@ class Cascade:
         Args:
             stage: Number, from 0.
             features: Features of the arms that have answered by then, from `features`.
-            scores: Those of the router of answers, shape (n, n_arms).
+            scores: Scores by the router of answers, shape (n, n_arms).
         """
         gain = self.models[stage].gain
         return np.full(len(features), -np.inf) if gain is None else gain.scores(_flat(features, scores))[:, 0]
@@ -225,6 +254,40 @@ class Cascade:
             if not len(here):
                 break
         return Walk(stage, pick, probability)
+
+
+def stage_features(
+    texts: Sequence[str],
+    arms: Sequence[str],
+    found: Sequence[Sequence[Sequence[Passage]]],
+    answers: Sequence[Sequence[str]],
+) -> Features:
+    """Return the features of the members that have answered so far, as if there were no other.
+
+    Args:
+        texts: The questions.
+        arms: Names of these members.
+        found: Passages that each answer was written from, best first: `found[question][arm]`.
+        answers: `answers[question][arm]`, empty where a member failed.
+    """
+    rows = [
+        np.hstack(
+            [
+                signals.found_signals([[passage.id for passage in passages] for passages in of_arms]),
+                signals.word_signals(text, of_arms),
+            ]
+        )
+        for text, of_arms in zip(texts, found, strict=True)
+    ]
+    return Features(
+        tuple(arms),
+        tuple(texts),
+        QUESTION,
+        question_table(texts),
+        np.empty((len(texts), 0), dtype=np.float32),
+        ArmTable(FOUND, np.array(rows).reshape(len(texts), len(arms), len(FOUND))),
+        answered_table(texts, arms, answers, found),
+    )
 
 
 def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress) -> Cascade:
@@ -260,14 +323,6 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
     )
     return replace(cascade, thresholds=np.full(everything, threshold))
-
-
-def part_of(texts: Sequence[str], part: float, seed: int) -> NDArray[np.bool_]:
-    """Return whether each question is in a random part of them; equal texts are together, shape (n,)."""
-    _, text = np.unique(np.array(texts), return_inverse=True)
-    n = int(text.max()) + 1
-    chosen = np.random.default_rng(seed).permutation(n)[: round(n * part)]
-    return np.isin(text, chosen)
 
 
 def fit_stages(
@@ -347,10 +402,7 @@ def _fit_out_of_fold(
     spec: RouterSpec, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
 ) -> tuple[Router, Floats]:
     """Return a router that is fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
-    scores = np.full(labels.utility.shape, np.nan)
-    for training, held_out in parts:
-        router = build_router(spec).fit(labels.rows(training))
-        scores[held_out] = router.scores(labels.features.rows(held_out))
+    scores = out_of_fold_scores(lambda: build_router(spec), labels, parts)
     return build_router(spec).fit(labels), scores
 
 
@@ -374,3 +426,54 @@ def _flat(features: Features, scores: Floats) -> Features:
     lead = best[:, :1] - (best[:, 1:2] if best.shape[1] > 1 else 0.0)
     table = ArmTable((*names, "best score", "lead"), np.hstack([values, best[:, :1], lead])[:, None, :])
     return replace(features, arms=(GO_ON,), retrieved=table, answered=None)
+
+
+def examples_of(features: Sequence[Features], seen: Observed) -> tuple[Examples, NDArray[np.intp]]:
+    """Return what a model of relevance is fitted to, and the question of each of its cases.
+
+    A question is a case at each stage at which something has been found. Raises RouterError.
+    """
+    cases, owners = [], []
+    for stage in features:
+        for number, (text, row, gold) in enumerate(zip(stage.texts, seen.found, seen.gold, strict=True)):
+            if gold and (found := _by_arm(stage.arms, row)):
+                cases.append(Case(text, found, gold))
+                owners.append(number)
+    try:
+        return Examples.of(cases, FITTING), np.array(owners, dtype=np.intp)
+    except RelevanceError as error:
+        raise RouterError(f"the cascade cannot learn relevance: {error}") from error
+
+
+def _by_arm(arms: Sequence[str], row: Found) -> dict[str, Sequence[Passage]]:
+    return {arm: passages for arm, passages in zip(arms, row, strict=False) if passages}
+
+
+def with_relevance(features: Features, seen: Observed, model: RelevanceModel) -> Features:
+    """Add the predicted relevance of passages to the features of a stage, which has found and answered."""
+    n = len(features.arms)
+    relevance = [
+        model.relevance(text, _by_arm(features.arms, row))
+        for text, row in zip(features.texts, seen.found, strict=True)
+    ]
+    found, answers = [row[:n] for row in seen.found], [row[:n] for row in seen.answers]
+    return router_features.with_relevance(features, relevance, found, answers)
+
+
+def stacked(parts: Sequence[Features]) -> Features:
+    """Return the questions of several features of the same arms and columns, one after the other."""
+    first = parts[0]
+    tables = [
+        None
+        if table is None
+        else ArmTable(table.names, np.concatenate([getattr(one, name).values for one in parts]))
+        for name, table in (("retrieved", first.retrieved), ("answered", first.answered))
+    ]
+    return Features(
+        first.arms,
+        tuple(text for one in parts for text in one.texts),
+        first.names,
+        np.concatenate([one.question for one in parts]),
+        np.concatenate([one.embedding for one in parts]),
+        *tables,
+    )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
 from agent.routers.catalog import load_router
 from agent.routers.dataset import RouterError
-from agent.routers.saved import AGAIN, digest_of, read_file, write_files
+from agent.routers.saved import AGAIN, check_digest, digest_of, read_file, write_files
 from arms.llm import prompts
 from arms.relevance import RelevanceError, RelevanceModel
 
@@ -152,8 +152,5 @@ def _stage(folder: Path, about: About, number: int) -> StageModel:
 def _read(folder: Path, about: About, name: str) -> bytes:
     """Return the content of a file that is the one described. Raises RouterError."""
     saved = read_file(folder, name)
-    if (digest := digest_of(saved)) != about.digests.get(name):
-        raise RouterError(
-            f"{folder / name} is damaged: its digest is {digest}, not {about.digests.get(name)}; {AGAIN}"
-        )
+    check_digest(saved, about.digests.get(name), str(folder / name))
     return saved

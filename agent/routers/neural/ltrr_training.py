@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from agent.routers.dataset import Floats
-from agent.routers.neural.mlp import Network
-from agent.routers.neural.optimizer import Rows
+from agent.routers.networks import Network
+from agent.routers.optimizer import Rows
 
 if TYPE_CHECKING:
     from agent.routers.neural.text_encoder import TextReader

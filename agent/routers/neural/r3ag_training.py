@@ -1,4 +1,7 @@
-"""The fit of R3AG's router: two towers by a contrastive loss, then the attention over their vectors."""
+"""The fit of R3AG's router: two towers by a contrastive loss, then the attention over their vectors.
+
+A tower is a head over embeddings, or in the full form a text model (`text_encoder.TextTower`).
+"""
 
 from typing import Any, Protocol, cast
 
@@ -9,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cosine_similarity, normalize
 
 from agent.routers.dataset import Features, Floats
-from agent.routers.neural.optimizer import Descent, Mask, Rows, choice_losses
-from agent.routers.neural.r3ag import Encoder, Fusion, Head
+from agent.routers.networks import Encoder, Fusion, Head
+from agent.routers.optimizer import Descent, Mask, Rows, choice_losses
 
 
 class Tower(Protocol):

@@ -1,9 +1,9 @@
-"""A text model that encodes questions, whose last layers can be fitted."""
+"""Text models that encode questions, whose last layers can be fitted; one has a token for each arm."""
 
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, normalize
 from transformers.utils import logging
 from typing_extensions import override
 
 from agent.routers.base import State
-from agent.routers.dataset import RouterError
-from agent.routers.neural.optimizer import on_threads
+from agent.routers.dataset import Features, Floats, RouterError
+from agent.routers.optimizer import on_threads, seeded
 from arms.models import ModelNotFoundError, compute_cores, locate
 
 READING = threading.Lock()
 """One encodes at a time: a fast tokenizer refuses two threads, and torch's number of threads is global."""
+
+
+FITTED_LAYERS = 2
+"""Last layers that R3AG fits, as in the paper, besides the word embeddings."""
 
 
 class TextReader(nn.Module):
@@ -110,3 +114,58 @@ class ScaledReader(TextReader):
     @override
     def forward(self, texts: Sequence[str]) -> Tensor:
         return layer_norm(super().forward(texts), (self.width,))
+
+
+class TextTower(TextReader):
+    """R3AG's full encoder: a text model that encodes questions, and the tokens of arms, as unit vectors.
+
+    Args:
+        name: A hub name, a folder, or `package:NAME/PATH`.
+        n_arms: Number of tokens added to the vocabulary; their embeddings are random.
+        at_once: Texts that are encoded together.
+
+    Raises:
+        ModelNotFoundError: The model is not found, or cannot be loaded.
+        RouterError: It has fewer than two layers.
+    """
+
+    def __init__(self, name: str, n_arms: int, at_once: int) -> None:
+        super().__init__(name, at_once)
+        self.tokens = [f"<RET_{arm}>" for arm in range(n_arms)]
+        self._extend()
+        self.free_last(FITTED_LAYERS)
+        self.body.get_input_embeddings().requires_grad_(True)
+
+    @classmethod
+    def restored(cls, name: str, n_arms: int, at_once: int, state: State) -> Self:
+        """Return a fitted tower. Raises KeyError if an array is missing."""
+        with seeded(0):
+            tower = cls(name, n_arms, at_once)
+        tower.restore(state)
+        return tower
+
+    def inputs(self, features: Features) -> NDArray[Any]:
+        """Return the texts."""
+        return np.array(features.texts, dtype=object)
+
+    @override
+    def forward(self, texts: Sequence[str]) -> Tensor:
+        return normalize(super().forward(texts), dim=1)
+
+    def fitted(self) -> Self:
+        """Return itself."""
+        return self
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        return self.read(features.texts).astype(np.float64)
+
+    def _extend(self) -> None:
+        body, tokenizer = self.body, self.model.tokenizer
+        tokenizer.add_tokens(self.tokens, special_tokens=True)
+        if len(tokenizer) > body.get_input_embeddings().num_embeddings:  # some models have spare rows
+            body.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        rows = body.get_input_embeddings().weight
+        with torch.no_grad():
+            drawn = torch.randn(len(self.tokens), rows.shape[1]) * rows.std().cpu()
+            rows[tokenizer.convert_tokens_to_ids(self.tokens)] = drawn.to(rows.device)

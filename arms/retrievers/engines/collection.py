@@ -220,9 +220,9 @@ class NetworkParams(EngineParams):
         """The password or key; None without. Raises ArmBuildError."""
         if self.key_env is None:
             return None
-        if not (found := secret_of(self.key_env)):
+        if not (key := secret_of(self.key_env)):
             raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
-        return found
+        return key
 
 
 class ServerParams(NetworkParams):
@@ -279,14 +279,14 @@ class EngineArm:
         rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
             has_words = any(character.isalnum() for character in query.text)
-            found = self.asked(lambda: self.collection.lexical(query, n)) if has_words else []
-            rankings.append(_ranked(found, n))
+            passages = self.asked(lambda: self.collection.lexical(query, n)) if has_words else []
+            rankings.append(_ranked(passages, n))
         if params.mode != "lexical":
             vector = query.embedding(params.backbone or "", arm=self.name)
             if not np.isfinite(vector).all():
                 raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
-            found = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
-            rankings.append(_ranked(found, n))
+            passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
+            rankings.append(_ranked(passages, n))
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
 
     def asked(self, ask: Callable[[], T]) -> T:
@@ -299,14 +299,14 @@ class EngineArm:
             raise ArmError(f"arm {self.name!r}: {explained(error)}") from error
 
 
-def _ranked(found: list[Passage], n: int) -> tuple[Passage, ...]:
+def _ranked(passages: list[Passage], n: int) -> tuple[Passage, ...]:
     """Return the best passages.
 
     Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
     cosine with a vector of zeros is not a number, and counts as 0.
     """
-    scores = (round(one.score, PLACES) if math.isfinite(one.score) else 0.0 for one in found)
-    return best((one.scored(score) for one, score in zip(found, scores, strict=True)), n)
+    scores = (round(one.score, PLACES) if math.isfinite(one.score) else 0.0 for one in passages)
+    return best((one.scored(score) for one, score in zip(passages, scores, strict=True)), n)
 
 
 def explained(error: Exception) -> str:
@@ -382,6 +382,8 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
         return EngineArm(arm, own, open_shared(own, have, make))
 
     return Kind(
+        name,
+        "searches a collection of that [engine](engines.md)",
         params,
         build,
         backbones=lambda own: () if own.backbone is None else (own.backbone,),

@@ -124,17 +124,17 @@ def facts_of(metadata: Metadata) -> list[str]:
     >>> len(facts_of({"product": "router"})), len(facts_of({"year": 2024})), facts_of({})
     (2, 18, [])
     """
-    found = set[str]()
+    facts = set[str]()
     for key, value in metadata.items():
         if value is None:
             continue
-        found.add(presence_of(key))
+        facts.add(presence_of(key))
         for one in [value] if isinstance(value, str | int | float) else value:
-            found.add(_fact(key, "is", _canonical(one)))
+            facts.add(_fact(key, "is", _canonical(one)))
         if isinstance(value, int | float) and not isinstance(value, bool):
             digits = _sortable(float(value))
-            found.update(_fact(key, "begins", digits[:n]) for n in range(1, DIGITS + 1))
-    return sorted(found)
+            facts.update(_fact(key, "begins", digits[:n]) for n in range(1, DIGITS + 1))
+    return sorted(facts)
 
 
 def stored(metadata: Metadata) -> str:
@@ -144,8 +144,8 @@ def stored(metadata: Metadata) -> str:
 
 def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata:
     """Return metadata from JSON, or from what an engine has read of it."""
-    found = orjson.loads(text) if isinstance(text, str | bytes) else text
-    return found if isinstance(found, Mapping) else {}  # type: ignore[return-value]  # as it was stored
+    metadata = orjson.loads(text) if isinstance(text, str | bytes) else text
+    return metadata if isinstance(metadata, Mapping) else {}  # type: ignore[return-value]  # as it was stored
 
 
 def presence_of(key: str) -> str:

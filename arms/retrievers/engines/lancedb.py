@@ -71,19 +71,19 @@ class LanceTable:
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
         wanted = self._module.query.MatchQuery(query.text, "search")
-        found = (
+        search = (
             self._open()
             .search(wanted, query_type="fts")
             .where(condition_of(query, Predicates()), prefilter=True)
         )
-        return [_passage(row, row["_score"]) for row in found.select([*SHOWN, "_score"]).limit(k).to_list()]
+        return [_passage(row, row["_score"]) for row in search.select([*SHOWN, "_score"]).limit(k).to_list()]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
-        found = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
-        found = found.minimum_nprobes(self._probes).maximum_nprobes(0).refine_factor(REFINED)
-        found = found.where(condition_of(query, Predicates()), prefilter=True)
-        rows = found.select([*SHOWN, "_distance"]).limit(k).to_list()
+        search = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
+        search = search.minimum_nprobes(self._probes).maximum_nprobes(0).refine_factor(REFINED)
+        search = search.where(condition_of(query, Predicates()), prefilter=True)
+        rows = search.select([*SHOWN, "_distance"]).limit(k).to_list()
         return [_passage(row, 1.0 - row["_distance"]) for row in rows]
 
     def _connected(self) -> Any:
@@ -142,8 +142,8 @@ class LanceTable:
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of rows."""
         listed = ", ".join(map(_literal, ids))
-        found = self._open().search().where(f"id IN ({listed})").select(["id", "digest"]).limit(len(ids))
-        return {row["id"]: row["digest"] for row in found.to_list()}
+        rows = self._open().search().where(f"id IN ({listed})").select(["id", "digest"]).limit(len(ids))
+        return {row["id"]: row["digest"] for row in rows.to_list()}
 
     def ids(self) -> Iterator[str]:
         """Yield every id."""

@@ -92,10 +92,10 @@ class MilvusCollection:
         )
         # BM25 is not negative: Milvus Lite returns it with the other sign than a server does
         sign = abs if field == "words" else float
-        found = [(hit["entity"], sign(hit["distance"])) for hit in hits]
+        entities = [(hit["entity"], sign(hit["distance"])) for hit in hits]
         return [
             Passage(one["name"], one["title"], one["text"], score, loaded_metadata(one["metadata"]))
-            for one, score in found
+            for one, score in entities
         ]
 
     def create(self, dim: int | None) -> None:
@@ -128,8 +128,8 @@ class MilvusCollection:
         name = f"{self._name}{STATE}"
         if not self._client.has_collection(name):
             return None
-        found = self._client.get(name, ids=["state"], output_fields=["state"])
-        return State(**orjson.loads(found[0]["state"])) if found else None
+        rows = self._client.get(name, ids=["state"], output_fields=["state"])
+        return State(**orjson.loads(rows[0]["state"])) if rows else None
 
     def keep(self, state: State) -> None:
         """Store a state in a collection beside, whose vector means nothing."""
@@ -152,8 +152,8 @@ class MilvusCollection:
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of entities."""
-        found = self._client.get(self._name, ids=_keys(ids), output_fields=["name", "digest"])
-        return {one["name"]: one["digest"] for one in found}
+        rows = self._client.get(self._name, ids=_keys(ids), output_fields=["name", "digest"])
+        return {one["name"]: one["digest"] for one in rows}
 
     def ids(self) -> Iterator[str]:
         """Yield every id, a page at a time."""

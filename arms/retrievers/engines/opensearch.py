@@ -5,16 +5,20 @@ Source: the reference of each REST API: Create index, Put mapping, Bulk, Multi-g
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any, Self
 
 import httpx
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from arms.base import ArmError, Passage, Query
-from arms.retrievers.engines.collection import Row, State, engine_kind
+from arms.base import ArmError, Passage, Query, QuestionRefusedError
+from arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
 from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of, loaded_metadata, stored
-from arms.retrievers.engines.rest import Json, Rest, SearchServerParams
+from arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
+
+Json = dict[str, Any]
 
 STATE = "armwise"
 
@@ -24,6 +28,73 @@ NEIGHBORS = 100
 """Candidates of each shard in a search by vectors, at least k."""
 
 SHOWN = ["id", "title", "text", "metadata"]
+
+
+class SearchServerParams(ServerParams):
+    """Parameters of an arm over an engine that is asked over HTTP."""
+
+    url: str = Field(description="Address of the engine, such as https://search.example:9200.")
+    key_env: str | None = Field(
+        None,
+        description="Variable of the environment that holds the whole header `Authorization`.",
+    )
+
+    @property
+    def http(self) -> HttpParams:
+        """How requests are sent."""
+        headers = {} if self.key_env is None else {"Authorization": self.key_env}
+        limits = {"timeout_s": self.timeout_s, "total_s": self.timeout_s}
+        return HttpParams.model_validate({"url": self.url, "header_env": headers, **limits})
+
+    @model_validator(mode="after")
+    def _is_an_address(self) -> Self:
+        if self.http.url != self.url or httpx.URL(self.url).query:
+            raise ValueError(f"url {self.url!r} is not an address of an engine")
+        return self
+
+
+class Rest:
+    """The requests of a collection.
+
+    Args:
+        params: Parameters of the arm.
+        root: Path of all requests below the address, without a slash at either end.
+    """
+
+    def __init__(self, params: SearchServerParams, root: str) -> None:
+        self._http = HttpArm("", params.http)
+        self._http.label = params.url
+        self._root = f"{params.url.rstrip('/')}/{root}"
+
+    def call(self, method: str, path: str, body: Json | None = None, *, asked: bool = False) -> Json:
+        """Return the reply to a request; `asked` where a refusal is of a question. Raises ArmError."""
+        return self.read(self.send(method, path, None if body is None else orjson.dumps(body)), asked=asked)
+
+    def send(
+        self, method: str, path: str, content: bytes | None = None, kind: str = "application/json"
+    ) -> Reply:
+        """Return the response to a request, of any status below 500. Raises ArmError."""
+        return self._http.connections.waiting.run(self._http.send(self._request(method, path, content, kind)))
+
+    def read(self, reply: Reply, *, asked: bool = False) -> Json:
+        """Return the body of a response; empty without one. Raises ArmError."""
+        content = self.checked(reply, asked=asked).content
+        body: Json = orjson.loads(content) if content else {}
+        return body
+
+    def checked(self, reply: Reply, *, asked: bool = False) -> Reply:
+        """Return a response of success. Raises ArmError."""
+        if not httpx.codes.is_success(reply.status):
+            error = QuestionRefusedError if asked and reply.status in REFUSED else ArmError
+            raise error(f"{self._http.label} returned {reply}")
+        return reply
+
+    def _request(self, method: str, path: str, content: bytes | None, kind: str) -> httpx.Request:
+        http = self._http
+        headers = {**http.headers, **({} if content is None else {"Content-Type": kind})}
+        return http.connections.client.build_request(
+            method, f"{self._root}{path}", headers=headers, content=content
+        )
 
 
 class Clauses(FactsDialect[Json]):
@@ -78,9 +149,9 @@ class Index:
         return {"type": "knn_vector", "dimension": dim, "method": method}, {"index": {"knn": True}}
 
     def _found(self, body: Json, k: int) -> list[Passage]:
-        found = self._rest.call("POST", "/_search", {**body, "size": k, "_source": SHOWN}, asked=True)
+        reply = self._rest.call("POST", "/_search", {**body, "size": k, "_source": SHOWN}, asked=True)
         passages = []
-        for hit in found["hits"]["hits"]:
+        for hit in reply["hits"]["hits"]:
             part = hit["_source"]
             metadata = loaded_metadata(part["metadata"])
             passages.append(Passage(part["id"], part["title"], part["text"], hit["_score"], metadata))
@@ -112,8 +183,8 @@ class Index:
         reply = self._rest.send("GET", "/_mapping")
         if reply.status == httpx.codes.NOT_FOUND:
             return None
-        found: Json = self._rest.read(reply)
-        (mapping,) = (one["mappings"] for one in found.values())
+        mappings: Json = self._rest.read(reply)
+        (mapping,) = (one["mappings"] for one in mappings.values())
         return dict(mapping)
 
     def state(self) -> State | None:
@@ -134,8 +205,8 @@ class Index:
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of documents."""
-        found = self._rest.call("POST", "/_mget?_source=digest", {"ids": list(ids)})["docs"]
-        return {one["_id"]: one["_source"]["digest"] for one in found if one["found"]}
+        documents = self._rest.call("POST", "/_mget?_source=digest", {"ids": list(ids)})["docs"]
+        return {one["_id"]: one["_source"]["digest"] for one in documents if one["found"]}
 
     def ids(self) -> Iterator[str]:
         """Yield every id, a page at a time."""
@@ -206,8 +277,6 @@ class ElasticIndex(Index):
         return {"type": "dense_vector", "dims": dim, "index": True, "similarity": "cosine"}, {}
 
 
-KINDS = {
-    "opensearch": engine_kind("opensearch", SearchServerParams, Index),
-    "elasticsearch": engine_kind("elasticsearch", SearchServerParams, ElasticIndex),
-}
-"""The kinds of arms, by name."""
+OPENSEARCH = engine_kind("opensearch", SearchServerParams, Index)
+
+ELASTICSEARCH = engine_kind("elasticsearch", SearchServerParams, ElasticIndex)

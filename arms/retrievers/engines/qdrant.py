@@ -157,10 +157,10 @@ class QdrantCollection:
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
-        found = sparse(query.text, query=True)
-        if not found:
+        weights = sparse(query.text, query=True)
+        if not weights:
             return []
-        vector = self._models.SparseVector(indices=list(found), values=list(found.values()))
+        vector = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
         return self._found(vector, self._params.fields.words, query, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
@@ -250,10 +250,10 @@ class QdrantCollection:
         self._connection.upsert(self._name, points, wait=True)
 
     def _vectors(self, row: Row) -> dict[str, Any]:
-        found = sparse(f"{row.passage.title} {row.passage.text}", query=False)
+        weights = sparse(f"{row.passage.title} {row.passage.text}", query=False)
         vectors: dict[str, Any] = {}
-        if found:
-            vectors["words"] = self._models.SparseVector(indices=list(found), values=list(found.values()))
+        if weights:
+            vectors["words"] = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
         if row.vector is not None:
             vectors["dense"] = row.vector.astype(float).tolist()
         return vectors
@@ -270,11 +270,11 @@ class QdrantCollection:
 def in_folder(path: str) -> Any:
     """Return the one client that a process has of a folder."""
     try:
-        found = client("qdrant_client", "qdrant").QdrantClient(path=path)
+        opened = client("qdrant_client", "qdrant").QdrantClient(path=path)
     except RuntimeError as error:  # another process has it
         raise ArmBuildError(explained(error)) from error
-    atexit.register(found.close)
-    return found
+    atexit.register(opened.close)
+    return opened
 
 
 def sparse(text: str, *, query: bool) -> Mapping[int, float]:
@@ -286,9 +286,9 @@ def sparse(text: str, *, query: bool) -> Mapping[int, float]:
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond.
     """
-    found = words(text, "english")
-    times = Counter(int.from_bytes(hashlib.blake2b(w.encode(), digest_size=4).digest()) for w in found)
-    damping = K1 * (1 - B + B * len(found) / USUAL_WORDS)
+    terms = words(text, "english")
+    times = Counter(int.from_bytes(hashlib.blake2b(w.encode(), digest_size=4).digest()) for w in terms)
+    damping = K1 * (1 - B + B * len(terms) / USUAL_WORDS)
     return {word: float(n) if query else n * (K1 + 1) / (n + damping) for word, n in times.items()}
 
 

@@ -199,8 +199,10 @@ class TantivyIndex:
         """Return the digests of documents."""
         searcher = self._searcher()
         wanted = self._module.Query.term_set_query(self._schema, "id", list(ids))
-        found = [searcher.doc(at) for _, at in searcher.search(wanted, max(1, len(ids)), count=False).hits]
-        return {one.get_first("id"): one.get_first("digest") for one in found}
+        documents = [
+            searcher.doc(at) for _, at in searcher.search(wanted, max(1, len(ids)), count=False).hits
+        ]
+        return {one.get_first("id"): one.get_first("digest") for one in documents}
 
     def ids(self) -> Iterator[str]:
         """Yield every id."""

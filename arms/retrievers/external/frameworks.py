@@ -106,12 +106,12 @@ class RetrieverArm:
     def search(self, query: Query, k: int) -> Retrieval:
         """Call the retriever, and read its documents. Raises ArmError."""
         try:
-            found = [
+            documents = [
                 self._framework.read(one) for one in self._framework.search(self._retriever, query.text, k)
             ]
-            scored = all(one.score is not None for one in found)
+            scored = all(one.score is not None for one in documents)
             passages = dict[str, Passage]()
-            for place, one in enumerate(found, start=1):
+            for place, one in enumerate(documents, start=1):
                 score = float(one.score) if scored and one.score is not None else 1 / place
                 passage = self._passage(one, score)
                 passages.setdefault(passage.id, passage)
@@ -119,15 +119,15 @@ class RetrieverArm:
             raise ArmError(f"arm {self.name!r}: {type(error).__name__}: {error}") from error
         return Retrieval(best(passages.values(), k))
 
-    def _passage(self, found: Found, score: float) -> Passage:
+    def _passage(self, document: Found, score: float) -> Passage:
         field = self._params.id_field
-        name = found.id if field is None else found.metadata[field]
-        if not isinstance(found.text, str):
+        name = document.id if field is None else document.metadata[field]
+        if not isinstance(document.text, str):
             raise ArmError(f"document {name!r} has no text")
         if name is None:
-            name = hashlib.sha256(found.text.encode()).hexdigest()[:32]
-        title = found.metadata.get(self._params.title_field)
-        return Passage(str(name), "" if title is None else str(title), found.text, score)
+            name = hashlib.sha256(document.text.encode()).hexdigest()[:32]
+        title = document.metadata.get(self._params.title_field)
+        return Passage(str(name), "" if title is None else str(title), document.text, score)
 
 
 def check_reach(params: RetrieverParams, limits: NewArms) -> None:
@@ -165,8 +165,7 @@ def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
             check_reach(params, limits)
         return RetrieverArm(arm, params, framework)
 
-    return Kind(RetrieverParams, build, check_reach=check_reach)
+    return Kind(name, "wraps a retriever of that framework", RetrieverParams, build, check_reach=check_reach)
 
 
-KINDS = {name: _kind(name, framework) for name, framework in FRAMEWORKS.items()}
-"""The kinds of arms, by name."""
+LANGCHAIN, LLAMAINDEX, HAYSTACK = (_kind(name, framework) for name, framework in FRAMEWORKS.items())

@@ -9,11 +9,20 @@ from pydantic import Field, JsonValue, model_validator
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import NewArms
-from arms.retrievers.remote import HttpArm, HttpParams, best, check_reach, fill
-from arms.retrievers.remote_response import UnreadableError, passages_of, results_at, string_at
+from arms.retrievers.remote import (
+    HttpArm,
+    HttpParams,
+    UnreadableError,
+    best,
+    check_reach,
+    fill,
+    passages_of,
+    results_at,
+    string_at,
+)
 
 if TYPE_CHECKING:
-    from arms.retrievers.external.mcp_session import Session
+    from arms.retrievers.external._mcp_session import Session
 
 
 class McpParams(HttpParams):
@@ -48,7 +57,7 @@ class McpParams(HttpParams):
         return self
 
 
-class McpSearch(HttpArm):
+class McpArm(HttpArm):
     """Return what a tool finds, highest score first."""
 
     def __init__(self, name: str, params: McpParams, limits: NewArms | None = None) -> None:
@@ -65,18 +74,18 @@ class McpSearch(HttpArm):
 
     async def _found(self, question: str, k: int) -> list[Passage]:
         """Return the passages of a search. Raises ArmError, UnreadableError."""
-        from arms.retrievers.external.mcp_session import connected  # here: loading takes half a second
+        from arms.retrievers.external._mcp_session import connected  # here: loading takes half a second
 
         params, fetch = self._params, self._params.fetch
         arguments: Any = fill(params.arguments, "{question}", k)
         version, self._version = self._version, None  # asked for again after a failure
         async with connected(self, params.total_s, version) as session:
-            found = await session.call(params.tool, {params.query_argument: question, **arguments})
+            reply = await session.call(params.tool, {params.query_argument: question, **arguments})
             if params.results is None:
-                texts = dict.fromkeys(found.texts)
+                texts = dict.fromkeys(reply.texts)
                 passages = [_passage(text, place) for place, text in enumerate(texts, start=1)]
             else:
-                results = results_at(found.document, params.results)
+                results = results_at(reply.document, params.results)
                 if fetch is not None:
                     results = await asyncio.gather(*(self._whole(session, fetch, one) for one in results[:k]))
                 passages = passages_of(results, params.fields)
@@ -95,8 +104,14 @@ def _passage(text: str, place: int) -> Passage:
     return Passage(hashlib.sha256(text.encode()).hexdigest()[:32], "", text, 1 / place)
 
 
-def _build(name: str, params: McpParams, have: Resources, _: Members) -> McpSearch:
-    return McpSearch(name, params, reach_of("mcp", params, have))
+def _build(name: str, params: McpParams, have: Resources, _: Members) -> McpArm:
+    return McpArm(name, params, reach_of("mcp", params, have))
 
 
-KIND = Kind(McpParams, _build, check_reach=check_reach)
+KIND = Kind(
+    "mcp",
+    "calls a tool of a server of the Model Context Protocol",
+    McpParams,
+    _build,
+    check_reach=check_reach,
+)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arms.base import Arm, Query, Retrieval, StageRun
 from arms.llm import Write, prompts
 from arms.retrievers.generative.ensemble import Answered, all_failed, answers_bound, answers_of
-from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages, of_members
+from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
 
 
 class CascadeParams(BaseModel):
@@ -45,7 +45,7 @@ class CascadeParams(BaseModel):
         return DeciderSpec(Path(self.decider), self.stages, writing)
 
 
-class Cascade:
+class CascadeArm:
     """Answer from the arms of one stage after the other, and return the passages of the best answer so far.
 
     A member that fails is left out; where all have failed so far, the next stage runs. Steps and tokens are
@@ -116,12 +116,14 @@ def _prepare(params: CascadeParams, have: Resources, *_: object) -> None:
     have.open_selector(params.wanted)
 
 
-def _build(name: str, params: CascadeParams, have: Resources, member: Members) -> Cascade:
+def _build(name: str, params: CascadeParams, have: Resources, member: Members) -> CascadeArm:
     stages = [[member(arm) for arm in stage] for stage in params.stages]
-    return Cascade(name, stages, have.open_selector(params.wanted), params.wanted.writing, have.write)
+    return CascadeArm(name, stages, have.open_selector(params.wanted), params.wanted.writing, have.write)
 
 
 KIND = Kind(
+    "cascade",
+    "runs arms in stages until a [trained decider](#a-cascade-that-stops) stops",
     CascadeParams,
     _build,
     _prepare,
@@ -129,7 +131,6 @@ KIND = Kind(
     models=lambda params: (params.decider,),
     steps=lambda params: float(len(params.stages[0])),
     filters=True,
-    version=of_members,
     draws=True,
     bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
 )

@@ -40,7 +40,6 @@ from arms.retrievers.kind import (
     Members,
     Resources,
     SelectorSpec,
-    of_members,
 )
 from arms.tokenizer import normalised
 
@@ -132,7 +131,7 @@ class Answered:
     tokens: int
 
 
-class Ensemble:
+class EnsembleArm:
     """Run all members in parallel, answer from each one's passages, and return those of the best answer.
 
     A member that fails is left out. The vote decides when the language model fails or selects
@@ -182,10 +181,10 @@ class Ensemble:
         if self._params.select == "llm":
             chosen, tokens = self._ask_model(query.text, answers)
         elif self._learned is not None and len(answered) == len(self._members):
-            found = [each.read for each in answered]
-            vectors = self._learned.vectors.of({passage.id for read in found for passage in read})
+            passages = [each.read for each in answered]
+            vectors = self._learned.vectors.of({passage.id for read in passages for passage in read})
             try:
-                chosen = self._learned.selector.select(query, answers, found, vectors)
+                chosen = self._learned.selector.select(query, answers, passages, vectors)
             except ArmError as error:
                 logger.warning("arm %r votes: %s", self.name, error)
         return vote(answers) if chosen is None else chosen, tokens
@@ -235,12 +234,12 @@ def answers_of(
 
     def run(member: Arm) -> Answered | Exception:
         try:
-            found = member.search(query, k)
-            passages = found.passages[:read]
+            retrieval = member.search(query, k)
+            passages = retrieval.passages[:read]
             answer = answer_to(writing.prompt(query.text, passages), writing, write)
         except (ArmError, GeneratorError) as error:
             return error
-        return Answered(found, passages, answer.text, found.tokens + answer.tokens)
+        return Answered(retrieval, passages, answer.text, retrieval.tokens + answer.tokens)
 
     # threads of its own: a nested ensemble must not wait for a thread that waits for it
     with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
@@ -287,7 +286,7 @@ def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None)
         Vectors.of(have.corpus, have.indexes, spec.encoder).prepare(have.corpus, spec.encoder, progress)
 
 
-def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> Ensemble:
+def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> EnsembleArm:
     learned = None
     if spec := _selector_spec(params, have):
         vectors = have.shared(
@@ -295,7 +294,7 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
             lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
         )
         learned = Learned(have.open_selector(spec), spec.backbone, vectors)
-    return Ensemble(name, [member(other) for other in params.arms], params, have.write, learned)
+    return EnsembleArm(name, [member(other) for other in params.arms], params, have.write, learned)
 
 
 def answers_bound(arms: Sequence[str], writing: prompts.Writing, member: BoundOf) -> Bound:
@@ -315,6 +314,8 @@ def _bound(params: EnsembleParams, member: BoundOf) -> Bound:
 
 
 KIND = Kind(
+    "ensemble",
+    "runs several arms, and selects among their answers",
     EnsembleParams,
     _build,
     _prepare,
@@ -323,7 +324,6 @@ KIND = Kind(
     models=lambda params: () if params.router is None else (params.router,),
     steps=lambda params: float(len(params.arms)),
     filters=True,
-    version=of_members,
     draws=True,
     bound=_bound,
 )

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Bound, Prompt, prompts
-from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
+from arms.retrievers.generative.query_variants import QUESTION_WORDS, WritesQueries
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from arms.tokenizer import words
 
 SYSTEM = """\
@@ -50,7 +50,7 @@ class MultistepParams(BaseModel):
     max_tokens: int = Field(32, ge=1, description="Most tokens of a follow-up query.")
 
 
-class Multistep(WritesQueries[MultistepParams]):
+class MultistepArm(WritesQueries[MultistepParams]):
     """Retrieve, prompt a language model for a follow-up query, retrieve again, and so on.
 
     Each step searches the base arm for k passages and keeps the first new ones. The search
@@ -72,9 +72,9 @@ class Multistep(WritesQueries[MultistepParams]):
         steps = tokens = 0
         looked_up = query
         for step in range(1, self._params.max_steps + 1):
-            found = self._base.search(looked_up, k)
-            steps, tokens = steps + found.steps, tokens + found.tokens
-            fresh = [passage for passage in found.passages if passage.id not in kept]
+            retrieval = self._base.search(looked_up, k)
+            steps, tokens = steps + retrieval.steps, tokens + retrieval.tokens
+            fresh = [passage for passage in retrieval.passages if passage.id not in kept]
             share = self._share(k - len(kept), step)
             kept |= {passage.id: passage for passage in fresh[:share]}
             spare |= {passage.id: passage for passage in fresh[share:]}
@@ -93,9 +93,9 @@ class Multistep(WritesQueries[MultistepParams]):
         """Return how many passages a step may keep."""
         return min(places, self._params.per_step or math.ceil(places / (self._params.max_steps - step + 1)))
 
-    def _follow_up(self, question: str, found: Iterable[Passage]) -> tuple[str, int]:
+    def _follow_up(self, question: str, passages: Iterable[Passage]) -> tuple[str, int]:
         """Return the next query, empty for DONE, and the tokens spent."""
-        shown = prompts.passage_block([*found], self._params.word_budget) or "None."
+        shown = prompts.passage_block([*passages], self._params.word_budget) or "None."
         prompt = Prompt(
             (
                 {"role": "system", "content": SYSTEM.format(passages=shown)},
@@ -121,8 +121,8 @@ def follow_up(text: str) -> str:
     return _LABEL.sub("", line, count=1).strip(" \t\"'`*")
 
 
-def _build(name: str, params: MultistepParams, have: Resources, member: Members) -> Multistep:
-    return Multistep(name, member(params.arm), params, have.write, have.embed)
+def _build(name: str, params: MultistepParams, have: Resources, member: Members) -> MultistepArm:
+    return MultistepArm(name, member(params.arm), params, have.write, have.embed)
 
 
 def _bound(params: MultistepParams, member: BoundOf) -> Bound:
@@ -133,6 +133,8 @@ def _bound(params: MultistepParams, member: BoundOf) -> Bound:
 
 
 KIND = Kind(
+    "multistep",
+    "asks the language model for a follow-up query and retrieves again",
     MultistepParams,
     _build,
     members=lambda params: (params.arm,),
@@ -140,6 +142,5 @@ KIND = Kind(
     steps=lambda params: float(params.max_steps),
     embeds_texts=True,
     filters=True,
-    version=of_members,
     bound=_bound,
 )

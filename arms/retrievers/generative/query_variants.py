@@ -8,18 +8,22 @@ hyde       a passage that would answer it, true or not: passages resemble passag
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Query, Retrieval
-from arms.llm import Bound, Prompt, prompts, quotation
+from arms.base import Arm, ArmError, Embed, Query, Retrieval
+from arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quotation
 from arms.retrievers.fusion import fuse
-from arms.retrievers.generative.written_queries import QUESTION_WORDS, WritesQueries
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_members
+from arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from arms.tokenizer import words
+
+P = TypeVar("P", bound=BaseModel)
+
+QUESTION_WORDS = 200
+"""Most words of the question that the model is shown."""
 
 VARIANT_WORDS = 200
 """Most words of a variant that are searched."""
@@ -38,6 +42,39 @@ SYSTEM: dict[Way, str] = {
 _LISTED = re.compile(r"^\W{0,4}(\d{1,2}[.):]|[-*])\s{1,4}")
 
 
+class WritesQueries(Generic[P]):
+    """An arm that prompts a language model and searches its base.
+
+    Args:
+        name: Name of the arm.
+        base: The arm that is searched.
+        params: Parameters of its kind.
+        write: Prompts the model.
+        embed: Embeds what it wrote.
+    """
+
+    def __init__(self, name: str, base: Arm, params: P, write: Write, embed: Embed) -> None:
+        self.name = name
+        self.backbones = base.backbones
+        self._base = base
+        self._params = params
+        self._write = write
+        self._embed = embed
+
+    def _prompted(self, prompt: Prompt, wanted: str) -> tuple[str, int]:
+        """Return what the model writes, and the tokens spent. Raises ArmError, which says what was wanted."""
+        try:
+            text, last = self._write(prompt)
+        except GeneratorError as error:
+            raise ArmError(f"arm {self.name!r} got no {wanted}: {error}") from error
+        return text, last.prompt_tokens + last.completion_tokens
+
+    def _embedded(self, query: Query, text: str, seed: int) -> Query:
+        """Return a written text as a query for the passages that the question may find."""
+        embeddings = self._embed(text, self.backbones) if self.backbones else {}
+        return replace(query, text=text, embeddings=embeddings, seed=seed)
+
+
 class QueryVariantsParams(BaseModel):
     """Parameters of an arm that searches variants of the question."""
 
@@ -51,7 +88,7 @@ class QueryVariantsParams(BaseModel):
     max_tokens: int = Field(128, ge=1, description="Most tokens that the model writes.")
 
 
-class QueryVariants(WritesQueries[QueryVariantsParams]):
+class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
     """Search the question and variants that a language model writes, and fuse the rankings.
 
     The rankings are fused by reciprocal rank. With `hyde` there is one search: for the question followed by
@@ -77,13 +114,13 @@ class QueryVariants(WritesQueries[QueryVariantsParams]):
                 *(self._embedded(query, one, query.seed + n) for n, one in enumerate(new, start=1)),
             ]
         if len(queries) == 1:
-            found = self._base.search(queries[0], k)
-            return Retrieval(found.passages, found.steps, found.tokens + spent)
+            retrieval = self._base.search(queries[0], k)
+            return Retrieval(retrieval.passages, retrieval.steps, retrieval.tokens + spent)
         every = [self._base.search(one, max(k, params.depth)) for one in queries]
         return Retrieval(
-            fuse([found.passages for found in every], params.constant)[:k],
-            sum(found.steps for found in every),
-            sum(found.tokens for found in every) + spent,
+            fuse([retrieval.passages for retrieval in every], params.constant)[:k],
+            sum(retrieval.steps for retrieval in every),
+            sum(retrieval.tokens for retrieval in every) + spent,
         )
 
     def _written(self, question: str) -> tuple[str, int]:
@@ -136,8 +173,8 @@ def mean_direction(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32
     return np.asarray(total / length, dtype=np.float32) if length > 0.0 else vectors[0]
 
 
-def _build(name: str, params: QueryVariantsParams, have: Resources, member: Members) -> QueryVariants:
-    return QueryVariants(name, member(params.arm), params, have.write, have.embed)
+def _build(name: str, params: QueryVariantsParams, have: Resources, member: Members) -> QueryVariantsArm:
+    return QueryVariantsArm(name, member(params.arm), params, have.write, have.embed)
 
 
 def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
@@ -150,6 +187,9 @@ def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
 
 
 KIND = Kind(
+    "query_variants",
+    "searches what the language model makes of the question too: other words, its parts, "
+    "or a passage that may answer it",
     QueryVariantsParams,
     _build,
     members=lambda params: (params.arm,),
@@ -157,6 +197,5 @@ KIND = Kind(
     steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
     embeds_texts=True,
     filters=True,
-    version=of_members,
     bound=_bound,
 )

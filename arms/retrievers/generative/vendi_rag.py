@@ -29,7 +29,7 @@ class VendiRagParams(vendi.VendiParams):
     retries: int = Field(1, ge=0, le=100, description="Further attempts of a judge that wrote no grade.")
 
 
-class VendiRag:
+class VendiRagArm:
     """Return the passages of the first round with the best grade.
 
     The diversity of the next round is one minus the grade of this one. The search ends after
@@ -68,39 +68,41 @@ class VendiRag:
         steps = tokens = 0
         while len(tried) < self._params.rounds and diversity not in tried:
             tried.add(diversity)
-            found = self._retrieve(query, k, diversity)
-            steps, tokens = steps + found.steps, tokens + found.tokens
-            shown = tuple(passage.id for passage in found.passages)
+            retrieval = self._retrieve(query, k, diversity)
+            steps, tokens = steps + retrieval.steps, tokens + retrieval.tokens
+            shown = tuple(passage.id for passage in retrieval.passages)
             if shown in judged:
                 break
-            answer, last = self._write(self._prompt(query.text, found))
+            answer, last = self._write(self._prompt(query.text, retrieval))
             tokens += last.prompt_tokens + last.completion_tokens
             try:
-                verdict = self._judge(query.text, found, answer)
+                verdict = self._judge(query.text, retrieval, answer)
             except judge.JudgeError as error:
                 tokens += error.tokens
                 if judged:
                     break
                 raise judge.JudgeError(f"arm {self.name!r}: {error}", tokens) from error
             tokens += verdict.tokens
-            judged[shown] = verdict.grade, found
+            judged[shown] = verdict.grade, retrieval
             if verdict.grade >= self._params.satisfied:
                 break
             diversity = round(1.0 - verdict.grade, 1)  # to tenths, as whole grades are
         _, best = max(judged.values(), key=lambda scored: scored[0])
         return Retrieval(best.passages, steps, tokens)
 
-    def _prompt(self, question: str, found: Retrieval) -> Prompt:
+    def _prompt(self, question: str, retrieval: Retrieval) -> Prompt:
         conversation: list[Message] = [{"role": "user", "content": question}]
-        messages = prompts.answer_prompt(conversation, found.passages, word_budget=self._params.word_budget)
+        messages = prompts.answer_prompt(
+            conversation, retrieval.passages, word_budget=self._params.word_budget
+        )
         return Prompt(messages, self._params.max_tokens)
 
-    def _judge(self, question: str, found: Retrieval, answer: str) -> judge.Verdict[float]:
+    def _judge(self, question: str, retrieval: Retrieval, answer: str) -> judge.Verdict[float]:
         return judge.grade(
             self._write,
             judge.ANSWER,
             question,
-            found.passages,
+            retrieval.passages,
             answer,
             word_budget=self._params.word_budget,
             retries=self._params.retries,
@@ -112,7 +114,7 @@ def _diversities(params: VendiRagParams) -> set[float]:
     return {params.diversity, *(tenth / 10 for tenth in range(11))}
 
 
-def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRag:
+def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRagArm:
     own = params.model_dump(include=set(vendi.VendiParams.model_fields))
 
     def arm(diversity: float) -> Arm:
@@ -121,7 +123,7 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
 
     # they share their first stage
     arms = {diversity: arm(diversity) for diversity in _diversities(params)}
-    return VendiRag(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
+    return VendiRagArm(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
 
 
 def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
@@ -137,6 +139,8 @@ def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
 
 
 KIND = Kind(
+    "vendi_rag",
+    "retrieves, answers, judges, and retrieves again with more or less diversity",
     VendiRagParams,
     _build,
     prepare_index,

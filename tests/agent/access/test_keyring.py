@@ -11,13 +11,19 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from agent.access import OPEN, Keyring, NewKey, require_scope
-from agent.access.callers import SCOPES, Caller, ForeignIdError, caller_scopes
-from agent.access.keyring import ForbiddenError, UnauthorizedError
+from agent.access.keyring import (
+    SCOPES,
+    Caller,
+    ForbiddenError,
+    ForeignIdError,
+    UnauthorizedError,
+    caller_scopes,
+)
 from agent.config import Key, Scope
 from feedback.errors import ProjectTakenError
 from feedback.events import Feedback
 from feedback.log import Store
-from feedback.log import key_tables as k
+from feedback.log import tables as t
 from feedback.registry import KeySettings, keys
 
 NOW = 1_800_000_000.0
@@ -168,7 +174,7 @@ def test_the_log_holds_a_hash_and_not_the_secret(store: Store) -> None:
     made, token = keys.create(store, KeySettings("app", ("decide",)), NOW)
     _, _, _, secret = token.split("-")
     with store.reading() as connection:
-        (row,) = connection.execute(sa.select(k.keys)).mappings()
+        (row,) = connection.execute(sa.select(t.keys)).mappings()
     assert secret not in str(dict(row))
     assert row["secret_hash"] == keys.hash_of(secret)
     ring = keyring()

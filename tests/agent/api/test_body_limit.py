@@ -11,6 +11,7 @@ from starlette.types import Scope as AsgiScope
 from agent.access import Hosts, Keyring, Quota
 from agent.api.errors import ApiError
 from agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
+from agent.api.routes import DIALECTS
 from agent.config import Key, Limits
 from feedback.registry.usage import Usage
 
@@ -70,7 +71,7 @@ def guarded(app: Behind, limits: Limits, keys: tuple[Key, ...] = ()) -> RequestG
     usage = cast(Usage, None)  # which is not used without limits of keys
     refused: list[str] = []
     keyring, quota = Keyring(keys, lambda: 0.0), Quota(usage, lambda: 0.0)
-    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append)
+    return RequestGuard(app, keyring, quota, Hosts(["api.example.com"]), limits, refused.append, DIALECTS)
 
 
 @pytest.mark.parametrize("parts", [[b"x" * LIMIT], [b"x" * 4, b"x" * 6], [b""], [b"x" * 9, b"", b"x"]])

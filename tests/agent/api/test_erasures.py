@@ -10,10 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config import ConfigError, parse
-from agent.config.privacy import Privacy
-from agent.learning.rebuild import rebuild
-from agent.learning.verify import verify
+from agent.config import ConfigError, Privacy, parse
+from agent.learning import rebuild, verify
 from agent.policies import Policy, Uniform
 from arms.base import Query, Retrieval
 from feedback.events import Context, Decision, Mode

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agent.api import decisions
+from feedback.clock import GRACE_S
 from feedback.errors import LogUnavailableError
 from feedback.events import Feedback, Kind
-from feedback.fold import GRACE_S
 from tests.agent.asking import look_up, post, refused, rows, tell
 from tests.agent.fakes import CONFIG, Service
 
@@ -229,8 +229,8 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)
         after = replace(record, feedback=(*record.feedback, late))
         for waited, state in ((0.0, "open"), (GRACE_S, "open"), (GRACE_S + 0.1, "closed")):
-            document = decisions.document(after, config, record.decision.deadline + waited)
-            assert (document["metrics"], document["state"]) == ({"thumb": 0.5}, state)
+            shown = decisions.document(after, config, record.decision.deadline + waited)
+            assert (shown.metrics, shown.state) == ({"thumb": 0.5}, state)
 
 
 @pytest.mark.parametrize("about", [{"decision_id": "x"}, {"episode_id": "x"}], ids=str)

@@ -143,6 +143,8 @@ async def test_a_failure_is_told_to_the_model_with_its_code(service: Service) ->
         arguments = {"decision_id": "d-1", "metric_name": "joy", "value": 1}
         assert "unknown_metric: metric 'joy'" in failure(await client.call_tool("feedback", arguments))
         assert "NUL" in failure(await client.call_tool("search", {"query": "a\0b"}))
+        arguments |= {"metric_name": "comment", "value": "a\0b"}
+        assert "NUL" in failure(await client.call_tool("feedback", arguments))
         service.arms.behaviour = dict.fromkeys(service.config.actions, failing)
         assert "arm_failed: " in failure(await client.call_tool("search", {"query": QUESTION}))
 

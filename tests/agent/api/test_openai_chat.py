@@ -10,9 +10,9 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
-from agent.api.openai import options
+from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest
-from agent.serving.choices import SEPARATOR
+from agent.turn import SEPARATOR
 from arms.llm import Prompt, base
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import Service
@@ -114,7 +114,7 @@ def test_how_tools_are_called_is_passed_on_with_tools_alone(
     tools: dict[str, Any], passed_on: set[str]
 ) -> None:
     fields = {"messages": QUESTION, "tool_choice": "none", "parallel_tool_calls": False}
-    given = options.of_chat(ChatRequest.model_validate(fields | tools))
+    given = chat.options_of_chat(ChatRequest.model_validate(fields | tools))
     assert given.keys() & {"tools", "tool_choice", "parallel_tool_calls"} == passed_on
 
 

@@ -45,6 +45,13 @@ async def test_texts_are_embedded_as_the_encoder_embeds_questions(
         assert math.isclose(sum(x * x for x in raw), 1.0, rel_tol=1e-5)
 
 
+async def test_a_backbone_is_a_model_by_its_name_alone(client: AsyncOpenAI) -> None:
+    short = await client.embeddings.create(model="tiny", input=TEXTS)
+    whole = await client.embeddings.create(model="backbone/tiny", input=TEXTS)
+    assert short.data == whole.data
+    assert (short.model, whole.model) == ("tiny", "backbone/tiny")
+
+
 async def test_nothing_is_decided_for_an_embedding(service: Service, client: AsyncOpenAI) -> None:
     before = await rows(service)
     await client.embeddings.create(model="backbone/tiny", input="which river?", dimensions=DIM)
@@ -73,7 +80,7 @@ async def test_an_input_that_cannot_be_embedded_is_refused(
     assert (refusal.value.code, refusal.value.param) == (code, param)
 
 
-@pytest.mark.parametrize("model", ["auto", "arm/dense", "tiny", "backbone/huge"])
+@pytest.mark.parametrize("model", ["auto", "arm/dense", "arm/tiny", "huge", "backbone/huge", "backbone/"])
 async def test_only_a_backbone_is_a_model_of_embeddings(client: AsyncOpenAI, model: str) -> None:
     with pytest.raises(NotFoundError) as refusal:
         await client.embeddings.create(model=model, input="x")
@@ -126,10 +133,11 @@ async def test_embeddings_that_fail_hold_no_place_and_no_tokens(
 async def test_a_result_has_sixteen_attributes_at_most_and_those_of_the_decision_first(
     service: Service,
 ) -> None:
+    long = "t" * 600
     about = {"decision_id": "of another", "tags": ["a"], **{f"m{i:02}": i for i in range(20)}}
 
     async def described(_query: Query, _k: int) -> Retrieval:
-        return Retrieval((Passage("d-1", "t", "x", metadata=about),))
+        return Retrieval((Passage("d-1", long, "x", metadata=about),))
 
     service.arms.behaviour = {"bm25": described}
     body = {"query": "x", "model": "arm/bm25"}
@@ -137,6 +145,7 @@ async def test_a_result_has_sixteen_attributes_at_most_and_those_of_the_decision
     attributes = answer["data"][0]["attributes"]
     assert [*attributes] == ["decision_id", "arm", "title", "url", *(f"m{i:02}" for i in range(12))]
     assert attributes["decision_id"] == answer["agent"]["decision_id"]
+    assert attributes["title"] == long[:512], "the most that an attribute may have"
 
 
 async def test_the_corpus_is_a_vector_store_and_a_search_of_it_a_decision(

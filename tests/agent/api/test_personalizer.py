@@ -101,6 +101,7 @@ async def test_evaluations_are_listed_newest_first_from_where_the_client_skips_t
     assert await listed(news, top=2, skip=2) == ["e-2", "e-1"]
     assert await listed(news, top=2, skip=4) == ["e-0"]
     assert await listed(news, skip=5) == []
+    assert await listed(news, top=1, skip=0) == ["e-4"]
     older = await news.client.get(f"{OLDER}/evaluations", params={"top": 1})
     assert [one["id"] for one in older.json()] == ["e-4"]
     for query in ({"top": 0}, {"top": 1001}, {"skip": -1}, {"skip": 1001}):
@@ -338,12 +339,24 @@ async def test_another_policy_is_shown_as_json_and_has_no_exploration_to_set(tmp
     assert error["message"].endswith("in [0, 1], which these do not have")
 
 
+async def test_a_model_that_is_not_there_yet_can_be_read_later(
+    news: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(news.replica.points["news"]), "version", None)
+    for path in ("/model", "/model/properties"):
+        answer = await news.client.get(f"{NEWER}{path}")
+        assert failure(answer, 503) == ("InternalServerError", None)
+        assert answer.json()["error"]["innerError"] == {"code": "not_ready"}
+
+
 async def test_the_model_is_read_and_reset_and_the_log_stays(news: Service) -> None:
     for n in range(4):
         await sent(news, "POST", "/rank", {"actions": ACTIONS, "eventId": f"l-{n}"}, 201)
         await sent(news, "POST", f"/events/l-{n}/reward", {"value": 1.0}, 204)
     await news.learn_at("news")
-    trained = (await news.client.get(f"{NEWER}/model")).content
+    model = await news.client.get(f"{NEWER}/model")
+    assert model.headers["content-type"] == "application/octet-stream"
+    trained = model.content
     assert b"--epsilon 0.2" in trained
     version = news.replica.points["news"].version
     assert version is not None

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.access.callers import new_id
-from agent.serving import Finished, messages
-from agent.serving.generation import Model
+from agent.access.keyring import new_id
+from agent.turn import AnsweredElsewhereError, Finished, Model
 from arms.llm import Chunk, Prompt, base
 from arms.llm.writing import DEFAULT
 from feedback.errors import LogUnavailableError
@@ -31,7 +30,7 @@ def test_an_id_is_12_digits_of_milliseconds_and_20_random_ones(monkeypatch: pyte
     ids = []
     for milliseconds in (255, 256):
         monkeypatch.setattr(
-            "agent.access.callers.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
+            "agent.access.keyring.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
         )
         ids += [new_id(), new_id()]
     assert [name[:12] for name in ids] == ["0000000000ff"] * 2 + ["000000000100"] * 2
@@ -174,9 +173,7 @@ async def test_a_turn_whose_execution_is_already_recorded_is_not_answered_again(
     first = [event async for event in a_loop(log).turn(CHAT)]
     assert isinstance(first[-1], Finished)
     for arms in (FakeArms(), FakeArms({"bm25": failing})):
-        with pytest.raises(
-            messages.AnsweredElsewhereError, match="'d-1' was answered by another process meanwhile"
-        ):
+        with pytest.raises(AnsweredElsewhereError, match="'d-1' was answered by another process meanwhile"):
             async for _ in a_loop(log, arms).resume(CHAT, log.decision):
                 pass
     assert log.execution == first[-1].execution

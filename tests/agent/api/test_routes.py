@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from agent.access.callers import SCOPES, caller_scopes
-from agent.api.middleware import CONSOLE
+from agent.access.keyring import SCOPES, caller_scopes
+from agent.api.console.page import CONSOLE
 from agent.api.personalizer.protocol import VERSIONS
 from agent.config import Scope
 from tests.agent.asking import refused

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from arms.base import ArmError
 from arms.llm import base
 from feedback.errors import LogUnavailableError
-from feedback.log.batch import FeedbackStatus
+from feedback.log.append import FeedbackStatus
 from tests.agent.asking import (
     CHAT,
     HUGE,

@@ -1,6 +1,7 @@
 """What `armwise doctor` finds: what others can reach, read or change."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.checks import Finding, configuration_findings, file_findings, machine, socket_findings
+from agent import checks
+from agent.checks import Finding, configuration_findings, file_findings, socket_findings
 from agent.cli.main import app
 from agent.config import AppConfig, parse
 
@@ -143,9 +145,13 @@ def test_a_file_of_a_secret_that_others_can_read_is_found(
 
 def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
     (finding,) = file_findings(configured(home=str(tmp_path / "none")))
     assert finding.what == f"{tmp_path} has 1 MiB left"
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30 - 1))
+    assert len([*file_findings(configured(home=str(tmp_path / "none")))]) == 1
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30))
+    assert [*file_findings(configured(home=str(tmp_path / "none")))] == []
 
 
 LISTENS = """
@@ -160,7 +166,9 @@ with socket.create_server((sys.argv[1], 0)) as server:
 def listening(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, int]]:
     """Yield host, port and number of a process that calls itself as one of the service's."""
     command = [sys.executable, "-c", f"# agent.cli{LISTENS}", request.param]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdout is not None
         yield request.param, int(process.stdout.readline()), process.pid
 
@@ -188,9 +196,9 @@ def test_the_token_of_a_cluster_is_looked_at_only_where_there_is_a_cluster(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     token = tmp_path / ".ray/auth_token"
-    assert token not in machine.secret_files({})
-    assert token in machine.secret_files({"RAY_ADDRESS": "10.0.0.1:6379"})
-    assert tmp_path / "own" in machine.secret_files({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "own")})
+    assert token not in checks.secret_files({})
+    assert token in checks.secret_files({"RAY_ADDRESS": "10.0.0.1:6379"})
+    assert tmp_path / "own" in checks.secret_files({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "own")})
 
 
 def doctored(tmp_path: Path, host: str) -> tuple[int, str]:

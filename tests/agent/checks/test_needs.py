@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from agent import checks
-from agent.checks import Finding, data, installation, resources
+from agent.checks import Finding
 from agent.cli.main import app
 from agent.config import AppConfig, parse
 from arms import manifest
@@ -26,7 +26,7 @@ from arms.corpus import ingest
 from arms.models import digest_of
 from arms.retrievers import ArmSpec, Resources, catalog
 from feedback.log import Store, tables
-from feedback.log.database import connect
+from feedback.log.database import open_database
 from feedback.log.schema import State
 
 ARGS: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
             raise metadata.PackageNotFoundError(name)
         return {"ray": "2.9.0"}.get(name) or real(name)
 
-    monkeypatch.setattr(installation.metadata, "version", version)
+    monkeypatch.setattr(checks.metadata, "version", version)
     found = lines(checks.version_findings(tmp_path / "none"))
     here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "torch", "faiss-cpu")]
     assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
@@ -92,7 +92,7 @@ def test_a_package_that_is_not_as_the_lock_pins_it_is_a_remark(tmp_path: Path) -
 def test_memory_that_does_not_suffice_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
 ) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: free)
+    monkeypatch.setattr(checks, "available_memory", lambda: free)
     first = next(checks.resource_findings(configured(tmp_path)))
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
 
@@ -104,18 +104,18 @@ def test_memory_is_what_both_the_machine_and_the_control_group_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str | None, expected: int
 ) -> None:
     free = SimpleNamespace(available=2**33)
-    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(checks.psutil, "virtual_memory", lambda: free)
     if most is not None:
         (tmp_path / "memory.max").write_text(f"{most}\n")
     (tmp_path / "memory.current").write_text(f"{2**28}\n")
-    assert resources.available_memory(tmp_path) == expected
+    assert checks.available_memory(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("handles", "level"), [(2199, "problem"), (2200, "fine"), (-1, "fine")])
 def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
 ) -> None:
-    monkeypatch.setattr(resources.resource, "getrlimit", lambda _: (1024, handles))
+    monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (1024, handles))
     *_, last = checks.resource_findings(configured(tmp_path, http={"connections": 1000}))
     assert last.level == level
 
@@ -202,7 +202,7 @@ def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, log_url: str) -> N
     assert "at the first start" in line
     assert not (tmp_path / "log.db").exists()
     if log_url.startswith("postgresql"):
-        engine = connect(log_url)
+        engine = open_database(log_url).engine
         assert sa.inspect(engine).get_table_names() == []
         engine.dispose()
 
@@ -245,7 +245,7 @@ def test_a_log_that_cannot_be_used_is_a_problem(
 
 def changed(url: str, statement: str) -> None:
     Store(url).close()
-    engine = connect(url)
+    engine = open_database(url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
@@ -253,7 +253,7 @@ def changed(url: str, statement: str) -> None:
 
 def test_a_user_who_may_not_make_tables_is_told_only_while_there_are_none() -> None:
     def said(schema: int) -> list[str]:
-        return lines(data._state(State(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
+        return lines(checks._state(State(schema, may_create=False, lossy=()), "the log"))  # noqa: SLF001
 
     assert said(tables.SCHEMA) == []
     assert said(0) == [
@@ -303,7 +303,7 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
         SimpleNamespace(mountpoint="/", fstype="ext4"),
         SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"),
     ]
-    monkeypatch.setattr(data.psutil, "disk_partitions", lambda **_: mounts)
+    monkeypatch.setattr(checks.psutil, "disk_partitions", lambda **_: mounts)
     first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
     assert "is on nfs4, where it can be damaged; use a local disk, or PostgreSQL" in first
 
@@ -465,13 +465,13 @@ def test_an_endpoint_that_takes_no_key_is_shown_none(
 def test_each_language_model_is_looked_at_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "find_spec", lambda _: None)
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
     first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
     assert first == "note: the language model is scripted: fixed replies; set llm for answers"
     assert missing == "problem: vLLM is not installed; `pip install 'armwise[gpu]'`"
     assert gone.startswith("problem: language model 'other': ")
-    monkeypatch.setattr(data, "find_spec", lambda _: object())
+    monkeypatch.setattr(checks, "find_spec", lambda _: object())
     assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2
 
 

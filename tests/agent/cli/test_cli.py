@@ -20,7 +20,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from agent import config as agent_config
-from agent.cli import operate, options
+from agent.cli import options
+from agent.cli import service as service_verbs
 from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained
 from agent.cli.main import VERBS as VERBS_OF_MAIN
 from agent.cli.main import app
@@ -29,7 +30,8 @@ from agent.config import load
 from agent.warmstart import RunFailedError
 from feedback.errors import LogUnavailableError, UnderWayError
 from feedback.events import Feedback
-from feedback.log import Store, database, tables
+from feedback.log import Store, tables
+from feedback.log.database import open_database
 from feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
@@ -39,7 +41,9 @@ VERBS = [
     *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay", "evaluate-router"),
     *("export", "import", "rebuild", "key"),
 ]
-PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0}
+PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0, "metadata": {}}
+COST = {"total": 0.0, "tokens": 0, "retrieval_ms": 0.0, "llm_ms": 0.0, "steps": 0, "usd": 0.0}
+RECEIPT = {"feedback_id": "f-1", "decision_id": "d-1", "episode_id": None, "hint": None}
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +141,13 @@ def nowhere() -> str:
 
 
 def refusal(message: str, code: str = "invalid_value") -> dict[str, Any]:
-    return {"error": {"code": code, "message": message, "type": "invalid_request_error"}}
+    known = {
+        "code": code,
+        "message": message,
+        "type": "invalid_request_error",
+        "retryable": code == "overloaded",
+    }
+    return {"error": known | dict.fromkeys(("param", "request_id", "decision_id", "reasons"))}
 
 
 def test_without_a_verb_the_verbs_are_listed() -> None:
@@ -209,7 +219,7 @@ def test_a_defect_is_not_explained() -> None:
 
 def test_constants_that_a_verb_repeats_are_those_of_the_service() -> None:
     assert options.CONFIG == agent_config.CONFIG
-    assert operate.LARGEST_SHARE == promotions.LARGEST_SHARE
+    assert service_verbs.LARGEST_SHARE == promotions.LARGEST_SHARE
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -311,8 +321,7 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("agent.warmstart.run.warm_start_before_traffic", fails)
-    monkeypatch.setattr("agent.warmstart.warm_start_before_traffic", fails, raising=False)
+    monkeypatch.setattr("agent.warmstart.warm_start_before_traffic", fails)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
     assert f"{error}; the service starts without it" in output
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
@@ -424,7 +433,7 @@ def test_migrate_reports_the_schema_before_and_after(config: Path) -> None:
     now = f"it has schema {tables.SCHEMA}"
     assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema 0, {now}"
     assert said(run("migrate", "-c", config), 0).strip() == f"the log had schema {tables.SCHEMA}, {now}"
-    engine = database.connect(load(config).database_url)
+    engine = open_database(load(config).database_url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{tables.SCHEMA + 1}'")
     assert "it was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
@@ -442,12 +451,15 @@ def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> No
 def agent(**more: Any) -> dict[str, Any]:
     return {
         "decision_id": "d-1",
+        "episode_id": None,
+        "mode": "explore",
         "arm_drawn": "dense",
         "arm_served": "dense",
         "propensity": 0.25,
         "policy_version": 7,
         "pmf": {"dense": 0.25, "bm25": 0.75},
-        "cost": {"total": 0.0},
+        "cost": COST,
+        "reward_deadline": 600.0,
         **more,
     }
 
@@ -463,7 +475,7 @@ def word(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> None:
-    cost = {"total": 1.0, "tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
+    cost = {**COST, "total": 1.0, "tokens": 42, "retrieval_ms": 3.4, "llm_ms": 250.0}
     first = word("", agent=agent(passages=[PASSAGE]))
     last = {"choices": [], "agent": agent(cost=cost)}
     service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
@@ -502,7 +514,7 @@ def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
 
 
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
-    rows = [{"status": "accepted", "log_seq": 3}, {"status": "duplicate", "log_seq": 2}]
+    rows = [{**RECEIPT, "status": "accepted", "log_seq": 3}, {**RECEIPT, "status": "duplicate", "log_seq": 2}]
     service.reply("POST /v1/feedback", {"items": rows}, 202)
     output = said(run("feedback", "d-1", "thumb=0.5", "right=TRUE", "--url", service.url), 0)
     assert output.strip() == "accepted, log position 3 duplicate, log position 2"
@@ -576,6 +588,9 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     assert "version 8 takes 10% of each decision since" in output
     assert "version 5 decides since 2023-11-14 22:13:20" in output
     assert "shares 75.0% of the mass" in output
+    for name, part in (("canary", "version 8 takes 10%"), ("promotion", "version 6 since")):
+        service.reply("GET /v1/policy", policy | {name: said_of[name]})
+        assert part in said(run("status", "--url", service.url), 0)
 
 
 @pytest.mark.parametrize("verb", ["promote", "rollback"])
@@ -708,8 +723,8 @@ def test_serve_asks_its_one_question_with_the_key(
         once(service.url)
         return 0
 
-    monkeypatch.setattr("agent.cli.launch.prepared", lambda *_, **__: 0)
-    monkeypatch.setattr("agent.cli.launch.serve", ready)
+    monkeypatch.setattr("agent.cli.serve.prepare_in_process", lambda *_, **__: 0)
+    monkeypatch.setattr("agent.cli.serve.run_service", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
     assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)

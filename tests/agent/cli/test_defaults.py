@@ -1,7 +1,7 @@
 """The defaults of what can be left out, compared with a table: `defaults.yaml`.
 
 The settings of the configuration, with the parameters of arms, policies, routers and engines, stand in
-docs/reference/configuration.md, and their ranges in agent/config/schema.json; tests compare both with the
+docs/reference/configuration/, and their ranges in agent/config/schema.json; tests compare both with the
 models. This table has the rest: the options of the verbs with the variables that set them, the models that
 they fill, and the client. After an intended change: `python -m tests.agent.cli.test_defaults`.
 """
@@ -22,6 +22,7 @@ from agent.cli.main import app
 from agent.client import AsyncClient, Client
 from agent.evaluation import EvaluationRequest
 from agent.offline import (
+    CascadeTraining,
     Comparing,
     Evaluation,
     Labelling,
@@ -31,9 +32,8 @@ from agent.offline import (
     Synthesis,
     Training,
 )
-from agent.offline.train_cascade import CascadeTraining
 from agent.simulation import Simulation
-from agent.warmstart.insert_labels import Beside, InsertSettings
+from agent.warmstart import Beside, InsertSettings
 
 TABLE = Path(__file__).with_name("defaults.yaml")
 

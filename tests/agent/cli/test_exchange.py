@@ -22,7 +22,7 @@ from agent.api import Export, Window
 from agent.cli.main import app
 from agent.config import AppConfig, load
 from feedback.events import Example
-from feedback.exchange import imported, jsonl, read_dsjson, read_export, read_obp
+from feedback.exchange import read_dsjson, read_export, read_headers, read_obp, rule_of
 from feedback.log import Store
 from feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import refused
@@ -78,7 +78,7 @@ def test_the_whole_training_log_is_written(
     assert f"300 decisions written to {tmp_path / name}" in output
     assert "examples: 300 of 300" in output
     assert list(read_export(tmp_path / name)) == logged
-    header = jsonl.read_header(tmp_path / name)
+    header = next(read_headers(tmp_path / name))
     assert (set(header.arms), header.reward) == (set(ARMS), settings.reward)
     assert list(tmp_path.iterdir()) == [tmp_path / name]
 
@@ -182,7 +182,7 @@ def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_pat
     assert "left out 1: dangling observation" in told
     assert "left out 1: reward not in [-1, 1]" in told
     assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
-    assert jsonl.read_header(output).reward == imported.rule_of("reward", (-1.0, 1.0))
+    assert next(read_headers(output)).reward == rule_of("reward", (-1.0, 1.0))
 
 
 def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> Non
     assert "to replay it, declare the metric: {clicks: {range: [0, 10]}}" in told
     (found,) = read_export(output)
     assert found.metrics == {"clicks": 7.0}
-    assert jsonl.read_header(output).reward.reward_of(found) == 7.0
+    assert next(read_headers(output)).reward.reward_of(found) == 7.0
 
 
 def test_what_obp_wrote_is_imported(tmp_path: Path) -> None:

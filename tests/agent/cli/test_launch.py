@@ -15,15 +15,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from agent.cli import launch
+from agent.cli import serve
 from agent.proxy import RUN_FOLDER
 
 PARENT = """
 import sys
 from pathlib import Path
-from agent.cli import launch
+from agent.cli import serve
 sys.executable = sys.argv[1]
-launch.prepared(Path("serve_config.yaml"))
+serve.prepare_in_process(Path("serve_config.yaml"))
 """
 
 
@@ -57,8 +57,8 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     monkeypatch.setenv("OF_THE_USER", "kept")
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     path = tmp_path / "config.yaml"
-    assert launch.prepared(path, tmp_path, cold=cold) == 3
-    assert launch.prepared(path, cold=cold) == 3
+    assert serve.prepare_in_process(path, tmp_path, cold=cold) == 3
+    assert serve.prepare_in_process(path, cold=cold) == 3
     words = ["agent.cli", "serve", "--prepare-only", "--config", str(path), *(["--cold"] if cold else [])]
     assert [command[2:] for command, _ in begun] == [words, words]
     assert [env["OF_THE_USER"] for _, env in begun] == ["kept", "kept"]
@@ -81,7 +81,7 @@ class Starting(BaseHTTPRequestHandler):
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a service that becomes ready; signals are handled as before afterwards."""
-    monkeypatch.setattr(launch, "LOOK_S", 0.01)
+    monkeypatch.setattr(serve, "LOOK_S", 0.01)
     monkeypatch.setattr(Starting, "asked", 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
@@ -114,7 +114,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
     document = {"http_options": {"port": starting}, "applications": [{"args": {}}]}
     config.write_text(yaml.safe_dump(document))
     console = Console(file=StringIO())
-    assert launch.serve(config, None, launch.address_of(config), console, once) == 0
+    assert serve.run_service(config, None, serve.address_of(config), console, once) == 0
     assert asked == [f"http://127.0.0.1:{starting}"]
     assert Starting.asked == 3
     assert begun[0].poll() == -signal.SIGINT

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import yaml
 
-from agent.cli import operate
+from agent.cli import service
 from agent.client import Client
 from agent.config import load
 from tests.agent.cli.test_cli import run, said
@@ -33,8 +33,8 @@ def test_a_verb_of_a_running_service_names_the_point(monkeypatch: pytest.MonkeyP
         return {}
 
     monkeypatch.setattr(Client, "request", request)
-    operate.request("GET", "http://x", "/v1/policy", None, point="cheap")
-    operate.request("GET", "http://x", "/v1/policy", None)
+    service.request("GET", "http://x", "/v1/policy", None, point="cheap")
+    service.request("GET", "http://x", "/v1/policy", None)
     assert asked == ["/v1/policy?point=cheap", "/v1/policy"]
 
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 from agent.checks import Finding
 from agent.cli import setup
 from agent.cli.main import app
+from agent.cli.setup import SCHEMA
 from agent.config import load
-from agent.config.new_config import SCHEMA
 from arms.corpus import CorpusError
 
 ROOT = Path(__file__).parents[3]

@@ -79,6 +79,8 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
         return type("Status", (), {"applications": found})
 
     sent: list[signal.Signals] = []
+    initialized = iter([False, *[True] * 6])
+    monkeypatch.setattr("ray.is_initialized", lambda: next(initialized))
     monkeypatch.setattr(serve, "status", status)
     monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
     monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))

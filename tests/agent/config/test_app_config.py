@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config import AppConfig, ConfigError, load, parse
-from agent.serving import TurnLoop
+from agent.checks import file_findings
+from agent.config import AppConfig, ConfigError, configured, load, make_home, parse
+from agent.turn import TurnLoop
 from arms.base import checked_name
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
@@ -164,6 +165,19 @@ def test_home_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARMWISE_HOME")
     assert settled.home_path == Path("/from/the/environment"), "a replica elsewhere sees the same"
     assert settled.database_url == "sqlite:////from/the/environment/log.db"
+
+
+def test_a_home_of_the_file_that_the_environment_overrides_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "shared"))
+    config = configured({**CONFIG, "home": str(tmp_path / "own")})
+    assert config.home_path == tmp_path / "shared"
+    line = f"the home is {tmp_path}/shared, as ARMWISE_HOME has it, not {tmp_path}/own of the configuration"
+    assert make_home(config) == [line]
+    assert f"note: {line}; unset ARMWISE_HOME" in str(next(file_findings(config)))
+    for agreeing in ({**CONFIG, "home": str(tmp_path / "shared")}, CONFIG):
+        assert make_home(configured(agreeing)) == []
 
 
 def test_a_log_of_its_own_is_not_in_home() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import AppConfig, ConfigError, configured, load, parse
-from agent.config.environment import EnvironmentSettingError, overridden, variables_of
+from agent.config.loading import EnvironmentSettingError, overridden, variables_of
 from tests.agent.fakes import CONFIG
 
 HOST = "10.96.0.7"

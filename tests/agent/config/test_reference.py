@@ -1,20 +1,28 @@
-"""The reference of settings is complete and up to date."""
+"""The configuration reference is generated from the settings, and up to date."""
 
 from pathlib import Path
 
-from agent.config.reference import pages
+import pytest
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
+from agent.config.reference import DOCUMENTS, pages
+
+PAGES = pages()
 
 
-def test_the_document_is_what_the_settings_say() -> None:
-    written = "\n".join(pages()).rstrip() + "\n"
-    assert DOCUMENT.read_text(encoding="utf-8") == written, (
-        "write it anew: python -m agent.config.reference > docs/reference/configuration.md"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_is_what_the_settings_say(page: str) -> None:
+    assert (DOCUMENTS / page).read_text(encoding="utf-8") == PAGES[page], (
+        "write it anew: python -m agent.config.reference"
     )
 
 
+def test_no_page_of_the_reference_is_left_from_before() -> None:
+    there = {f"configuration/{path.name}" for path in Path(DOCUMENTS, "configuration").iterdir()}
+    assert there == PAGES.keys() - {"configuration.md"}
+
+
 def test_every_setting_says_what_it_is() -> None:
-    rows = [line for line in pages() if line.startswith("| `")]
+    rows = [line for page in PAGES.values() for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 400
     silent = [row for row in rows if row.count("|") == 4 and row.rstrip(" |").endswith("`")]
     assert not silent

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from agent.cli.main import app
-from agent.config.new_config import SCHEMA
+from agent.cli.setup import SCHEMA
 from agent.config.schema import config_schema, text
 from tests.agent.fakes import CONFIG
 

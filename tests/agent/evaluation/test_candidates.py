@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from agent.config import AppConfig, parse
-from agent.evaluation.candidate_factory import Setting
-from agent.evaluation.candidate_names import CandidateError, Kind, parse_name, spelled_out
+from agent.evaluation.candidates import CandidateError, CandidateKind, Setting, parse_name, spelled_out
+from agent.evaluation.evaluate import Target, targets
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.targets import Target, targets
 from agent.learning import Recipe
 from agent.policies import PolicySpec, Uniform, build_policy, catalog
 from agent.routers import out_of_fold, saved
-from feedback.dataset import Log, Selection, features
+from feedback.dataset import Log, Selection, described
 from feedback.dataset.log import EVERYTHING
 from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
 from feedback.log import Store
@@ -44,7 +43,7 @@ class Examples:
 
     def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
         del tell
-        return Log.from_examples(self._examples, rule, selection, features.described(self.examples))
+        return Log.from_examples(self._examples, rule, selection, described(self.examples))
 
     def examples(self) -> Iterator[Example]:
         return iter(self._examples)
@@ -86,7 +85,7 @@ class Memory(Uniform):
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalog.POLICIES, "memory", Memory)  # type: ignore[attr-defined]
+    monkeypatch.setattr(catalog, "POLICIES", {**catalog.POLICIES, "memory": Memory})
 
 
 @pytest.fixture
@@ -463,13 +462,15 @@ def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:
 
 def test_every_kind_of_candidate_has_a_name() -> None:
     examples = {
-        Kind.FIXED: ":a",
-        Kind.VERSION: ":1",
-        Kind.RECIPE: ":1",
-        Kind.POLICY: ":{kind: x}",
-        Kind.ROUTER: ":f",
+        CandidateKind.FIXED: ":a",
+        CandidateKind.VERSION: ":1",
+        CandidateKind.RECIPE: ":1",
+        CandidateKind.POLICY: ":{kind: x}",
+        CandidateKind.ROUTER: ":f",
     }
-    assert [parse_name(f"{kind}{examples.get(kind, '')}").kind for kind in Kind] == list(Kind)
+    assert [parse_name(f"{kind}{examples.get(kind, '')}").kind for kind in CandidateKind] == list(
+        CandidateKind
+    )
 
 
 def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -> None:

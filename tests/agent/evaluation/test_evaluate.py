@@ -14,17 +14,16 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, parse
-from agent.evaluation.candidate_names import CandidateError, EvaluationError
+from agent.evaluation.candidates import CandidateError, EvaluationError
 from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.report import Report
+from agent.evaluation.report import CandidateResult, Interval, Report
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.results import CandidateResult, Interval
 from agent.learning import Learner, Recipe
 from agent.policies import PolicySpec, choose, sampling, served_distribution
-from feedback.dataset import LogSource
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
 from feedback.log import Store
 from feedback.registry import versions
+from feedback.sources import LogSource
 from feedback.training_log import take_epoch
 from tests.agent.asking import join
 from tests.agent.evaluation.test_candidates import Examples
@@ -68,7 +67,7 @@ def store(config: AppConfig) -> Iterator[Store]:
 @pytest.fixture
 def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A log of N uniform draws, every arm equally often, and a few that were forced; read in blocks."""
-    monkeypatch.setattr("agent.evaluation.targets.BLOCK", 64)
+    monkeypatch.setattr("agent.evaluation.evaluate.BLOCK", 64)
     draws = np.random.default_rng(0).permutation(np.repeat(ARMS, N // 3))
     facts = [fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))]
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
@@ -465,7 +464,7 @@ def test_distributions_that_a_canary_took_part_in_are_computed_again(config: App
 def test_as_many_versions_are_computed_again_as_it_takes(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.evaluation.propensity_check.VERSIONS", 1)
+    monkeypatch.setattr("agent.evaluation.evaluate.VERSIONS", 1)
     learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
     served_by(store, learning, 400)  # a hundred decisions a version
     verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict

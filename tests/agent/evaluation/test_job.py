@@ -19,7 +19,6 @@ import pytest
 
 from agent.config import AppConfig, parse
 from agent.evaluation.job import (
-    CHILD,
     Evaluations,
     evaluate_apart,
     evaluate_here,
@@ -49,7 +48,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> AppConfig:
 
 
 def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if CHILD in " ".join(one.cmdline())]
+    return [one for one in psutil.Process().children() if "agent.evaluation.job" in " ".join(one.cmdline())]
 
 
 def gone(pid: int) -> bool:

@@ -14,13 +14,26 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli import replay as judging
+from agent.cli import evaluate as judging
 from agent.cli.main import app
-from agent.evaluation.html_report import command, summary
-from agent.evaluation.plots import evidence, over_time, shares, values, weights
-from agent.evaluation.report import BIASED, Report
+from agent.evaluation.report import (
+    BIASED,
+    ArmWeights,
+    CandidateResult,
+    Estimated,
+    Interval,
+    Report,
+    Stretch,
+    Weights,
+    command,
+    evidence,
+    over_time,
+    shares,
+    summary,
+    values,
+    weights,
+)
 from agent.evaluation.request import EvaluationRequest
-from agent.evaluation.results import ArmWeights, CandidateResult, Estimated, Interval, Stretch, Weights
 from agent.reporting import draw_svg
 from agent.reporting.plain_text import visible
 
@@ -161,6 +174,22 @@ def test_the_table_has_a_line_for_each_estimator_and_says_where_there_is_none() 
         r"fixed:dense +ips +\+0.520 \[\+0.470, \+0.570\] +\+0.220 \[\+0.170, \+0.270\] +321", told
     )
     assert max(map(len, printed(a_report(BETTER), 80).split("\n"))) <= 80
+
+
+LONG = "policy:{kind: epsilon_greedy, params: {model: river.tree.HoeffdingTreeRegressor, epsilon: 0.2}}"
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_table_has_the_whole_name_of_each_candidate_at_any_width(width: int) -> None:
+    lines = printed(a_report(BETTER, candidate(LONG, 0.5, 0.2), NEVER), width).split("\n")
+    (header,) = (number for number, line in enumerate(lines) if line.startswith("candidate"))
+    ends = lines[header].index("estimator")
+    names = "".join(line[:ends] for line in lines[header + 2 :]).replace(" ", "")
+    for name in ("served", "fixed:dense", LONG, "fixed:none"):
+        assert name.replace(" ", "") in names
+    table = lines[: next(n for n, line in enumerate(lines) if line.startswith("served: "))]
+    assert max(map(len, table)) <= width
+    assert sum("snips" in line for line in table) == 3
 
 
 def test_the_table_flags_weights_and_verdicts_and_the_notes_say_why() -> None:

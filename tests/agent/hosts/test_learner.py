@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.config import parse
-from agent.hosts import LearnerHost
+from agent.hosts.learner import LearnerHost
 from agent.learning import Learner
 from tests.agent.fakes import CONFIG
 

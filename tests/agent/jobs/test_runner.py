@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from agent import jobs as agent_jobs
 from agent.config import AppConfig, parse
 from agent.evaluation import Evaluations
 from agent.evaluation.job import Evaluate
-from agent.hosts import JobsHost
-from agent.jobs import runner
-from agent.jobs.runner import JobFailedError, Jobs, ProgressCallback
+from agent.hosts.jobs import JobsHost
+from agent.jobs import JobFailedError, Jobs, ProgressCallback
 from agent.learning import configuration_of
 from feedback.clock import SteadyClock
 from feedback.errors import ClockError, LogUnavailableError
@@ -238,8 +238,8 @@ def test_tasks_do_not_wait_for_each_other() -> None:
 def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert runner.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
-    monkeypatch.setattr(runner, "MAX_PAUSE_S", 0.004)
+    assert agent_jobs.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
+    monkeypatch.setattr(agent_jobs, "MAX_PAUSE_S", 0.004)
     task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
     jobs = Jobs([lambda: task], 0.001, lambda: NOW)
     assert task.done.wait(30)

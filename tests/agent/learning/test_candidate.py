@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.config import AppConfig
-from agent.hosts import LearnerHost
-from agent.learning.candidate import publish_candidate
-from agent.learning.learner import Learner
+from agent.hosts.learner import LearnerHost
+from agent.learning.learner import Learner, publish_candidate
 from agent.learning.rebuild import rebuild
 from agent.learning.recipe import Recipe
 from agent.learning.restore import restore_policy
@@ -18,7 +17,7 @@ from feedback.errors import RebuiltError
 from feedback.events import LABELS, Decision, Execution, Feedback
 from feedback.log import Store
 from feedback.registry import Version, promotions, versions
-from feedback.training_log import StartingPoint, epochs, examples, imported_turns, take_epoch
+from feedback.training_log import REBUILD, StartingPoint, examples, imported_turns, take_epoch
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, live
@@ -164,7 +163,7 @@ def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
 
 
 def test_a_candidate_tells_how_far_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.learning.candidate.REPORT_EVERY", 4)
+    monkeypatch.setattr("agent.learning.learner.REPORT_EVERY", 4)
     live(store, range(10), a_learner(store, Recipe(EXACT, RULE)))
     heard: list[tuple[str, int, int | None]] = []
     publish_candidate(store, Recipe(LINEAR, RULE), ARMS, on_progress=lambda *report: heard.append(report))
@@ -189,7 +188,7 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
     real = versions.publish_beside
 
     def after_a_rebuild(store: Store, version: Version, state: bytes) -> int:
-        take_epoch(store, epochs.REBUILD, NOW)
+        take_epoch(store, REBUILD, NOW)
         return real(store, version, state)
 
     monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.hosts import once_the_log_answers
+from agent.hosts.ingress import once_the_log_answers
 from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from agent.config import parse
-from agent.hosts import LearnerHost
+from agent.hosts.learner import LearnerHost
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.recipe import Recipe
 from agent.policies import Policy, PolicySpec, build_policy

@@ -10,19 +10,18 @@ import pytest
 import sqlalchemy as sa
 
 from agent.config import AppConfig, parse
-from agent.evaluation import candidates, targets
-from agent.evaluation.candidate_factory import Setting
-from agent.evaluation.candidate_names import parse_name
+from agent.evaluation import candidates, evaluate
+from agent.evaluation.candidates import Setting, parse_name
 from agent.learning import Learner, Recipe, publish_candidate
 from agent.learning.rebuild import rebuild
 from agent.learning.router_scores import keep_router
 from agent.policies import Policy
 from agent.routers import out_of_fold, saved
-from feedback.dataset import LogSource
 from feedback.events import LABELS, ROUTER, Observation, Source
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import Version, versions
+from feedback.sources import LogSource
 from feedback.training_log import imported_turns, learned_examples, observed, take_epoch
 from feedback.training_log.examples import episode_of
 from tests.agent.fakes import CONFIG
@@ -93,15 +92,15 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
 
 def replayed(
     config: AppConfig, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[targets.Target, Policy]:
+) -> tuple[evaluate.Target, Policy]:
     """Evaluate a candidate on the whole log; return the result, and what it has learned by the end."""
     built: list[candidates.Candidate] = []
-    real = targets.candidate_of
-    monkeypatch.setattr(targets, "candidate_of", lambda *of: built.append(real(*of)) or built[-1])
+    real = evaluate.candidate_of
+    monkeypatch.setattr(evaluate, "candidate_of", lambda *of: built.append(real(*of)) or built[-1])
     source = LogSource(store, config.reward)
     setting = Setting(config, config.reward, store, tuple(config.actions))
     log = source.log(config.reward)
-    (found,) = targets.targets(log, [parse_name(name)], setting, source, lambda *_: None)
+    (found,) = evaluate.targets(log, [parse_name(name)], setting, source, lambda *_: None)
     (candidate,) = built
     assert isinstance(candidate, candidates.Learned)
     return found, candidate.policy

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.learning.pricing import PriceKeeper
+from agent.learning.learner import PriceKeeper
 from arms.base import Passage, Query, Retrieval
 from feedback.budget import Budget
 from feedback.errors import SupersededError

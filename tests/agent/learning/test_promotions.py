@@ -9,10 +9,10 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from agent.api.operations.agreement import COMPARED
-from agent.cli.operate import _serving
+from agent.api.operations.policies import COMPARED
+from agent.cli.service import _serving
 from agent.jobs import UndecidedError
-from agent.learning.candidate import publish_candidate
+from agent.learning.learner import publish_candidate
 from agent.learning.recipe import Recipe
 from agent.policies import Policy, PolicyError, PolicySpec
 from feedback.errors import QueueFullError
@@ -731,7 +731,7 @@ async def test_no_agreement_is_told_where_no_apprentice_learns(service: Service)
 async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.operations.agreement.COMPARED_FOR_S", 0.0)
+    monkeypatch.setattr("agent.api.operations.policies.COMPARED_FOR_S", 0.0)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         nothing = (await shown(service))["apprentice"]
         assert nothing == {"decisions": 0, "agreement": None, "same_best": None}
@@ -762,7 +762,7 @@ async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -
 async def test_only_the_newest_decisions_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.operations.agreement.COMPARED", 2)
+    monkeypatch.setattr("agent.api.operations.policies.COMPARED", 2)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         for _ in range(3):
             await ask(service)

@@ -1,5 +1,6 @@
 """Rebuilding: whatever is damaged beside the facts is found, named, and made again from them."""
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,6 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, parse
-from agent.learning import rebuild as module
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.rebuild import RebuildError, RebuildReport, rebuild
 from agent.learning.recipe import Recipe
@@ -20,14 +20,16 @@ from agent.learning.restore import restore_policy
 from agent.policies import PolicyError, PolicySpec
 from feedback.errors import LogGapError, RebuiltError, SupersededError
 from feedback.events import Example, Tick
-from feedback.log import Store, rollup_tables
+from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import Version
 from feedback.registry import versions as registry_versions
 from feedback.reward import RewardRule
-from feedback.training_log import Joiner, epochs, lag, learned_examples, take_epoch
+from feedback.training_log import Joiner, confirm_epoch, lag, learned_examples, take_epoch
 from tests.agent.fakes import CONFIG
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, learned_at_once
+
+module = importlib.import_module("agent.learning.rebuild")  # the face names its function
 
 TURNS = 20
 
@@ -250,14 +252,14 @@ def test_a_training_log_that_was_changed_is_found_named_and_made_anew(any_store:
 def test_damaged_sums_of_pages_are_added_up_again(store: Store) -> None:
     def sums() -> dict[tuple[Any, ...], list[float]]:
         with store.reading() as connection:
-            rows = connection.execute(sa.select(rollup_tables.rollups)).all()
+            rows = connection.execute(sa.select(t.rollups)).all()
         return {tuple(row[:4]): [round(value, 9) for value in row[4:]] for row in rows}
 
     live(store, a_learner(store))
     sound = sums()
     assert sound
     with store.writing() as connection:
-        connection.execute(sa.update(rollup_tables.rollups).values(decisions=7, reward=1e9))
+        connection.execute(sa.update(t.rollups).values(decisions=7, reward=1e9))
     assert rebuild_quietly(store).sound, "they are not part of what is compared"
     assert sums() != sound
     rebuild_quietly(store, mend=True)
@@ -437,7 +439,7 @@ def test_facts_are_committed_between_the_parts_of_a_repair(
 
     def confirmed(connection: sa.Connection, epoch: int) -> None:
         committed.append(store.log_seq())
-        epochs.confirm_epoch(connection, epoch)
+        confirm_epoch(connection, epoch)
 
     monkeypatch.setattr("feedback.training_log.refold.confirm_epoch", confirmed)
     other = Store(str(store.engine.url), RULE.join)

@@ -17,12 +17,12 @@ from agent.offline.alignment import (
     Comparing,
     align,
     balance,
+    compare_questions,
     effective_size,
     on_par,
-    run,
     sample,
 )
-from agent.offline.score import read_questions
+from agent.offline.labelled_data import read_questions
 from arms.portfolio import ArmTable, ScoreMatrix, write_matrix
 from arms.questions import Question
 from arms.retrievers import ArmSpec
@@ -151,7 +151,7 @@ def write(path: Path, texts: list[str]) -> Path:
 def printed(tmp_path: Path, **fields: Any) -> str:
     output = StringIO()
     settings = Comparing(config=config(tmp_path), **fields)
-    run(settings, Console(file=output, width=150), lambda *_: None)
+    compare_questions(settings, Console(file=output, width=150), lambda *_: None)
     return output.getvalue()
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.offline.choose_portfolio import Selection, select_portfolio
+from agent.offline import Selection, select_portfolio
+from agent.offline.choose_portfolio import Pool
 from agent.offline.portfolio_report import Outcomes, PortfolioReport
-from agent.offline.portfolio_validation import Pool
 from arms.models import Backbone
 from arms.portfolio import ArmTable, ScoreMatrix, read_matrix, selection, write_matrix
 from arms.questions import Question

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig
-from agent.offline.evaluate_router import Evaluation, RouterEvaluation, evaluate_scores, run
+from agent.offline import Evaluation, evaluate_model
+from agent.offline.evaluate import RouterEvaluation, evaluate_scores
 from agent.routers import RouterError, Stage
 from agent.routers.utility import Utility
 from arms.portfolio import Outcomes
@@ -133,7 +134,7 @@ def test_the_curve_of_the_oracle_has_the_largest_area_and_that_of_no_router_is_b
 def evaluate(config: AppConfig, model: Path, files: dict[str, Any], **fields: Any) -> tuple[Any, str]:  # noqa: F811
     output = StringIO()
     wanted = Evaluation.model_validate({"config": config, "model": model, "resamples": 200} | files | fields)
-    return run(wanted, Console(file=output, width=120), lambda *_: None), output.getvalue()
+    return evaluate_model(wanted, Console(file=output, width=120), lambda *_: None), output.getvalue()
 
 
 def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline.label import Labelling, run
+from agent.offline import Labelling, label_questions
 from agent.simulation.questions import QuestionsError
 from arms.corpus import CorpusError
 from arms.jobs.checkpoint import JobError
@@ -63,7 +63,7 @@ def labelled(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
     settings = Labelling.model_validate({"config": config, "output": tmp_path / "labels", **fields})
-    run(settings, Console(file=output, width=100), lambda *_: None)
+    label_questions(settings, Console(file=output, width=100), lambda *_: None)
     return output.getvalue()
 
 
@@ -208,7 +208,7 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
         asked.append(workers)
         raise JobError("enough")
 
-    monkeypatch.setattr("arms.jobs.label", label)
+    monkeypatch.setattr("agent.offline.label.label", label)
     given = parse({**config.model_dump(mode="json"), "llm": llm})
     with pytest.raises(JobError, match="enough"):
         labelled(tmp_path, given, queries=queries, **fields)

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline import Selection, select_portfolio
-from agent.offline.score import Scoring, run
+from agent.offline import Scoring, Selection, score_arms, select_portfolio
 from agent.routers import RouterError
 from agent.simulation.questions import QuestionsError
 from arms.corpus import CorpusError
@@ -83,7 +82,7 @@ def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     output = StringIO()
     fast = {"timed": 0} if "queries" in fields else {}
     settings = Scoring.model_validate({"config": config, "output": tmp_path / "scores", **fast, **fields})
-    run(settings, Console(file=output, width=120), lambda *_: None)
+    score_arms(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 
 

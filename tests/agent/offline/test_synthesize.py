@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline.score import read_questions
-from agent.offline.synthesize import Synthesis, run
+from agent.offline import Synthesis, make_questions, read_questions
 from tests.neighbours import SUBJECTS, write_corpus
 
 ENDPOINT = {
@@ -37,7 +36,7 @@ def config(tmp_path: Path, **llm: Any) -> AppConfig:
 
 def printed(settings: Synthesis) -> str:
     output = StringIO()
-    run(settings, Console(file=output, width=120), lambda *_: None)
+    make_questions(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 
 
@@ -62,7 +61,7 @@ def test_a_style_takes_its_weight(tmp_path: Path) -> None:
     styles = {"keywords": 1.0, "title": 3.0}
     settings = Synthesis(config=config(tmp_path), output=tmp_path / "made.jsonl", questions=8, styles=styles)
     output = StringIO()
-    made = run(settings, Console(file=output, width=200), lambda *_: None)
+    made = make_questions(settings, Console(file=output, width=200), lambda *_: None)
     assert sorted(one.style for one in made) == ["keywords"] * 2 + ["title"] * 6
     shown = [line.split("│")[-2].strip() for line in output.getvalue().splitlines() if "│" in line]
     assert len(shown) == 2 + 3, "at most three of a style"
@@ -93,7 +92,7 @@ def test_the_price_is_printed_before_the_first_call(tmp_path: Path) -> None:
     settings = Synthesis(config=config(tmp_path, **ENDPOINT), output=tmp_path / "made.jsonl", questions=100)
     output = StringIO()
     with pytest.raises(Exception, match=r"127\.0\.0\.1:9"):
-        run(settings, Console(file=output, width=200), lambda *_: None)
+        make_questions(settings, Console(file=output, width=200), lambda *_: None)
     calls, _, rest = output.getvalue().partition(" calls of the language model: about ")
     read, _, _ = rest.partition(" tokens read")
     assert calls == "at least 167"  # a search is not answered again

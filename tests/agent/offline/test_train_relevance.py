@@ -18,10 +18,18 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, parse
-from agent.offline import Training, router_features, train_router
-from agent.offline.labelled_data import read_labelled
-from agent.offline.score import read_questions
-from agent.offline.train_relevance import ABOUT, RelevanceTraining, auc, run
+from agent.offline import (
+    RelevanceTraining,
+    Training,
+    observed_features,
+    read_labelled,
+    read_questions,
+    relevance_of_others,
+    train_relevance,
+    train_router,
+)
+from agent.offline.router_features import FOLDS
+from agent.offline.train import ABOUT, auc
 from agent.routers import RouterError, Stage, Trained, cross_validation, read_trained
 from agent.routers.features import RELEVANCE, SUPPORT
 from agent.serving.router_scores import RouterScorer
@@ -72,7 +80,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
 def train(config: AppConfig, **fields: Any) -> tuple[RelevanceModel, str]:
     output = StringIO()
     given = {"config": config, "fitting": QUICK, "output": config.home_path / "relevance"}
-    done = run(
+    done = train_relevance(
         RelevanceTraining.model_validate(given | fields), Console(file=output, width=120), lambda *_: None
     )
     return done, output.getvalue()
@@ -129,7 +137,7 @@ def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", *
     given = {"config": config, "router": {"kind": "pointwise_xgboost", "params": params}, "relevance": True}
     given |= {"output": config.home_path / "router"}
     wanted = Training.model_validate(given | files | fields)
-    return train_router.run(wanted, Console(file=StringIO()), lambda *_: None)
+    return train_router(wanted, Console(file=StringIO()), lambda *_: None)
 
 
 def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
@@ -147,7 +155,7 @@ def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
 
     scorer = RouterScorer(read, None, vectors, 5.0)
     asyncio.run(scorer.warm_up(embed_tiny(backbone)))
-    observed = router_features.observed_features(
+    observed = observed_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),
         settled,
         "tiny",
@@ -174,7 +182,7 @@ def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
     config: AppConfig, tmp_path: Path
 ) -> None:
     files = write(tmp_path)
-    observed = router_features.observed_features(
+    observed = observed_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),
         config.settled(),
         "tiny",
@@ -186,12 +194,12 @@ def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
 
     def relevance(gold: list[list[str]]) -> list[Any]:
         examples = observed.examples(gold, lambda *_: None)
-        return router_features.relevance_of_others(examples, texts, known, 0)[1]
+        return relevance_of_others(examples, texts, known, 0)[1]
 
     before = relevance(gold)
     unseen = relevance([["p5"]] * 12 + gold[12:])
     assert unseen == before, "gold passages of questions that are not known change nothing"
-    fold = cross_validation.folds([texts[row] for row in known], router_features.FOLDS, 0)[0][1]
+    fold = cross_validation.folds([texts[row] for row in known], FOLDS, 0)[0][1]
     own = known[fold]
     changed = relevance([["p5"] if row in own else ids for row, ids in enumerate(gold)])
     assert [changed[row] for row in own] == [before[row] for row in own]

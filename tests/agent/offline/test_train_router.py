@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, load, parse
-from agent.offline.labelled_data import joined, read_labelled, written
-from agent.offline.router_features import observed_features
-from agent.offline.train_router import Training, read_spec, run
+from agent.offline import Training, joined, observed_features, read_labelled, router_spec, train_router
+from agent.offline.labelled_data import written
 from agent.routers import RouterError, Stage, Trained, build_router, read_trained, validation
 from agent.routers import utility as router_utility
 from agent.serving.router_scores import RouterScorer
@@ -88,7 +87,7 @@ def train(config: AppConfig, *paths: Path, **fields: Any) -> tuple[Trained, str]
     output = StringIO()
     given = {"config": config, "outcomes": paths, "router": LEARNED, "output": config.home_path / "router"}
     on_progress: Progress = fields.pop("on_progress", lambda *_: None)
-    done = run(Training.model_validate(given | fields), Console(file=output, width=120), on_progress)
+    done = train_router(Training.model_validate(given | fields), Console(file=output, width=120), on_progress)
     return done, output.getvalue()
 
 
@@ -506,20 +505,20 @@ def test_without_a_backbone_there_is_no_router(config: AppConfig, labelled: Path
 def test_a_router_is_named_by_its_kind_or_by_a_file(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(LEARNED))
-    assert read_spec(None, None, file).model_dump() == LEARNED
-    assert read_spec("listnet", "answered", None).params == {"stage": "answered"}
+    assert router_spec(None, None, file).model_dump() == LEARNED
+    assert router_spec("listnet", "answered", None).params == {"stage": "answered"}
     with pytest.raises(RouterError, match="its stage too: leave out 'answered'"):
-        read_spec(None, "answered", file)
-    assert read_spec("moran", None, None).kind == "moran"
+        router_spec(None, "answered", file)
+    assert router_spec("moran", None, None).kind == "moran"
     for kind, path in ((None, None), ("moran", file)):
         with pytest.raises(RouterError, match="either a kind or a file"):
-            read_spec(kind, None, path)
+            router_spec(kind, None, path)
     for text in ("kind: [", "params: {}", "[]"):
         file.write_text(text)
         with pytest.raises(RouterError, match=r"spec\.yaml describes no router"):
-            read_spec(None, None, file)
+            router_spec(None, None, file)
     with pytest.raises(RouterError, match=r"none\.yaml describes no router"):
-        read_spec(None, None, tmp_path / "none.yaml")
+        router_spec(None, None, tmp_path / "none.yaml")
 
 
 # -- the verb ------------------------------------------------------------------------------------------
@@ -567,4 +566,4 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
 @pytest.mark.parametrize("name", ["router_question", "router_answers"])
 def test_an_example_describes_a_router(name: str) -> None:
     file = Path(__file__).parents[3] / "examples" / f"{name}.yaml"
-    assert build_router(read_spec(None, None, file)).params["members" if "answers" in name else "router"]
+    assert build_router(router_spec(None, None, file)).params["members" if "answers" in name else "router"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.policies.catalog import POLICIES, PolicySpec, build_policy
+from agent.policies import POLICIES, PolicySpec, build_policy
 from tests.contracts import ARMS, CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
 
 ADF = "--cb_explore_adf -q sa -q ea"

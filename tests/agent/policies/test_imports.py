@@ -23,7 +23,7 @@ def loaded_by(code: str) -> set[str]:
         "import agent.policies",
         "import agent.policies.sampling",
         "from agent.policies import choose, served_distribution",
-        "import agent.policies.catalog, agent.policies.untrusted",
+        "import agent.policies.catalog",
     ],
 )
 def test_importing_policies_loads_no_library_of_one(code: str) -> None:

@@ -1,7 +1,6 @@
 """Linear bandits: their numbers against Li et al.'s own matrices, one batch, and the integral itself."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -402,20 +401,6 @@ def test_state_of_other_settings_is_refused() -> None:
     for other in (LinUCB(ridge=1.0), LinUCB(shared=False), LinUCB(alpha=0.3), LinearThompson()):
         with pytest.raises(PolicyError, match="is damaged, or not of"):
             other.load(state)
-
-
-def test_a_state_of_the_first_layout_decides_as_before_and_asks_for_a_replay() -> None:
-    """`LinUCB(ridge=10.0, dims=2)` wrote it after the same 30 rewards, with all weights of every arm."""
-    empty = LinUCB(ridge=10.0, dims=2)
-    old = empty.load(Path(__file__, "../linucb_of_the_first_layout.state").resolve().read_bytes())
-    anew = LinUCB(ridge=10.0, dims=2)
-    teach(anew, history(anew, 30, seed=31))
-    for seen in contexts(10, seed=32):
-        for found, expected in zip(old.posterior(seen, ARMS), anew.posterior(seen, ARMS), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-    assert not old.resumes_exactly
-    assert empty.load(old.save()).resumes_exactly
-    assert anew.resumes_exactly
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -15,8 +15,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTo
 from agent.policies.base import PolicyError
 from agent.policies.encoding import hashed
 from agent.policies.epsilon_greedy import EpsilonGreedy, Exploration
-from agent.policies.neural import NeuralGreedy
-from agent.policies.neural_encoder import pretrained
+from agent.policies.neural import NeuralGreedy, pretrained
 from feedback.events import Context, Decision
 from tests.contracts import (
     ARMS,

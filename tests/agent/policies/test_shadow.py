@@ -18,8 +18,7 @@ from agent.policies.catalog import PolicySpec, build_policy
 from agent.policies.linear import LinUCB
 from agent.policies.sampling import served_distribution, shadow_distribution
 from agent.policies.shadow import Agreement, ShadowPolicy, agreement
-from agent.serving import Ask, TurnLoop
-from agent.serving.decide import eligible
+from agent.turn import Ask, TurnLoop, eligible
 from feedback.events import Context, Decision, Feedback
 from feedback.log import Store
 from feedback.registry import versions

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec
-from agent.policies.untrusted import check_untrusted
+from agent.policies.catalog import PolicySpec, check_untrusted
 
 PLAIN = PolicySpec(kind="uniform")
 ADF = "--cb_explore_adf"

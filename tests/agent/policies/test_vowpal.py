@@ -13,7 +13,7 @@ from vowpalwabbit import Workspace
 from agent.policies import vowpal
 from agent.policies.base import PolicyError
 from agent.policies.serialization import seal
-from agent.policies.vowpal import ALWAYS, VowpalPolicy
+from agent.policies.vowpal import ALWAYS, VowpalWabbit
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym
 from tests.contracts import ARMS, history, teach
@@ -81,7 +81,7 @@ class Text:
 
 @pytest.mark.parametrize("flags", ALGORITHMS)
 def test_it_predicts_and_learns_what_vw_does_from_text(flags: str, tmp_path: Path) -> None:
-    ours, text = VowpalPolicy(f"{ADF} {flags}"), Text(f"{ADF} {flags}")
+    ours, text = VowpalWabbit(f"{ADF} {flags}"), Text(f"{ADF} {flags}")
     # Halves only: of 0.125, VW's own text parser makes 0.12499999.
     for decision, reward in history(ours, 80, seed=20):
         expected = text.probabilities(decision.context, decision.arms)
@@ -96,7 +96,7 @@ def test_it_predicts_and_learns_what_vw_does_from_text(flags: str, tmp_path: Pat
 def test_any_numbers_predict_what_text_does_to_single_precision() -> None:
     rng = np.random.default_rng(21)
     flags = f"{ADF} --softmax --lambda 3"
-    ours, text = VowpalPolicy(flags), Text(flags)
+    ours, text = VowpalWabbit(flags), Text(flags)
     teach(ours, history(ours, 50, seed=22))
     for decision, reward in history(ours, 50, seed=22):
         text.learn(decision, reward)
@@ -110,7 +110,7 @@ def test_any_numbers_predict_what_text_does_to_single_precision() -> None:
 
 
 def test_three_rewards_give_the_probabilities_of_epsilon_greedy() -> None:
-    policy = VowpalPolicy("--cb_explore_adf --epsilon 0.3 -q sa")
+    policy = VowpalWabbit("--cb_explore_adf --epsilon 0.3 -q sa")
     assert policy.probabilities(Context("?"), ARMS).tolist() == pytest.approx([1 / 3] * 3)
     for drawn, reward in (("bm25", 0.0), ("dense", 1.0), ("none", 0.0)):
         policy.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, drawn, "vowpal", 1), reward)
@@ -130,7 +130,7 @@ def test_the_table_of_algorithms_is_complete() -> None:
 
 @pytest.mark.parametrize(("flags", "exact"), table())
 def test_an_algorithm_resumes_as_the_table_says(flags: str, exact: bool) -> None:
-    kept = VowpalPolicy(f"{ADF} {flags}")
+    kept = VowpalWabbit(f"{ADF} {flags}")
     rows = history(kept, 60, seed=24)
     teach(kept, rows[:30])
     resumed = kept.load(kept.save())
@@ -140,7 +140,7 @@ def test_an_algorithm_resumes_as_the_table_says(flags: str, exact: bool) -> None
 
 @pytest.mark.parametrize("flags", ALGORITHMS)
 def test_exact_resuming_is_claimed_where_it_holds_and_only_there(flags: str) -> None:
-    kept = VowpalPolicy(f"{ADF} {flags}")
+    kept = VowpalWabbit(f"{ADF} {flags}")
     rows = history(kept, 60, seed=23)
     teach(kept, rows[:30])
     resumed = kept.load(kept.save())
@@ -151,13 +151,13 @@ def test_exact_resuming_is_claimed_where_it_holds_and_only_there(flags: str) -> 
 
 def test_names_may_hold_what_text_could_not() -> None:
     seen = Context("?", {"w=a b|c:d": 1.0, "site=http://x": 1.0}, (), {"my arm|1": {"a:b": 2.0}})
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     policy.learn(Decision("d", seen, ("my arm|1", "dense"), (0.5, 0.5), "my arm|1", "vowpal", 1), 1.0)
     assert policy.probabilities(seen, ("my arm|1", "dense")).sum() == pytest.approx(1.0)
 
 
 def test_changed_features_of_an_arm_are_seen_at_once() -> None:
-    policy = VowpalPolicy("--cb_explore_adf --epsilon 0.0")
+    policy = VowpalWabbit("--cb_explore_adf --epsilon 0.0")
     share = {"cheap": {"cost": 0.0}, "dear": {"cost": 1.0}}
     for _ in range(20):
         for drawn in share:
@@ -208,7 +208,7 @@ def test_changed_features_of_an_arm_are_seen_at_once() -> None:
 )
 def test_arguments_that_cannot_work_are_refused_by_name(args: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        VowpalPolicy(args)
+        VowpalWabbit(args)
 
 
 def test_a_table_of_the_largest_size_is_allowed() -> None:
@@ -217,8 +217,8 @@ def test_a_table_of_the_largest_size_is_allowed() -> None:
 
 def test_an_embedding_of_another_length_is_read_whole() -> None:
     policy, fresh = (
-        VowpalPolicy("--cb_explore_adf --softmax -q ea"),
-        VowpalPolicy("--cb_explore_adf --softmax -q ea"),
+        VowpalWabbit("--cb_explore_adf --softmax -q ea"),
+        VowpalWabbit("--cb_explore_adf --softmax -q ea"),
     )
     policy.probabilities(Context("?", {}, (1.0, 2.0)), ARMS)
     seen = Context("?", {}, (1.0, 2.0, 4.0))
@@ -229,9 +229,9 @@ def test_an_embedding_of_another_length_is_read_whole() -> None:
 
 
 def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     state = policy.save()
-    for wrong in (b"", b"\n", state[:-1], state + b"?", VowpalPolicy(baseline=0.5).save()):
+    for wrong in (b"", b"\n", state[:-1], state + b"?", VowpalWabbit(baseline=0.5).save()):
         with pytest.raises(PolicyError, match=r'is damaged, or not of \{"args": "--cb_explore_adf'):
             policy.load(wrong)
 
@@ -278,7 +278,7 @@ FILE_OPTIONS = ["--final_regressor {}", "--predictions {}", "--readable_model {}
 
 @pytest.mark.parametrize("option", FILE_OPTIONS)
 def test_a_crafted_model_writes_no_file(option: str, tmp_path: Path) -> None:
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     teach(policy, history(policy, 5, seed=25))
     crafted = with_options(policy.save(), option.format(tmp_path / "written"))
     with pytest.raises(PolicyError, match="the model has other arguments than vw"):
@@ -288,7 +288,7 @@ def test_a_crafted_model_writes_no_file(option: str, tmp_path: Path) -> None:
 
 def test_without_the_check_a_crafted_model_does_write_one(tmp_path: Path) -> None:
     """What the test above refuses is an attack that works, not bytes that VW would refuse anyway."""
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     crafted = with_options(policy.save(), FILE_OPTIONS[1].format(tmp_path / "written"))
     (tmp_path / "model").write_bytes(crafted.partition(b"\n")[2])
     Workspace(arg_list=["-i", str(tmp_path / "model"), *ALWAYS]).finish()
@@ -297,7 +297,7 @@ def test_without_the_check_a_crafted_model_does_write_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("cut", [3, 10, 20, 45, 60])
 def test_a_model_that_ends_in_its_header_is_refused(cut: int) -> None:
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     settings = json.loads(policy.save().partition(b"\n")[0])
     del settings["blake2b"]
     model = policy.save().partition(b"\n")[2][:cut]
@@ -309,7 +309,7 @@ def test_a_model_that_ends_in_its_header_is_refused(cut: int) -> None:
 def test_state_of_another_vw_or_of_other_names_is_refused(
     monkeypatch: pytest.MonkeyPatch, constant: str, fact: str
 ) -> None:
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     with monkeypatch.context() as before:
         before.setattr(f"agent.policies.vowpal.{constant}", "old")
         old = policy.save()
@@ -319,7 +319,7 @@ def test_state_of_another_vw_or_of_other_names_is_refused(
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_finite_is_refused_and_nothing_is_learned(reward: float) -> None:
-    policy = VowpalPolicy()
+    policy = VowpalWabbit()
     before = policy.save()
     with pytest.raises(PolicyError, match=f"reward {reward} of decision 'd' is not finite"):
         policy.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, "bm25", "vowpal", 1), reward)
@@ -329,8 +329,8 @@ def test_a_reward_that_is_not_finite_is_refused_and_nothing_is_learned(reward: f
 @pytest.mark.parametrize("args", ["--epsilon 0.3 --cb_type mtr -q ::", "--squarecb --gamma_scale 20 -q sf"])
 def test_actions_that_are_new_each_time_are_learned_exactly_across_a_restart(args: str) -> None:
     rng = np.random.default_rng(3)
-    whole = VowpalPolicy(f"--cb_explore_adf {args}")
-    part = VowpalPolicy(whole.args)
+    whole = VowpalWabbit(f"--cb_explore_adf {args}")
+    part = VowpalWabbit(whole.args)
     for n in range(200):
         names = tuple(f"action-{i}" for i in range(1, rng.integers(3, 7)))
         described = {name: {f"id={n}-{name}": 1.0, f"topic={rng.integers(3)}": 1.0} for name in names}
@@ -349,7 +349,7 @@ def test_actions_that_are_new_each_time_are_learned_exactly_across_a_restart(arg
 
 @pytest.mark.parametrize("explored", ["--epsilon 0.1", "--squarecb --gamma_scale 30 --clip_p 1", "--softmax"])
 def test_contributions_add_up_to_the_cost_that_vw_s_regression_predicts(explored: str) -> None:
-    policy = VowpalPolicy(f"{ADF} {explored}")
+    policy = VowpalWabbit(f"{ADF} {explored}")
     clipped = "--clip_p 1" if "clip_p" in explored else ""
     costs = Text(f"{ADF.replace('--cb_explore_adf', '--cb_adf')} {clipped}")
     for decision, reward in history(policy, 60, seed=2):
@@ -381,7 +381,7 @@ def test_contributions_add_up_to_the_cost_that_vw_s_regression_predicts(explored
     ],
 )
 def test_contributions_are_refused_where_the_cost_is_no_sum(args: str) -> None:
-    policy = VowpalPolicy(f"--cb_explore_adf {args}")
+    policy = VowpalWabbit(f"--cb_explore_adf {args}")
     assert not policy.is_additive
     decision, _ = history(policy, 1, seed=0)[0]
     with pytest.raises(PolicyError, match="is not a sum over the features"):

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from ray import cloudpickle
 
-from agent.cli.prepare import prepare
+from agent.cli.serve import prepare
 from agent.config import AppConfig, parse
-from agent.offline import labelled_data, router_features
+from agent.offline import observed_features, read_labelled
+from agent.offline.labelled_data import written
 from agent.routers.answer_selector import open_selector
 from agent.routers.dataset import RouterError, Stage
 from agent.routers.saved import ABOUT, MODEL, Trained, read_trained
@@ -21,14 +22,14 @@ from arms import manifest
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from arms.corpus import Corpus
 from arms.jobs import LabelJob, answer_measures
-from arms.jobs.label_worker import LabelWorker
+from arms.jobs.label_job import LabelWorker
 from arms.llm import Chunk, Prompt, catalog, prompts
 from arms.models import Backbone, build_embedder
 from arms.portfolio import outcomes
 from arms.questions import Question
 from arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm
 from arms.retrievers.generative import ensemble
-from arms.retrievers.generative.ensemble import Ensemble, EnsembleParams
+from arms.retrievers.generative.ensemble import EnsembleArm, EnsembleParams
 from feedback.answer_metrics import METRICS
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.offline.test_train_router import train
@@ -118,7 +119,7 @@ def first_title(prompt: Prompt) -> tuple[str, Chunk]:
     return prompt.messages[0]["content"].partition("[1] ")[2].partition("\n")[0], Chunk()
 
 
-def learned_arm(config: AppConfig, *failing: str) -> Ensemble:
+def learned_arm(config: AppConfig, *failing: str) -> EnsembleArm:
     """Return an ensemble of the two arms that the trained router picks from."""
     corpus = Corpus.open(config.corpus_path)
     have = Resources(
@@ -134,7 +135,7 @@ def learned_arm(config: AppConfig, *failing: str) -> Ensemble:
     ensemble.KIND.prepare(params, have, None)
     members = {name: Found(name, corpus, fails=name in failing) for name in MEMBERS}
     arm = ensemble.KIND.build("all", params, have, members.__getitem__)
-    assert isinstance(arm, Ensemble)
+    assert isinstance(arm, EnsembleArm)
     return arm
 
 
@@ -150,8 +151,8 @@ def test_the_answer_that_wins_is_the_one_that_the_router_scores_highest_in_train
     assert (made.about.arms, made.about.k, made.about.writing) == (MEMBERS, 3, SHORT)
     only = [row for row in rows() if row.arm in MEMBERS]
     outcomes.write_outcomes(labels / "two.jsonl", only)
-    seen = router_features.observed_features(
-        labelled_data.read_labelled([labels / "two.jsonl"]), config, "tiny", Stage.ANSWERED, lambda *_: None
+    seen = observed_features(
+        read_labelled([labels / "two.jsonl"]), config, "tiny", Stage.ANSWERED, lambda *_: None
     )
     best = made.router.scores(seen.features).argmax(axis=1).tolist()
     assert [MEMBERS[arm] for n, arm in enumerate(best) if n % 3] == [*MEMBERS] * 20, "it learned something"
@@ -333,8 +334,8 @@ def test_outcomes_that_do_not_tell_how_answers_were_written_leave_it_open(
     made, said = trained(config, labels / outcomes.FILE)
     assert made.about.writing is None
     assert "form:" not in said
-    assert labelled_data.written([labels, job_folder(tmp_path / "silent", None)]) is None
-    assert labelled_data.written([labels, labels]) == SHORT
+    assert written([labels, job_folder(tmp_path / "silent", None)]) is None
+    assert written([labels, labels]) == SHORT
 
 
 def test_answers_that_were_written_in_two_ways_do_not_teach_a_router_that_compares_them(

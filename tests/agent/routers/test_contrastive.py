@@ -13,8 +13,8 @@ from safetensors.numpy import load
 from torch.nn.functional import cosine_similarity, layer_norm, linear, relu
 
 from agent.routers.catalog import load_router
+from agent.routers.contrastive import Contrastive, any_losses, winners
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from agent.routers.neural.contrastive import Contrastive, any_losses, winners
 from arms.models import ModelNotFoundError
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import best_single, world, worth

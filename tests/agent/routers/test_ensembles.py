@@ -1,7 +1,6 @@
 """Blends and calibrated routers: their members' scores, weighed and mapped as they say."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ MEMORY = {"kind": "ridge", "params": {"strengths": [1e-6], "least": 1}}
 """Knows each training question by heart."""
 
 
-build_blend, build_calibrated = partial(Blend, build_router), partial(Calibrated, build_router)
+build_blend, build_calibrated = Blend, Calibrated
 
 
 def fitted(spec: dict[str, object], labels: RoutingDataset) -> Router:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agent.policies import features
+from agent.policies import FORM, form
 from agent.routers.features import (
     QUESTION,
     RETRIEVED,
@@ -23,7 +23,7 @@ VECTORS = {"1": np.array([1.0, 0.0], np.float32), "2": np.array([0.0, 1.0], np.f
 
 @given(st.text(max_size=60))
 def test_any_question_has_a_finite_row_of_known_names(text: str) -> None:
-    assert set(features.form(text)) <= set(features.FORM)
+    assert set(form(text)) <= set(FORM)
     table = question_table([text])
     assert table.shape == (1, len(QUESTION))
     assert np.isfinite(table).all()

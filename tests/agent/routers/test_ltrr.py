@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent.routers import dataset as parts
 from agent.routers.dataset import ArmTable, RouterError, RoutingDataset
-from agent.routers.neural.ltrr import ListNet, PairwiseFFN, PointwiseFFN
+from agent.routers.ltrr import ListNet, PairwiseFFN, PointwiseFFN
 from agent.routers.neural.ltrr_training import (
     Examples,
     FeedForward,
@@ -23,7 +23,7 @@ from agent.routers.neural.ltrr_training import (
     squared_losses,
     top_one_losses,
 )
-from agent.routers.neural.optimizer import seeded
+from agent.routers.optimizer import seeded
 from agent.routers.ranking_targets import centred
 from tests.router_contracts import ARMS, world
 

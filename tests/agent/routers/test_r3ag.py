@@ -15,10 +15,11 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from agent.routers.catalog import load_router
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from agent.routers.neural.optimizer import Descent, on_threads
-from agent.routers.neural.r3ag import Capability, CapabilityParameters, Head, positives
+from agent.routers.networks import Head
 from agent.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
-from agent.routers.neural.two_tower import TextTower
+from agent.routers.neural.text_encoder import TextTower
+from agent.routers.optimizer import Descent, on_threads
+from agent.routers.r3ag import Capability, CapabilityParameters, positives
 from arms.models import ModelNotFoundError
 from tests import router_contracts
 from tests.agent.tiny import make_encoder

@@ -15,8 +15,8 @@ from agent.routers.catalog import load_router
 from agent.routers.cross_validation import best_candidate, folds, worth
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from agent.routers.preprocessing import Preparation
-from agent.routers.tabular.ridge import RidgeRouter, solve
-from agent.routers.tabular.svm import PairwiseSVM, PointwiseSVM, rank
+from agent.routers.ridge import RidgeRouter, solve
+from agent.routers.svm import PairwiseSVM, PointwiseSVM, rank
 from tests.router_contracts import ARMS, world
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.cli.prepare import prepare
+from agent.cli.serve import prepare
 from agent.config import ConfigError, load, parse
 from agent.routers import out_of_fold
 from agent.routers.catalog import RouterSpec, build_router
@@ -138,7 +138,7 @@ def test_a_router_whose_own_encoder_is_gone_says_so(tmp_path: Path, monkeypatch:
     def gone(_backbone: object) -> None:
         raise ModelNotFoundError("model 'hashing:8': gone")
 
-    monkeypatch.setattr("agent.routers.neural.contrastive.build_embedder", gone)
+    monkeypatch.setattr("agent.routers.contrastive.build_embedder", gone)
     with pytest.raises(RouterError, match=r"router\.model: model 'hashing:8': gone"):
         read_trained(tmp_path)
 

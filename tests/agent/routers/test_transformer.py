@@ -11,7 +11,7 @@ from safetensors.numpy import load as load_arrays
 
 from agent.routers.base import read_header
 from agent.routers.dataset import Floats, RouterError
-from agent.routers.neural.transformer import Transformer
+from agent.routers.transformer import Transformer
 from arms.models import ModelNotFoundError
 from tests.router_contracts import (
     APART_CHECKS,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent.routers import dataset as parts
+from agent.routers import trees
 from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset
-from agent.routers.tabular import trees
-from agent.routers.tabular.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
+from agent.routers.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 from tests.router_contracts import ARMS, best_single, world, worth
 
 KINDS: tuple[type[BoostedTrees[Any]], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config import ConfigError, parse
-from agent.serving.arm_health import ArmHealth
+from agent.turn import ArmHealth
 from tests.agent.asking import look_up, refused, rows
 from tests.agent.fakes import CONFIG, Service, failing, hanging
 

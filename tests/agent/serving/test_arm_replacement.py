@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from agent.config import ConfigError
-from agent.hosts import LearnerHost
 from agent.hosts import arms as hosts
+from agent.hosts.learner import LearnerHost
 from agent.learning import publish_candidate
 from agent.policies import PolicySpec
-from agent.serving.messages import Ask, NoEligibleArmError
-from agent.warmstart.snapshot import RunSnapshot
+from agent.turn import Ask, NoEligibleArmError
+from agent.warmstart.run import RunSnapshot
 from arms.base import ArmBuildError, Query, Retrieval
 from feedback.registry import arm_sets
 from tests.agent.asking import look_up, refused, tell

@@ -13,7 +13,7 @@ import pytest
 from agent.config import AppConfig, ConfigError, parse
 from agent.routers import saved
 from agent.serving.arms import ArmRegistry, LoggedArms
-from agent.serving.turn import TurnLoop
+from agent.turn import TurnLoop
 from arms.retrievers import ArmSpec
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets

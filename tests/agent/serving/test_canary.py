@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent.cli.operate import _canary
-from agent.learning import Recipe, publish_candidate
-from agent.learning import rebuild as learning_rebuild
-from agent.learning import verify as learning_verify
+from agent.cli.service import _canary
+from agent.learning import Recipe, publish_candidate, rebuild, verify
 from agent.policies import (
     Fixed,
     Policy,
@@ -31,8 +29,7 @@ from agent.policies import (
     served_distribution,
 )
 from agent.policies.linear import LinUCB
-from agent.serving.messages import Canary
-from agent.serving.turn import TurnLoop
+from agent.turn import Canary, TurnLoop
 from feedback.events import Context, Decision, Mode
 from feedback.log import tables as t
 from feedback.registry import Version, versions
@@ -116,9 +113,9 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
         assert len(rows) == 3000
     for one in made:
         assert (one.version, one.candidate, one.share, one.policy) == (7, 9, 0.3, live.kind)
-        assert learning_verify.verify(one, live, SALT, one.propensity, candidate).verified
-        assert not learning_verify.verify(replace(one, share=0.2), live, SALT, None, candidate).verified
-    alone = learning_verify.verify(made[0], live, SALT)
+        assert verify(one, live, SALT, one.propensity, candidate).verified
+        assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
+    alone = verify(made[0], live, SALT)
     assert alone.why[0] == "the policy has no distribution: 0.3 of it is of version 9, which is not here"
 
 
@@ -134,7 +131,7 @@ def test_a_caller_who_wants_the_best_arm_gets_that_of_the_mixture() -> None:
     live, candidate = Preferring(none=0.0, bm25=0.55, dense=0.45), Fixed("dense")
     made = drawn(beside(a_loop(MemoryLog(), policy=live), candidate, 0.25), explore=False)
     assert (made.mode, made.drawn, made.share) == (Mode.GREEDY, "dense", 0.25)
-    assert learning_verify.verify(made, live, SALT, None, candidate).verified
+    assert verify(made, live, SALT, None, candidate).verified
     assert drawn(a_loop(MemoryLog(), policy=live), explore=False).drawn == "bm25"
 
 
@@ -150,7 +147,7 @@ def test_the_policy_in_the_shadow_is_that_of_the_live_version() -> None:
     made = drawn(beside(a_loop(MemoryLog(), policy=live), Fixed("dense"), 0.25))
     assert made.shadow == alone.shadow
     assert made.probabilities != alone.probabilities
-    assert learning_verify.verify(made, live, SALT, None, Fixed("dense")).verified
+    assert verify(made, live, SALT, None, Fixed("dense")).verified
 
 
 # -- a candidate that gives no distribution ------------------------------------------------------------------
@@ -289,9 +286,7 @@ async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(ser
     assert first.json() == second.json()
     (made,) = await learned(service)
     store = service.replica.store
-    report = await asyncio.to_thread(
-        learning_rebuild.rebuild, store, service.config, lambda *_: None, number=made
-    )
+    report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
     assert report.sound
     assert report.compared[0].upto == 1
 

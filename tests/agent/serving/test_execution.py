@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.serving.execution import TurnRecorder
-from agent.serving.messages import ArmInfo
-from agent.serving.probe import Probes
+from agent.turn import ArmInfo, Probes, TurnRecorder
 from arms.base import ArmError, Passage, Retrieval, StageRun, Usage
 from arms.llm import Chunk, GeneratorError, base, writing
 from feedback.events import Context, Cost, Decision, Status

@@ -9,8 +9,7 @@ import pytest
 from agent.config import parse
 from agent.policies import sampling
 from agent.serving.arms import arm_infos
-from agent.serving.messages import Finished, NoEligibleArmError, TurnError
-from agent.serving.turn import TurnLoop
+from agent.turn import Finished, NoEligibleArmError, TurnError, TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.filters import Comparison
 from feedback.events import Mask, Mode, Status

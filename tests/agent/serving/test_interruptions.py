@@ -12,7 +12,7 @@ from feedback.errors import LogUnavailableError, SupersededError
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import versions
-from feedback.training_log import joiner as joins
+from feedback.training_log import join as joins
 from feedback.training_log import take_epoch
 from tests.agent.learning.test_learner import (
     ARMS,

@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 
-from agent.serving.places import Places
+from agent.turn import Places
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Chunk, Prompt, base
 from feedback.events import Mode, Observation, Source, Status

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.serving.messages import OverloadedError
-from agent.serving.places import Places
+from agent.turn import OverloadedError, Places
 
 
 class Holder:

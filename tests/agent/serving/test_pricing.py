@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from agent.serving.generation import Model
-from agent.serving.messages import AnsweredElsewhereError, ArmInfo, Ask, NoEligibleArmError, TurnError
-from agent.serving.pricing import FREE, Most, PriceList, Spending, dearest
-from agent.serving.probe import Embeddings
-from agent.serving.turn import TurnLoop
+from agent.turn import (
+    FREE,
+    AnsweredElsewhereError,
+    ArmInfo,
+    Ask,
+    Embeddings,
+    Model,
+    Most,
+    NoEligibleArmError,
+    PriceList,
+    Spending,
+    TurnError,
+    TurnLoop,
+    dearest,
+)
 from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from arms.llm import GeneratorError, base
 from arms.llm.pricing import UNPROMPTED, Bound, Prices

@@ -14,9 +14,7 @@ from scipy.stats import chisquare, kstest
 
 from agent.policies import choose, sampling, served_distribution
 from agent.policies.router import Routed
-from agent.serving.decide import NO_MODELS, Decider
-from agent.serving.messages import Ask
-from agent.serving.probe import UNPROBED, Probes
+from agent.turn import NO_MODELS, UNPROBED, Ask, Decider, Probes
 from arms.base import Query, Retrieval
 from feedback.events import Context, Decision, Mask, Mode, Status
 from tests.agent.draws import judge, verdicts

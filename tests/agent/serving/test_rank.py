@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.policies import FeatureSpec
-from agent.serving import ArmInfo, Ask, Decided, Finished, TurnLoop
-from agent.serving.decide import Decider
-from agent.serving.messages import Serving
+from agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Serving, TurnLoop
 from feedback.errors import LogUnavailableError
 from feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, FakeEmbedders, MemoryLog, Preferring

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.serving.telemetry import MOST_KEYS, OTHERS, CountedLog, PointState, Telemetry
+from agent.serving.telemetry import MOST_KEYS, OTHERS, PointState, Telemetry
+from agent.turn import CountedLog
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Receipt
-from feedback.log.batch import FeedbackStatus
+from feedback.log.append import FeedbackStatus
 from feedback.registry import Version
 from feedback.training_log import lag
 from tests.agent.fakes import MemoryLog
@@ -172,7 +173,7 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
 ) -> None:
     log, telemetry = MemoryLog(), Telemetry()
     log.refuse = refused
-    counted = CountedLog(log, telemetry)
+    counted = CountedLog(log, telemetry.decided, telemetry.finished)
     futures = [counted.append(DECISION), counted.append(EXECUTION)]
     await asyncio.wait(futures)
     found = exposed(telemetry)

@@ -16,22 +16,24 @@ from agent.policies import FeatureError, FeatureSpec, Policy, sampling, served_d
 from agent.policies import features as policy_features
 from agent.policies.linear import LinUCB
 from agent.policies.router import Routed
-from agent.serving.arm_health import ArmHealth
-from agent.serving.decide import Decider, eligible
-from agent.serving.generation import Model
-from agent.serving.messages import (
+from agent.turn import (
+    ArmHealth,
     ArmInfo,
     Ask,
     Decided,
+    Decider,
     Event,
     Finished,
     Log,
+    Model,
     NoEligibleArmError,
     OverloadedError,
     Serving,
     TurnError,
+    TurnLoop,
+    eligible,
+    paced,
 )
-from agent.serving.turn import TurnLoop, paced
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
 from arms.llm.writing import DEFAULT, Answering
@@ -976,7 +978,7 @@ async def test_the_seconds_of_the_arm_and_of_the_model_are_recorded(monkeypatch:
             async for chunk in super().stream(prompt):
                 yield chunk
 
-    monkeypatch.setattr("agent.serving.turn.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
     log = MemoryLog()
     await run(a_loop(log, FakeArms({"bm25": search}), generator=Slow({}, default=ANSWER)), CHAT)
     assert (log.execution.cost.retrieval_s, log.execution.cost.llm_s) == (0.5, 2.0)
@@ -1253,7 +1255,7 @@ async def test_a_search_that_fails_is_charged_its_seconds(
         now += 0.5
         return Retrieval()
 
-    monkeypatch.setattr("agent.serving.turn.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
     log = MemoryLog()
     turns = a_loop(log, FakeArms({"bm25": slow_failure, "none": search}), fallback=fallback)
     with nullcontext() if fallback else pytest.raises(TurnError):

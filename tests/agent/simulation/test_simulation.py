@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from agent.reporting import Terminal
 from agent.simulation.learning_curves import Summary
 from agent.simulation.simulation import Simulation, SimulationError, simulate
+from tests.agent.canned import AGENT, CHOICE, COST, PASSAGE, POLICY, RECEIPT
 
 ARMS = ("good", "half", "bad")
 FOUND = {"good": ["p1", "p2"], "half": ["p1", "x"], "bad": ["x", "y"]}
@@ -68,6 +69,7 @@ class ToyService:
         reward = {"cost_weight": COST_WEIGHT, "cost": {"steps": 1.0}, "metrics": self.metrics}
         applied = len(self.feedback) - self.behind
         return {
+            **POLICY,
             "version": 1,
             "kind": "toy",
             "log_seq": len(self.feedback),
@@ -101,18 +103,19 @@ class ToyService:
         decision = f"d{next(self.ids)}"
         self.decisions[decision] = (arm, forced)
         agent = {
+            **AGENT,
             "decision_id": decision,
             "policy_version": len(self.feedback),
             "arm_drawn": arm,
             "arm_served": arm,
             "propensity": float(p[ARMS.index(arm)]),
             "pmf": dict(zip(ARMS, p.tolist(), strict=True)),
-            "cost": {"total": float(STEPS[arm]), "steps": STEPS[arm], "retrieval_ms": 1.0},
+            "cost": {**COST, "total": float(STEPS[arm]), "steps": STEPS[arm], "retrieval_ms": 1.0},
         }
-        passages = [{"id": id_, "title": "", "text": "", "score": 1.0} for id_ in FOUND[arm]]
+        passages = [{**PASSAGE, "id": id_} for id_ in FOUND[arm]]
         if "query" in body:
             return JSONResponse({"passages": passages[: body["k"]], "agent": agent})
-        choices = [{"message": {"role": "assistant", "content": SAID[arm]}}]
+        choices = [{**CHOICE, "message": {"role": "assistant", "content": SAID[arm]}}]
         return JSONResponse(
             {"model": f"arm/{arm}", "choices": choices, "agent": {**agent, "passages": passages}}
         )
@@ -129,7 +132,7 @@ class ToyService:
                 self.feedback[name] = item
                 self.values[arm][0] += item["value"]
                 self.values[arm][1] += 1
-            receipts.append({"status": "accepted", "log_seq": len(self.feedback)})
+            receipts.append({**RECEIPT, "log_seq": len(self.feedback)})
         return JSONResponse({"items": receipts}, 202)
 
 

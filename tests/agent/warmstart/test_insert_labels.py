@@ -22,8 +22,7 @@ from agent.cli.main import app
 from agent.config import AppConfig, parse
 from agent.evaluation import EvaluationRequest, evaluate_log
 from agent.learning import Learner, Recipe
-from agent.offline import Scoring
-from agent.offline import score as offline_score
+from agent.offline import Scoring, score_arms
 from agent.policies import (
     FeatureSpec,
     Policy,
@@ -35,17 +34,18 @@ from agent.policies import (
     served_distribution,
 )
 from agent.routers import RouterError, utility
-from agent.warmstart.insert_labels import InsertSettings, contexts_of, run, seen_as
-from agent.warmstart.label_decisions import WarmStartError, label_decisions, labels_of, reward_of, turns
+from agent.warmstart import InsertSettings, WarmStartError, contexts_of, label_decisions
+from agent.warmstart import insert_labels as run
+from agent.warmstart.labels import labels_of, reward_of, seen_as, turns
 from arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
 from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
-from feedback.dataset import LogSource
 from feedback.errors import LogUnavailableError
 from feedback.events import LABELS, Context, Cost, Decision, Mode
 from feedback.log import Store
 from feedback.registry import versions
 from feedback.reward import Metric, Prices, RewardError, RewardRule
+from feedback.sources import LogSource
 from feedback.training_log import Joiner, imported_turns, read_examples, take_epoch, traffic
 from tests.agent.asking import join, look_up
 from tests.agent.evaluation.test_evaluate import turn
@@ -390,7 +390,7 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.insert_labels.BATCH", 16)
+    monkeypatch.setattr("agent.warmstart.labels.BATCH", 16)
     path = outcomes_file(tmp_path)
     whole, killed = (
         parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / name}.db"}) for name in ("whole", "killed")
@@ -485,7 +485,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
 async def test_a_label_is_described_as_the_service_describes_its_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.insert_labels.EMBEDDING_BATCH", 2)
+    monkeypatch.setattr("agent.warmstart.labels.EMBEDDING_BATCH", 2)
     features = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, features=features).running() as service:
         reply = await look_up(service, model="auto")
@@ -544,7 +544,7 @@ def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
     scores = tmp_path / "scores"
     settings = Scoring(config=config, output=scores, from_log=True, measure="right")
-    offline_score.run(settings, Console(file=StringIO()), lambda *_: None)
+    score_arms(settings, Console(file=StringIO()), lambda *_: None)
     matrix = read_matrix(scores)
     assert dict(zip(matrix.arms, matrix.scores.mean(axis=1), strict=True)) == {
         "none": 0,

@@ -308,8 +308,8 @@ def test_the_example_configuration_can_be_used() -> None:
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"
-        "from agent.warmstart.__main__ import lower_priority\n"
-        "lower_priority()\n"
+        "from agent.low_priority import lower_priority_of_a_writer\n"
+        "lower_priority_of_a_writer()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
     )
@@ -322,10 +322,10 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"
-        "from agent.warmstart.__main__ import lower_priority\n"
+        "from agent.low_priority import lower_priority_of_a_writer\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "before = group.read_text() if group.exists() else ''\n"
-        "lower_priority()\n"
+        "lower_priority_of_a_writer()\n"
         "print(before == (group.read_text() if group.exists() else ''))\n"
     )
     command = [sys.executable, "-c", script]

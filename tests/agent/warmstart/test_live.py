@@ -109,7 +109,7 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
     assert (newest.recipe, newest.router) == (promoted.recipe, promoted.router)
     assert newest.examples_seq == promoted.examples_seq + 36 + 10, "labels have a place in the training log"
     assert router_contexts.unscored(world.store, promoted.router, newest=1000) == []
-    report = rebuild.rebuild(world.store, world.config, lambda *_: None, every=True)
+    report = rebuild(world.store, world.config, lambda *_: None, every=True)
     assert report.sound
     assert {one.version for one in report.compared} >= {promoted.version, newest.version}
 
@@ -117,7 +117,7 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
 def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_scores_for_good(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.learning.candidate.MOST", 10)
+    monkeypatch.setattr("agent.learning.learner.MOST", 10)
     monkeypatch.setattr(router_contexts, "CHUNK", 7)
     world.warmed(**live(world.folder))
     first = world.newest()
@@ -127,7 +127,7 @@ def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_sco
     publish_candidate(world.store, other, ARMS, backbones=world.config.backbones)
     learned = learned_examples(world.store, recipe.reward, recipe.start, router=first.router)
     assert sum(ROUTER in one.decision.context.arms["bm25"] for one in learned) == 10
-    report = rebuild.rebuild(world.store, world.config, lambda *_: None, number=first.version)
+    report = rebuild(world.store, world.config, lambda *_: None, number=first.version)
     assert report.sound, report.compared
 
 

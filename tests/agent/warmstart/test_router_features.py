@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline import Training, labelled_data, router_features, train_router
+from agent.offline import Training, observed_features, read_labelled, train_router
 from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
-from agent.warmstart.insert_labels import InsertSettings, contexts_of
-from agent.warmstart.insert_labels import run as enter_labels
-from agent.warmstart.router_features import RouterScores, charged, score_labelled
+from agent.warmstart import InsertSettings, contexts_of
+from agent.warmstart import insert_labels as enter_labels
+from agent.warmstart.labels import RouterScores, charged, score_labelled
 from arms import manifest
 from arms.portfolio import Outcomes
 from arms.portfolio import outcomes as portfolio_outcomes
@@ -72,7 +72,7 @@ def trained(config: AppConfig, router: dict[str, Any], outcomes: Path, **fields:
     folder = config.home_path / "router"
     given = {"config": config, "outcomes": [outcomes], "router": router, "output": folder}
     given["utility"] = {"measures": {"em": 1.0}}
-    train_router.run(Training.model_validate(given | fields), Console(file=StringIO()), silent)
+    train_router(Training.model_validate(given | fields), Console(file=StringIO()), silent)
     return parse({**config.model_dump(mode="json"), "router": {"path": str(folder)}})
 
 
@@ -84,7 +84,7 @@ def file_of(folder: Path, outcomes: Sequence[portfolio_outcomes.Outcome], name: 
 def asked(config: AppConfig, path: Path) -> tuple[RouterScores, Outcomes, Trained]:
     """Ask the router of a configuration of the questions of a file."""
     assert config.router is not None
-    outcomes = labelled_data.read_labelled([path])
+    outcomes = read_labelled([path])
     return score_labelled(outcomes, config, silent), outcomes, read_trained(config.router.path)
 
 
@@ -121,7 +121,7 @@ async def test_a_label_tells_of_a_new_question_what_the_service_would_be_told(tm
         record = service.replica.store.record(reply.json()["agent"]["decision_id"])
     assert record is not None
     live = record.decision.context
-    outcomes = labelled_data.read_labelled(
+    outcomes = read_labelled(
         [file_of(tmp_path, [portfolio_outcomes.Outcome(Question("q", live.question), "bm25", ())])]
     )
     advice = score_labelled(outcomes, service.config, silent)
@@ -141,7 +141,7 @@ def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, 
     config = trained(config, by_heart, path, folds=4)
     advice, outcomes, router = asked(config, path)
     fitted = router.router.scores(
-        router_features.observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
+        observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
     )
     right = outcomes.scores["em"]
     assert advice.out_of_fold == 120
@@ -159,9 +159,7 @@ def test_a_question_that_was_trained_on_is_told_of_as_by_a_router_that_was_not(
     assert advice.summary() == (
         "the router scores 6 questions as in service, and 24 that it was trained on as routers that were not"
     )
-    plain = router.router.scores(
-        router_features.observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
-    )
+    plain = router.router.scores(observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features)
     np.testing.assert_allclose(table(advice)[:6], plain[:6])
     assert config.router is not None
     unseen = out_of_fold.read_out_of_fold(config.router.path, router.about)
@@ -199,7 +197,7 @@ def test_what_was_said_of_held_out_questions_is_kept(
     path = file_of(tmp_path, rows(20, seed=1))
     config = trained(config, TREES, path, **fields)
     assert config.router is not None
-    texts = [question.text for question in labelled_data.read_labelled([path]).questions]
+    texts = [question.text for question in read_labelled([path]).questions]
     unseen = out_of_fold.read_out_of_fold(config.router.path, read_trained(config.router.path).about)
     trained_on, said = unseen.of([*texts, "another?"], 3)
     assert trained_on.tolist() == [True] * 20 + [False]
@@ -246,7 +244,7 @@ def test_a_router_of_what_was_retrieved_sees_the_passages_of_the_labels(
     config = trained(config, LOOKING, file_of(tmp_path, rows(20, seed=1)), folds=2)
     advice, outcomes, router = asked(config, new)
     expected = router.router.scores(
-        router_features.observed_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
+        observed_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
     )
     for row, told in enumerate(advice.scores):
         known = [arm for arm in ARMS if (row, arm) != (3, "dense")]
@@ -257,9 +255,7 @@ def test_a_router_of_what_was_retrieved_sees_the_passages_of_the_labels(
     cut = replace(
         outcomes, passages=tuple(tuple(ids and ids[:1] for ids in row) for row in outcomes.passages)
     )
-    expected = router.router.scores(
-        router_features.observed_features(cut, config, "tiny", Stage.RETRIEVED, silent).features
-    )
+    expected = router.router.scores(observed_features(cut, config, "tiny", Stage.RETRIEVED, silent).features)
     assert list(asked(shallow, new)[0].scores[0].values()) == pytest.approx(expected[0].tolist())
 
 

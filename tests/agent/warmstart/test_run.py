@@ -512,7 +512,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
         return real(store, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr("agent.warmstart.insert_labels.BATCH", 10)
+        patch.setattr("agent.warmstart.labels.BATCH", 10)
         patch.setattr(imported_turns, "insert", dying)
         patch.setattr(runs, "finish", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
@@ -605,7 +605,7 @@ def test_a_router_of_what_was_retrieved_is_proposed_and_not_judged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = trained(build_router(RouterSpec(kind="max_sim")))
-    monkeypatch.setattr("agent.offline.train_router.run", lambda *_: made)
+    monkeypatch.setattr("agent.warmstart.proposals.train_router", lambda *_: made)
     router = {"kind": "max_sim", "utility": {"measures": {"em": 1.0}}, "live": False}
     run = world.warmed(warm_start=configured(world.folder, router=router).warm_start)
     said = said_by(run, "router")

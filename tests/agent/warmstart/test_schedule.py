@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.config import warm_start
-from agent.warmstart.schedule import Planned, next_run, planned
+from agent.jobs import Planned, next_run, planned
 from feedback.drift import Alarm, Alarms
 from feedback.log import Store
 from feedback.registry import Run, runs

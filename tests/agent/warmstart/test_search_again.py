@@ -9,15 +9,12 @@ import pytest
 
 from agent.config import AppConfig, parse
 from agent.hosts.arms import open_here
-from agent.learning.router_scores import keep_router
+from agent.learning import keep_router, score_by_searching
 from agent.policies.router import Routed
 from agent.routers import out_of_fold, read_trained
 from agent.serving.arms import arm_infos
-from agent.serving.decide import Decider
-from agent.serving.messages import Ask, Decided, Serving
 from agent.serving.router_scores import Scorers
-from agent.serving.turn import TurnLoop
-from agent.warmstart.search_again import score_by_searching
+from agent.turn import Ask, Decided, Decider, Serving, TurnLoop
 from arms.deployments import Embedders
 from arms.llm import base
 from feedback.events import Decision
@@ -77,7 +74,7 @@ def quietly(*_: object) -> None:
 async def test_the_scores_are_those_that_a_replica_logs(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.search_again.BATCH", 4)
+    monkeypatch.setattr("agent.learning.router_scores.SEARCH_BATCH", 4)
     assert config.router is not None
     made = await decided(config, store, QUESTIONS)
     digest = keep_router(store, config.router.path, 0.0)

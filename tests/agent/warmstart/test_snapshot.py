@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.warmstart.snapshot import RunSnapshot
+from agent.warmstart.run import RunSnapshot
 from feedback.drift import Alarm
 from feedback.training_log import StartingPoint
 from tests.agent.warmstart.test_run import LATE, TRAFFIC, World, alarm, cold, world

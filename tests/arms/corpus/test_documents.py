@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from arms.base import Passage
-from arms.corpus import documents, parsing
+from arms.corpus import documents, readers
 from arms.corpus.corpus import ingest
-from arms.corpus.parsing import LIMITS, Limits, Parser
-from arms.corpus.readers import open_source
+from arms.corpus.readers import LIMITS, Limits, Parser, open_source
 from arms.corpus.records import CorpusError
 from tests.arms.corpus.files import BREAK, assembled, paragraph, pdf, table, write_docx
 
@@ -374,7 +373,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
         return processes[-1]
 
     stand_in = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
-    monkeypatch.setattr(parsing, "subprocess", stand_in)
+    monkeypatch.setattr(readers, "subprocess", stand_in)
     return processes
 
 
@@ -397,7 +396,7 @@ def test_an_interrupt_while_a_document_is_parsed_ends_its_process(
         raise KeyboardInterrupt
 
     html(tmp_path, "<p>Fine.")
-    monkeypatch.setattr(parsing, "select", SimpleNamespace(select=interrupt))
+    monkeypatch.setattr(readers, "select", SimpleNamespace(select=interrupt))
     with pytest.raises(KeyboardInterrupt):
         list(open_source(tmp_path).records())
     assert [one.poll() for one in started] == [-signal.SIGKILL]
@@ -409,7 +408,7 @@ def test_the_limits_of_a_document_are_those_that_are_documented() -> None:
 
 
 def test_keys_of_the_environment_do_not_reach_the_parser() -> None:
-    assert not [name for name in parsing.GIVEN if "KEY" in name or "TOKEN" in name or "PASSWORD" in name]
+    assert not [name for name in readers.GIVEN if "KEY" in name or "TOKEN" in name or "PASSWORD" in name]
     assert documents.read(Path("x.pdf"), {"chars": 1, "pages": 1}).keys() == {"problem"}
 
 
@@ -449,7 +448,7 @@ def test_html_of_very_many_attributes_is_killed_and_the_rest_of_a_mixed_folder_i
     (folder / "c.md").write_text("Fine too.")
     (folder / "d.csv").write_text("id,text\n1,Also fine.\n")
     quick = replace(LIMITS, base_seconds=5.0, html_seconds_per_mib=0.0)
-    monkeypatch.setattr(parsing.Parser.__init__, "__defaults__", (quick,))
+    monkeypatch.setattr(readers.Parser.__init__, "__defaults__", (quick,))
     corpus = ingest(folder, tmp_path / "corpus", skip_bad=True)
     assert [one.id for one in corpus] == ["b.html#0", "c.md#0", "d.csv#1"]
     assert corpus.skipped() == ["a.html: was not parsed within 5 s"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage
-from arms.corpus import documents, ingest, parsing
+from arms.corpus import documents, ingest, readers
 from arms.corpus.chunking import chunks
 from arms.corpus.readers import CorpusError, Record, open_source
 
@@ -286,7 +286,7 @@ def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_
         f"exec(open({documents.__file__!r}).read())\n"
     )
     monkeypatch.setattr(documents, "__file__", str(without_any))
-    monkeypatch.setattr(parsing, "missing", lambda: ["lxml"])
+    monkeypatch.setattr(readers, "missing", lambda: ["lxml"])
     assert open_source(tmp_path).fingerprint() == before
     for name in ("b.html", "b.pdf", "b.docx"):
         (tmp_path / name).write_bytes(b"<p>one")
@@ -294,7 +294,7 @@ def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_
     assert [one.where for one in bad] == ["b.docx", "b.html", "b.pdf"]
     assert all("pip install 'armwise[documents]'" in one.problem for one in bad)
     lacking = open_source(tmp_path).fingerprint()
-    monkeypatch.setattr(parsing, "missing", list)
+    monkeypatch.setattr(readers, "missing", list)
     assert open_source(tmp_path).fingerprint() != lacking
 
 

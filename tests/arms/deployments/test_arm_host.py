@@ -17,8 +17,7 @@ from arms.deployments.arm_host import UnknownArmError, key_of
 from arms.llm import Chunk, Prompt, base
 from arms.llm.pricing import Prices
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers import ArmSpec, catalog, closure
-from arms.retrievers.index_version import IndexVersion
+from arms.retrievers import ArmSpec, VersionedArm, catalog, closure
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"
@@ -269,7 +268,7 @@ async def test_a_search_during_which_its_index_has_changed_names_both_versions(
     assert version
     assert await host.version("bm25", key) == version
     assert (await host.search_version("bm25", key, asked(), 1)).index_version == version
-    monkeypatch.setattr(IndexVersion, "now", lambda _: then)
+    monkeypatch.setattr(VersionedArm, "version", lambda _: then)
     assert (await host.search_version("bm25", key, asked(), 1)).index_version == f"{version}..{then or ''}"
 
 

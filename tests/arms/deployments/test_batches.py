@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arms.deployments.batches import Batches
+from arms.deployments.embedders import Batches
 
 
 class Work:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, hosted_arms, placement
+from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, deployments_of, hosted_arms, place
 from arms.deployments.arm_host import Specs, UnknownArmError
 from arms.deployments.retrieval_cache import RetrievalCache
 from arms.filters import Comparison
@@ -130,13 +130,13 @@ async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
 def test_a_deployment_exists_only_where_an_arm_needs_it(
     arms: Mapping[str, ArmSpec], deployments: tuple[str, ...]
 ) -> None:
-    assert placement.needed(arms) == deployments
+    assert deployments_of(arms) == deployments
 
 
 def test_a_fusion_is_as_heavy_as_its_heaviest_member() -> None:
     fused = {**SPECS, "f": ArmSpec(kind="rrf", params={"arms": ["bm25", "steps"]})}
-    assert placement.place("rrf", fused, ["Arms"]) is None
-    assert placement.place("f", fused, ["Arms"]) == "Arms"
+    assert place("rrf", fused, ["Arms"]) is None
+    assert place("f", fused, ["Arms"]) == "Arms"
 
 
 @pytest.mark.parametrize("groups", [(), ("crew",)])

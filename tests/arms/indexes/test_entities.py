@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 from arms.base import ArmError, Passage
 from arms.corpus import Corpus
-from arms.indexes.entities import Lister, Recogniser, Titles, listed_names
-from arms.indexes.entity_names import Dictionary, Known, known_names, normalised, title_names
+from arms.indexes.entities import (
+    Dictionary,
+    Known,
+    Lister,
+    Recogniser,
+    Titles,
+    known_names,
+    listed_names,
+    normalised,
+    title_names,
+)
 from arms.llm import GeneratorError, Prompt, Write, base
 from arms.models import ModelNotFoundError
 from arms.retrievers.graph import GraphParams
@@ -67,6 +76,7 @@ def test_names_that_differ_in_case_only_are_one() -> None:
     [
         ("Vienna", ["vienna"]),
         ("Titanic (1997 film)", ["titanic 1997 film", "titanic"]),
+        ("Titanic (1997) again", ["titanic 1997 again"]),
         ("The Beatles", ["the beatles", "beatles"]),
         ("(What's the Story)", ["what s the story"]),
         ("f(x) (group)", ["f x group", "f x"]),

@@ -23,8 +23,8 @@ from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import Resources
 from arms.retrievers import graph as graph_dense
-from arms.retrievers.dense import Dense, DenseParams, shared_index
-from arms.retrievers.graph import GraphBatch, GraphDense, GraphParams
+from arms.retrievers.dense import DenseArm, DenseParams, shared_index
+from arms.retrievers.graph import GraphArm, GraphBatch, GraphParams
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -98,11 +98,11 @@ class Kept(Resources):
     def params(self, **params: Any) -> GraphParams:
         return GraphParams.model_validate({"backbone": "words", **params})
 
-    def arm(self, **params: Any) -> GraphDense:
+    def arm(self, **params: Any) -> GraphArm:
         told = self.params(**params)
         graph_dense.KIND.prepare(told, self, None)
         arm = graph_dense.KIND.build("graph", told, self, lambda name: pytest.fail(f"asked for {name}"))
-        assert isinstance(arm, GraphDense)
+        assert isinstance(arm, GraphArm)
         return arm
 
     def batches(self, group: Mapping[str, GraphParams]) -> list[GraphBatch]:
@@ -296,7 +296,7 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
 
 def test_a_question_without_candidates_is_answered_by_the_dense_arm(corpus: Corpus, have: Kept) -> None:
     told = DenseParams(backbone="words")
-    dense = Dense("dense", corpus, told, shared_index(told, have))
+    dense = DenseArm("dense", corpus, told, shared_index(told, have))
     none, common = "which animal dances to tell others", "What lies on the river in Vienna?"
     for question, arm in ((none, have.arm()), (common, have.arm(max_entity_df=1))):
         query = ask(question, arm.backbones)

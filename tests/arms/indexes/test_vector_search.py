@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from arms.base import Passage
 from arms.corpus import Corpus, Permitted
-from arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors, vector_search
-from arms.indexes.vector_search import LEAST_COMPRESSED
+from arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors
+from arms.indexes import vectors as vector_search
+from arms.indexes.vectors import LEAST_COMPRESSED
 from arms.models import Backbone
 from tests.arms.conftest import keep
 from tests.arms.retrievers.test_first_stage import unit

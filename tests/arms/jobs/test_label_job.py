@@ -16,12 +16,11 @@ import ray
 
 from arms.corpus import Corpus
 from arms.jobs import job as pool_job
-from arms.jobs import label_worker
+from arms.jobs import label_job
 from arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
 from arms.jobs.checkpoint import JobError
 from arms.jobs.job import seed_of
-from arms.jobs.label_job import label
-from arms.jobs.label_worker import LabelBlock, LabelJob, LabelWorker
+from arms.jobs.label_job import LabelBlock, LabelJob, LabelWorker, label
 from arms.llm import Chunk, GeneratorError, Prompt, WritingSpec, catalog, prompts
 from arms.llm import judge as llm_judge
 from arms.models import ModelNotFoundError
@@ -182,7 +181,7 @@ def test_each_pipeline_answers_with_its_own_model_prompt_and_number_of_passages(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = {name: Model(lambda prompt, name=name: f"{name} {echo(prompt)}") for name in ("small", "large")}
-    for place in (pool_job, label_worker):
+    for place in (pool_job, label_job):
         monkeypatch.setattr(place, "LateWriter", lambda spec: models[spec.default])
     specs = {
         "bm25": ArmSpec(kind="bm25"),
@@ -273,6 +272,37 @@ def test_an_arm_or_a_model_that_fails_is_an_outcome_with_its_error(
     assert model_failed.scores == {"recall": 1.0}, "of the passages alone"
     assert model_failed.costs.keys() == {"steps"}
     assert {one.error for one in outcomes.values()} == {"", "no foxes", "the model is down"}
+
+
+def test_an_arm_that_fails_keeps_no_later_one_from_its_answer(
+    corpus: Corpus, tmp_path: Path, speaking: Speaking
+) -> None:
+    speaking(echo)
+    outcomes = labelled(make_job(corpus, tmp_path, arms=("drawn", "none", "bm25")))
+    assert outcomes["q3", "drawn"].error == "no foxes"
+    assert outcomes["q3", "none"].answer == "the Danube"
+    assert outcomes["q3", "bm25"].answer is not None
+
+
+def test_an_arm_may_take_a_prompt_of_the_service_by_name(
+    corpus: Corpus, tmp_path: Path, speaking: Speaking
+) -> None:
+    speaking(echo)
+    reasons = ArmSpec(kind="bm25", answering=WritingSpec(prompt="reasoning"))
+    job = make_job(corpus, tmp_path, specs={"bm25": ArmSpec(kind="bm25"), "reasons": reasons})
+    written = [job.writing_of(arm)[2].form for arm in ("bm25", "reasons")]
+    assert written == [prompts.Form.SHORT, prompts.Form.REASONING]
+
+
+def test_an_answer_that_costs_dollars_says_how_many(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def priced(_: Prompt) -> tuple[str, Chunk]:
+        return "yes", Chunk(finish_reason="stop", prompt_tokens=5, completion_tokens=1, usd=0.25)
+
+    monkeypatch.setattr(pool_job, "LateWriter", lambda _: priced)
+    outcomes = labelled(make_job(corpus, tmp_path, arms=("none",)))
+    assert {one.costs["usd"] for one in outcomes.values()} == {0.25}
 
 
 def test_a_block_without_one_answer_says_why() -> None:
@@ -540,6 +570,17 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
 
 
 @pytest.mark.usefixtures("cluster")
+def test_a_score_that_does_not_apply_to_a_question_is_not_missing(corpus: Corpus, tmp_path: Path) -> None:
+    known = (replace(QUESTIONS[0], answers=()), *QUESTIONS[1:])
+    report = label(make_job(corpus, tmp_path, questions=known, arms=("none",)), tmp_path / "labels")
+    assert {name: missing.count for name, missing in report.unscored.items()} == {
+        "em": 0,
+        "f1": 0,
+        "recall": 0,
+    }
+
+
+@pytest.mark.usefixtures("cluster")
 def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
     job = replace(diary_job(corpus, tmp_path), of_passages=(by_passages(recall, 3), by_judge(99)))
     report = label(job, tmp_path / "labels")
@@ -573,6 +614,11 @@ def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
         ({"questions": ()}, ScoringError, "there are no questions"),
         ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' occurs twice"),
         ({"questions": (Question("q", "?", ("rhine",)),)}, ScoringError, "question 'q'.*no passage 'rhine'"),
+        (
+            {"questions": (*QUESTIONS, Question("q", "?", ("rhine",)))},
+            ScoringError,
+            "question 'q'.*no passage 'rhine'",
+        ),
     ],
 )
 def test_nothing_is_begun_on_what_cannot_be_labelled(

@@ -13,7 +13,7 @@ from arms.corpus import Corpus
 from arms.jobs.job import seed_of
 from arms.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
 from arms.llm import LateWriter, Prompt, catalog
-from arms.llm.blocking import ModelStartError
+from arms.llm.catalog import ModelStartError
 from arms.models import Backbone
 from arms.questions import Question
 from arms.retrievers import ArmSpec, Resources, build_arm, prepare

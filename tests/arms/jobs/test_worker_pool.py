@@ -1,12 +1,14 @@
 """The worker pool: a worker that dies is restarted, and failures in a row stop the job."""
 
+import logging
 import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import ray
@@ -138,3 +140,50 @@ def test_a_cluster_without_a_free_processor_is_not_waited_for(
     monkeypatch.setattr(ray, "available_resources", lambda: {"memory": 1.0})
     with pytest.raises(JobError, match=r"Ray cluster at \S+:\d+ has no free processor: .*RAY_ADDRESS"):
         finish(ScriptedJob(tmp_path, (0,)), blocks)
+
+
+@pytest.mark.parametrize(("workers", "free", "size"), [(None, 3, 3), (2, 3, 2), (3, 3, 3), (5, 3, 3)])
+def test_there_are_as_many_workers_as_are_asked_for_and_free_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None, free: int, size: int
+) -> None:
+    sizes = list[int]()
+
+    class Recorded:
+        def __init__(self, _make: object, _job: object, size: int, _at_once: int) -> None:
+            sizes.append(size)
+
+        def close(self) -> None:
+            """Has no workers."""
+
+    monkeypatch.setattr(pool, "cluster", lambda _: nullcontext(free))
+    monkeypatch.setattr(pool, "WorkerPool", Recorded)
+    with pool.worker_pool(ScriptedWorker, ScriptedJob(tmp_path, (0,)), workers):
+        pass
+    assert sizes == [size]
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_else(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, workers: int | None
+) -> None:
+    calls = list[tuple[str, dict[str, Any]]]()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append(("join", options)))
+    monkeypatch.setattr(pool.local_ray, "start", lambda **options: calls.append(("start", options)))
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append(("end", {})))
+    with monkeypatch.context() as environment:
+        environment.setattr(os, "environ", {} if address is None else {"RAY_ADDRESS": address})
+        with pool.cluster(workers) as free:
+            assert free == 2
+    (how, options), end = calls
+    assert end == ("end", {})
+    assert options.pop("logging_level") == logging.ERROR
+    assert options.pop("log_to_driver") is False
+    if address is None:
+        assert how == "start"
+        assert options.pop("num_cpus") == (workers or os.cpu_count())
+        assert options.keys() == {"object_store_memory"}
+    else:
+        assert (how, options) == ("join", {})

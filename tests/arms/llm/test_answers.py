@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from arms.llm import Chunk, Prompt
-from arms.llm.answers import Answer, answer_to
 from arms.llm.base import Message
-from arms.llm.prompts import Form, Writing
+from arms.llm.prompts import Answer, Form, Writing, answer_to
 from arms.llm.writing import PipelineGrid
 
 ASKED: tuple[Message, ...] = ({"role": "user", "content": "Where is the sea?"},)

@@ -7,7 +7,7 @@ import pytest
 
 from arms.async_bridge import Blocking
 from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, ScriptedGenerator
-from arms.llm.blocking import blocking_writer
+from arms.llm.catalog import blocking_writer
 
 PROMPT = Prompt(({"role": "user", "content": "?"},))
 

@@ -13,7 +13,7 @@ import pytest
 import xllamacpp
 from pydantic import TypeAdapter, ValidationError
 
-from agent.serving.choices import Choice, Choices
+from agent.turn import Choice, Choices
 from arms.base import Passage
 from arms.llm.base import (
     Generator,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, complete
-from arms.llm.hedging import HedgedGenerator
+from arms.llm.catalog import HedgedGenerator
 
 LEAST = 20
 """Answers before the first second request."""
@@ -86,6 +86,7 @@ async def test_the_first_of_two_requests_to_write_is_read_and_both_are_paid_for(
     assert (text, generator.hedged) == (str(LEAST + 1), 1)
     assert (last.prompt_tokens, last.completion_tokens) == (200, 1)
     assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]  # the other one was stopped
+    assert len(generator._took) == LEAST + 1, "its time counts, too"  # noqa: SLF001
 
 
 @pytest.mark.parametrize("failing", [0, 1])

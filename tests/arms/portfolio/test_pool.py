@@ -94,6 +94,10 @@ def test_patterns_leave_arms_out_and_extra_arms_come_last() -> None:
     assert list(expand(pool)) == ["dense-m", "vendi-m-s1", "bm25", "both"]
 
 
+def test_a_pool_may_consist_of_extra_arms_alone() -> None:
+    assert list(expand(only(extra={"bm25": ArmSpec(kind="bm25")}))) == ["bm25"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -145,6 +149,7 @@ def test_a_file_that_names_no_backbones_in_its_pool_takes_all_that_it_declares(t
         ("backbones: {}\npool: {}", "backbones: "),
         ("pool: {}", "backbones: Field required"),
         ("backbones: {a: {model: 'hashing:8'}}\npool: {vendy: null}", r"pool\.vendy: "),
+        ("backbones: {a: {model: 'hashing:8'}}\npool: [bm25]", r"pool.*valid dictionary or instance"),
         ("- a", "pool.yaml: "),
         ("a: [", "pool.yaml: "),
         (None, "no such file; start from examples/pool.yaml"),

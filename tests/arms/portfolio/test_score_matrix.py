@@ -201,6 +201,7 @@ def test_of_two_writers_at_once_one_is_told_that_the_other_was_first(tmp_path: P
         (("a", "b"), {"costs": {"steps": {"a": 1.0}}}, "cost 'steps': 'b' is an arm without one"),
         (("a",), {"costs": {"steps": {"a": 1.0, "z": 1.0}}}, "cost 'steps': 'z' is not an arm"),
         (("a",), {"costs": {"steps": {"a": -1.0}}}, "cost 'steps' of arm 'a' is -1.0"),
+        (("a", "b"), {"costs": {"steps": {"a": 1.0, "b": -1.0}}}, "cost 'steps' of arm 'b' is -1.0"),
         (("a",), {"costs": {"steps": {"a": NAN}}}, "cost 'steps' of arm 'a' is nan"),
     ],
 )

@@ -207,6 +207,44 @@ def test_the_knapsack_keeps_its_promise_and_its_budget(scores: Scores, data: st.
     assert chosen.guarantee == KNAPSACK
 
 
+def filled_by_hand(scores: Scores, costs: NDArray[np.float64], budget: float) -> float:
+    """F of the best candidate, with every gain computed and no trial stopped."""
+    free = [arm for arm in range(len(scores)) if costs[arm] == 0.0]
+    best = worth(scores, tuple(free))
+    for guess in ([], *([arm] for arm in range(len(scores)) if costs[arm] > 0.0)):
+        filled = [*free, *guess]
+        while (left := budget - math.fsum(costs[filled])) >= 0.0:
+            best = max(best, worth(scores, tuple(filled)))
+            gains = {
+                arm: worth(scores, (*filled, arm)) - worth(scores, tuple(filled))
+                for arm in range(len(scores))
+                if arm not in filled and costs[arm] <= left
+            }
+            best = max([best, *(worth(scores, (*filled, arm)) for arm in gains)])
+            if not any(gains.values()):
+                break
+            filled.append(max(gains, key=lambda arm: gains[arm] / costs[arm]))
+    return best
+
+
+@given(POOLS, st.data())
+def test_no_trial_of_the_knapsack_is_stopped_that_could_have_won(scores: Scores, data: st.DataObject) -> None:
+    costs = np.array(
+        data.draw(st.lists(st.integers(0, 8), min_size=len(scores), max_size=len(scores))), np.float64
+    )
+    budget = float(data.draw(st.integers(0, 16)))
+    expected = filled_by_hand(scores, costs, budget)
+    if expected > 0.0:
+        chosen = knapsack(scores, costs, budget).arms
+        assert worth(scores, chosen) >= expected - 1e-12
+
+
+def test_arms_to_start_with_that_cost_the_whole_budget_are_not_missed_by_rounding() -> None:
+    scores = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    assert math.fsum([0.1, 0.2]) > 0.3
+    assert knapsack(scores, np.array([0.1, 0.2]), budget=0.3, start=(0, 1)).arms == (0, 1)
+
+
 def test_the_knapsack_is_at_least_as_good_as_greedy_by_gain_or_by_density() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -12,20 +12,20 @@ from pydantic import ValidationError
 from arms.base import Passage, Query
 from arms.corpus import Corpus
 from arms.indexes import IndexMismatchError
-from arms.retrievers.bm25 import BM25, BM25Params, Columns
+from arms.retrievers.bm25 import BM25Arm, BM25Params, Columns
 from arms.tokenizer import ENGLISH, words
 from arms.top_k import best
 from tests.arms.conftest import keep
 from tests.arms.contract import check_arm
 
 
-def build(corpus: Corpus, indexes: Path, **params: object) -> BM25:
+def build(corpus: Corpus, indexes: Path, **params: object) -> BM25Arm:
     told = BM25Params.model_validate(params)
-    BM25.prepare(corpus, indexes, told)
-    return BM25.open("bm25", corpus, indexes, told)
+    BM25Arm.prepare(corpus, indexes, told)
+    return BM25Arm.open("bm25", corpus, indexes, told)
 
 
-def found(arm: BM25, text: str, k: int = 4) -> list[str]:
+def found(arm: BM25Arm, text: str, k: int = 4) -> list[str]:
     return [passage.id for passage in arm.search(Query(text), k).passages]
 
 
@@ -77,7 +77,7 @@ def test_preparing_again_writes_nothing(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_progress_ends_with_every_passage(corpus: Corpus, tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
-    BM25.prepare(corpus, tmp_path, BM25Params(), lambda *step: told.append(step))
+    BM25Arm.prepare(corpus, tmp_path, BM25Params(), lambda *step: told.append(step))
     assert told[-1][1:] == (13, 13)
 
 
@@ -89,7 +89,7 @@ def test_columns_are_mapped_into_memory_and_not_read(corpus: Corpus, tmp_path: P
 
 def test_an_index_that_was_not_prepared_is_named(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(IndexMismatchError, match=r"no index in .*bm25-.*prepare the arms first"):
-        BM25.open("bm25", corpus, tmp_path, BM25Params())
+        BM25Arm.open("bm25", corpus, tmp_path, BM25Params())
 
 
 def test_a_corpus_without_any_word_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from arms.retrievers.catalog import search_bound
-from arms.retrievers.generative.vendi_rag import VendiRag, VendiRagParams
+from arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
 from arms.retrievers.kind import Verdict
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM
@@ -208,7 +208,7 @@ def test_a_loop_is_bounded_by_its_rounds_and_by_the_diversities_there_are(
     bound = search_bound("loop", {"loop": ArmSpec(kind="vendi_rag", params=params)})
     assert bound.written == most * (64 + 3 * 48)
     model = Grading()
-    VendiRag("loop", Search(), VendiRagParams.model_validate(params), model).search(Query("Why?"), 4)
+    VendiRagArm("loop", Search(), VendiRagParams.model_validate(params), model).search(Query("Why?"), 4)
     assert model.calls == 4 * run, "each round answers, and is graded in the third attempt"
     assert model.read / run <= bound.tokens("Why?")[0] / most
 

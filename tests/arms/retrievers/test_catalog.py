@@ -1,6 +1,8 @@
 """The catalogue: data becomes arms, and what is wrong with the data is said in words."""
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from arms.indexes import IndexMismatchError
 from arms.llm import base, blocking_writer
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
+from arms.retrievers import NewArms, Trust, catalog
 from arms.retrievers.catalog import (
     KINDS,
     MOST_LEVELS,
@@ -33,6 +36,7 @@ from arms.retrievers.catalog import (
 )
 from arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
+from tests.packages import install_package
 
 SPECS = {
     "none": ArmSpec(kind="none"),
@@ -64,8 +68,6 @@ ELSEWHERE |= {
     "postgres",
     "qdrant",
     "tantivy",
-    "vespa",
-    "weaviate",
 }
 """Kinds that need a model, a server or training; their own tests hold them to the contract."""
 SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
@@ -175,7 +177,7 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
         (
             {"a": ArmSpec(kind="x")},
-            "rrf, tantivy, vendi, vendi_rag, vespa, weaviate; a class of your own is written",
+            "rrf, tantivy, vendi, vendi_rag; a class of your own is written",
         ),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
@@ -360,3 +362,105 @@ def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
 def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="parameters must be"):
         ArmSpec(kind="bm25", params=params)
+
+
+# -- kinds -------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_has_each_kind_with_its_own_summary() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "arms.md").read_text(encoding="utf-8")
+    rows = dict[str, str]()
+    for kinds, summary in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", guide, re.MULTILINE):
+        rows |= dict.fromkeys(re.findall(r"`([^`]+)`", kinds), summary)
+    written = {name: f"| `{name}` | {rows.get(name)} |" for name in KINDS}
+    assert written == {name: f"| `{name}` | {kind.summary} |" for name, kind in KINDS.items()}
+
+
+def test_every_kind_has_the_name_by_which_it_is_found() -> None:
+    assert all(kind.name == name for name, kind in KINDS.items())
+    assert list(KINDS) == sorted(KINDS)
+
+
+PLUGIN = """
+from pydantic import BaseModel
+from arms import Passage, Retrieval
+from arms.retrievers import Kind
+
+class GlossaryParams(BaseModel):
+    text: str
+
+class GlossaryArm:
+    backbones = frozenset()
+    light = True
+    def __init__(self, name, text="none"):
+        self.name, self.text = name, text
+    def search(self, query, k):
+        return Retrieval((Passage("1", "", self.text),)[:k])
+
+GLOSSARY = Kind(
+    "glossary", "returns a text", GlossaryParams, lambda name, params, *_: GlossaryArm(name, params.text)
+)
+NEITHER = "a text"
+"""
+ENTRY_POINTS = """\
+glossary = {module}:GLOSSARY
+glossary_class = {module}:GlossaryArm
+bm25 = {module}:GlossaryArm
+neither = {module}:NEITHER
+missing = {module}:Missing
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Install a distribution that adds kinds of arms; yield the name of its module."""
+    module = f"glossary_of_{tmp_path.name.replace('-', '_')}"
+    points = ENTRY_POINTS.format(module=module).splitlines()
+    install_package(tmp_path, monkeypatch, module, PLUGIN, "armwise.arms", points)
+    catalog.installed.cache_clear()
+    yield module
+    catalog.installed.cache_clear()
+
+
+def test_an_installed_package_adds_kinds(plugin: str, tmp_path: Path) -> None:
+    specs = {
+        "terms": ArmSpec(kind="glossary", params={"text": "A heap is a tree."}),
+        "same": ArmSpec(kind="glossary_class", params={"text": "A tree."}),
+        "both": ArmSpec(kind="rrf", params={"arms": ["terms", "same"]}),
+        "words": ArmSpec(kind="bm25"),
+    }
+    assert plugin not in sys.modules, "it is not imported before it is used"
+    validate_specs(specs, [])
+    have = Resources(None, tmp_path, {}, specs)  # type: ignore[arg-type]  # they have no corpus
+    assert [p.text for p in build_arm("terms", have).search(Query("heap"), 3).passages] == [
+        "A heap is a tree."
+    ]
+    assert [p.text for p in build_arm("same", have).search(Query("heap"), 3).passages] == ["A tree."]
+    assert is_light("same", specs), "the traits of a class hold"
+    assert described("words", specs["words"])[0] is KINDS["bm25"], "none takes the place of a kind of ours"
+    assert not catalog.is_versioned("both", specs)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ArmSpec(kind="glossery"), "unknown kind 'glossery'; did you mean 'glossary'"),
+        (ArmSpec(kind="glossary"), "arm 'a' of kind 'glossary': text: Field required"),
+        (ArmSpec(kind="neither"), "'neither' is a str, not a class"),
+        (ArmSpec(kind="missing"), "arm 'a': cannot import 'missing'"),
+    ],
+)
+@pytest.mark.usefixtures("plugin")
+def test_a_wrong_arm_of_an_installed_package_is_refused(spec: ArmSpec, message: str) -> None:
+    with pytest.raises(ArmSpecError, match=message):
+        validate_specs({"a": spec}, [])
+
+
+def test_an_arm_put_over_http_is_of_an_installed_kind_only_as_the_file_has_it(
+    plugin: str, tmp_path: Path
+) -> None:
+    spec = ArmSpec(kind="glossary", params={"text": "A tree."})
+    with pytest.raises(ArmSpecError, match="'glossary' is code of your own"):
+        catalog.check_new({"a": spec}, Trust((), NewArms()), [], tmp_path)
+    assert plugin not in sys.modules, "what is refused is not imported"
+    catalog.check_new({"a": spec}, Trust((spec,), NewArms()), [], tmp_path)

@@ -21,7 +21,7 @@ from arms.indexes import vectors as vectors_room
 from arms.indexes.build_once import folder
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers.dense import Dense, DenseParams
+from arms.retrievers.dense import DenseArm, DenseParams
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
 
@@ -29,10 +29,10 @@ BACKBONE = Backbone(model=f"hashing:{DIM}", batch_size=1)
 WORDS = frozenset({"words"})
 
 
-def build(corpus: Corpus, indexes: Path, **params: object) -> Dense:
+def build(corpus: Corpus, indexes: Path, **params: object) -> DenseArm:
     told = DenseParams.model_validate({"backbone": "words", **params})
     VectorIndex.prepare(corpus, indexes, told, BACKBONE)
-    return Dense("near", corpus, told, VectorIndex.open(corpus, indexes, told, BACKBONE))
+    return DenseArm("near", corpus, told, VectorIndex.open(corpus, indexes, told, BACKBONE))
 
 
 class KilledError(Exception):

@@ -13,7 +13,7 @@ from arms.corpus import Corpus
 from arms.models import Backbone
 from arms.retrievers import ArmSpec
 from arms.retrievers.catalog import build_arm, prepare
-from arms.retrievers.expand import REPEATED, Expand, ExpandParams, expanded
+from arms.retrievers.expand import REPEATED, ExpandArm, ExpandParams, expanded
 from arms.retrievers.kind import Resources
 from arms.tokenizer import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
@@ -75,7 +75,7 @@ def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
             return Retrieval((Passage("a", "", "word"), Passage("b", "", "other"))[:k], 1, 3)
 
     vectors = {"a": np.array([0.0, 1.0], dtype=np.float32)}
-    arm = Expand("e", Near(), ExpandParams(arm="near", own_weight=0.6), {"one": lambda _: vectors})
+    arm = ExpandArm("e", Near(), ExpandParams(arm="near", own_weight=0.6), {"one": lambda _: vectors})
     found = arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}, seed=4), 1)
     assert asked[1].embeddings["one"] == pytest.approx(np.array([0.6, 0.4]) / np.hypot(0.6, 0.4))
     assert asked[1].seed == 4

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from arms.base import Arm, Passage, Query, Retrieval
 from arms.corpus import Corpus
-from arms.retrievers.fusion import Fusion, FusionParams, fuse
+from arms.retrievers.fusion import FusionArm, FusionParams, fuse
 from tests.arms.contract import check_arm
 
 PARAMS = FusionParams(arms=("first", "second"))
@@ -37,7 +37,7 @@ def passages(names: list[str]) -> list[Passage]:
 
 def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
     members: list[Arm] = [Ranked(corpus, ["fox", "bee", "tide"]), Ranked(corpus, ["tide", "opera", "fox"])]
-    check_arm(Fusion("rrf", members, PARAMS), corpus)
+    check_arm(FusionArm("rrf", members, PARAMS), corpus)
 
 
 def test_scores_are_sums_of_reciprocal_ranks() -> None:
@@ -51,7 +51,7 @@ def test_scores_are_sums_of_reciprocal_ranks() -> None:
 
 def test_members_are_asked_for_depth_passages_or_for_k_when_that_is_more(corpus: Corpus) -> None:
     member = Ranked(corpus, ["fox", "bee"])
-    arm = Fusion("rrf", [member, member], FusionParams(arms=("a", "a"), depth=5))
+    arm = FusionArm("rrf", [member, member], FusionParams(arms=("a", "a"), depth=5))
     arm.search(Query("?"), 2)
     arm.search(Query("?"), 9)
     assert member.asked == [5, 5, 9, 9]
@@ -62,7 +62,7 @@ def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus)
         Ranked(corpus, ["fox"], steps=1, tokens=3),
         Ranked(corpus, ["bee"], steps=2, tokens=4),
     ]
-    arm = Fusion("rrf", members, PARAMS)
+    arm = FusionArm("rrf", members, PARAMS)
     found = arm.search(Query("?"), 4)
     assert (found.steps, found.tokens) == (2, 7)
     assert arm.backbones == {"of fox", "of bee"}

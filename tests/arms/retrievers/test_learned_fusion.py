@@ -8,7 +8,7 @@ from arms.base import ArmBuildError, Query
 from arms.corpus import Corpus
 from arms.relevance import read_model, write_model
 from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Resources, Trust, build_arm, catalog, prepare
-from arms.retrievers.learned_fusion import PRETRAINED, LearnedFusion, LearnedFusionParams
+from arms.retrievers.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
 from tests.arms.contract import check_arm
 from tests.arms.relevance.test_model import MODEL
 from tests.arms.retrievers.test_fusion import Ranked
@@ -18,13 +18,13 @@ PARAMS = LearnedFusionParams(arms=("good", "bad"))
 
 def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
     members = [Ranked(corpus, ["fox", "bee", "tide"]), Ranked(corpus, ["tide", "opera", "fox"])]
-    check_arm(LearnedFusion("learned", members, PARAMS, MODEL), corpus)
+    check_arm(LearnedFusionArm("learned", members, PARAMS, MODEL), corpus)
 
 
 def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:
     members = [Ranked(corpus, ["tide", "bee", "opera"]), Ranked(corpus, ["fox", "opera"])]
     query = Query("What is an opera?")
-    found = LearnedFusion("learned", members, PARAMS, MODEL).search(query, 3).passages
+    found = LearnedFusionArm("learned", members, PARAMS, MODEL).search(query, 3).passages
     rankings = {
         name: member.search(query, 4).passages for name, member in zip(PARAMS.arms, members, strict=True)
     }
@@ -35,9 +35,9 @@ def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:
 
 def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpus) -> None:
     member, other = Ranked(corpus, ["fox", "bee"]), Ranked(corpus, ["fox"])
-    LearnedFusion("learned", [member, other], PARAMS, MODEL).search(Query("?"), 2)
+    LearnedFusionArm("learned", [member, other], PARAMS, MODEL).search(Query("?"), 2)
     deep = PARAMS.model_copy(update={"depth": 7})
-    arm = LearnedFusion("learned", [member, other], deep, MODEL)
+    arm = LearnedFusionArm("learned", [member, other], deep, MODEL)
     arm.search(Query("?"), 2)
     arm.search(Query("?"), 9)
     assert member.asked == [MODEL.header.k, 7, 9]
@@ -45,7 +45,7 @@ def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpu
 
 def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
     members = [Ranked(corpus, ["fox"], steps=1, tokens=3), Ranked(corpus, ["bee"], steps=2, tokens=4)]
-    arm = LearnedFusion("learned", members, PARAMS, MODEL)
+    arm = LearnedFusionArm("learned", members, PARAMS, MODEL)
     found = arm.search(Query("?"), 4)
     assert (found.steps, found.tokens) == (2, 7)
     assert arm.backbones == {"of fox", "of bee"}

@@ -24,8 +24,7 @@ from tenacity import wait_none
 from arms.base import Arm, ArmError, Passage, Query, QuestionRefusedError
 from arms.corpus import Corpus
 from arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
-from arms.retrievers.remote import KIND, RemoteParams, fill, retry_after_s
-from arms.retrievers.remote_response import Fields, UnreadableError, at, read
+from arms.retrievers.remote import KIND, Fields, RemoteParams, UnreadableError, at, fill, read, retry_after_s
 from arms.tokenizer import words
 from tests.arms.contract import check_arm
 

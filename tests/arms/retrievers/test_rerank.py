@@ -19,7 +19,7 @@ from arms.indexes import IndexMismatchError
 from arms.indexes import vectors as indexe_vectors
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers.bm25 import BM25, BM25Params
+from arms.retrievers.bm25 import BM25Arm, BM25Params
 from arms.retrievers.kind import ArmSpec, Resources
 from arms.retrievers.rerank import (
     PLACKETT_LUCE,
@@ -75,9 +75,9 @@ def build_draw(have: Resources, base: Arm, name: str = "drawn", **params: object
 
 
 @pytest.fixture
-def bm25(resources: Resources) -> BM25:
-    BM25.prepare(resources.corpus, resources.indexes, BM25Params())
-    return BM25.open("base", resources.corpus, resources.indexes, BM25Params())
+def bm25(resources: Resources) -> BM25Arm:
+    BM25Arm.prepare(resources.corpus, resources.indexes, BM25Params())
+    return BM25Arm.open("base", resources.corpus, resources.indexes, BM25Params())
 
 
 def unit_rows(n: int, seed: int, dim: int = 5) -> NDArray[np.float32]:
@@ -85,7 +85,7 @@ def unit_rows(n: int, seed: int, dim: int = 5) -> NDArray[np.float32]:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
 
 
-def test_both_keep_the_contract(resources: Resources, bm25: BM25) -> None:
+def test_both_keep_the_contract(resources: Resources, bm25: BM25Arm) -> None:
     check_arm(build_regularize(resources, bm25, neighbors=3, depth=4), resources.corpus)
     check_arm(build_draw(resources, bm25, depth=4), resources.corpus)
 
@@ -108,7 +108,7 @@ def test_steps_and_tokens_of_the_base_are_those_of_the_arm(resources: Resources)
         assert (len(answer.passages), answer.steps, answer.tokens) == (1, 2, 7)
 
 
-def test_scores_flow_along_the_cosines_of_the_passages_vectors(resources: Resources, bm25: BM25) -> None:
+def test_scores_flow_along_the_cosines_of_the_passages_vectors(resources: Resources, bm25: BM25Arm) -> None:
     query = ask("Which river flows through Vienna, the capital of Austria?")
     before = bm25.search(query, 50).passages
     vectors = HashingEmbedder(DIM).encode_passages(

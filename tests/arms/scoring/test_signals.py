@@ -77,6 +77,13 @@ def test_coverage_counts_each_word_once_over_all_passages() -> None:
     assert told["best_coverage"] == told["mean_coverage"] == told["first_coverage"] == 1 / 3
 
 
+def test_pairs_of_words_are_those_of_the_passage_that_has_most() -> None:
+    texts = ("which river floods", "river floods deltas", "deltas")
+    found = [Passage(str(at), "", text) for at, text in enumerate(texts)]
+    told = dict(zip(WORDED, word_signals("Which river floods?", [found])[0].tolist(), strict=True))
+    assert told["pairs"] == 1.0
+
+
 def test_a_title_is_known_without_what_is_in_brackets() -> None:
     found = [Passage("1", "Emma (novel)", "By Austen.")]
     told = dict(zip(WORDED, word_signals("Who wrote Emma?", [found])[0].tolist(), strict=True))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from arms.base import Passage
 from arms.corpus import Corpus
 from arms.synthesis import STYLES, Extraction, Made
-from arms.synthesis.sentences import definition, sentences, spans
-from arms.synthesis.wording import about, ask
+from arms.synthesis.wording import about, ask, definition, sentences, spans
 from arms.tokenizer import words
 from tests.arms.conftest import keep
 

@@ -23,8 +23,8 @@ from arms.synthesis import (
     prompting,
     synthesize,
 )
+from arms.synthesis.job import Selection
 from arms.synthesis.prompting import agrees, usable
-from arms.synthesis.selection import Selection
 from tests.arms.conftest import keep
 from tests.arms.scripted import shown
 
@@ -163,6 +163,15 @@ def test_questions_that_share_four_of_five_words_are_alike() -> None:
         selection.add([Made(text, ("p",), "title")])
     assert [one.question for one in selection.kept] == ["river opera comet castle", "opera comet castle"]
     assert selection.duplicates == 1
+
+
+def test_what_is_filled_up_with_are_the_candidates_that_came_first() -> None:
+    selection = Selection(3, {"title": 1.0, "cloze": 1.0})
+    for text in ("river", "opera", "comet", "castle"):
+        selection.add([Made(text, ("p",), "title")])
+    assert [one.question for one in selection.kept] == ["river", "opera"]
+    selection.fill()
+    assert [one.question for one in selection.kept] == ["river", "opera", "comet"]
 
 
 def test_a_corpus_without_questions_is_refused(people: Corpus, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.synthesis.rewording import SYNONYMS, reworded
+from arms.synthesis.extraction import SYNONYMS, reworded
 
 WORDS = st.lists(
     st.sampled_from(["film", "Faust", "of", "Goethe", "begin", "zwieback", "in"]), min_size=2, max_size=25

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from feedback.arrays import Floats, Integers
-from feedback.dataset.filter import EmptyLogError
-from feedback.dataset.log import Log
-from feedback.dataset.selection import Selection
+from feedback.dataset.log import EmptyLogError, Log, Selection
 from feedback.events import LABELS, Context, Cost, Mode
 from feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example

@@ -10,16 +10,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.dataset import read_log as columns
-from feedback.dataset.filter import EmptyLogError
-from feedback.dataset.log import Log
-from feedback.dataset.read_log import length, read_log
-from feedback.dataset.rewards import priced, rewards
-from feedback.dataset.selection import Selection
+from feedback import sources as columns
+from feedback.dataset.log import EmptyLogError, Log, Selection, priced, rewards
 from feedback.errors import LogGapError
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
+from feedback.sources import length, read_log
 from feedback.training_log import read_examples
 from tests.feedback.examples import FEATURES, METRICS, example, some_examples, some_rule, write
 

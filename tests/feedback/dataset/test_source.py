@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from feedback.dataset.features import described
-from feedback.dataset.log import Log
-from feedback.dataset.selection import Selection
-from feedback.dataset.source import ExportSource, LogSource
+from feedback.dataset.log import Log, Selection
 from feedback.events import Context
 from feedback.exchange import ExchangeError, Header, write_export
 from feedback.log import Store
 from feedback.reward import Metric, Prices, RewardRule
+from feedback.sources import ExportSource, LogSource
 from tests.feedback.dataset.test_read_log import assert_same
 from tests.feedback.examples import example, some_examples, write
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from feedback.drift import monitor
 from feedback.drift.alarms import Alarm, Alarms, Watch, raise_alarms, read_alarms, record_warm_start
-from feedback.drift.detectors import DriftSpec
+from feedback.drift.monitor import DriftSpec
 from feedback.errors import SupersededError
 from feedback.events import Decision, Execution, Feedback
 from feedback.log import Store

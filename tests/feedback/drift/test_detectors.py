@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from river.drift import ADWIN
 
 from feedback.drift import monitor
-from feedback.drift.detectors import Adwin, DriftSpec, PageHinkley
-from feedback.drift.monitor import Change, Monitor, start_of
+from feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, start_of
 from feedback.events import LABELS, Context, Cost, Decision, Example
 from feedback.reward import Metric, RewardRule
 

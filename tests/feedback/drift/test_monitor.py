@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from feedback.drift import monitor
-from feedback.drift.detectors import DriftSpec
-from feedback.drift.monitor import Monitor
+from feedback.drift.monitor import DriftSpec, Monitor
 from feedback.events import Context, Cost, Example
 from feedback.reward import Metric, RewardRule
 from tests.feedback.conftest import decision

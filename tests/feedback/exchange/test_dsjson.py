@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vowpalwabbit import LabelType, Workspace
 
-from agent.policies.vowpal import VowpalPolicy
+from agent.policies.vowpal import VowpalWabbit
 from feedback.events import LABELS, Example, Mode
 from feedback.exchange.dsjson import read_dsjson, write_dsjson
 from feedback.exchange.imported import IMPORTED, rewarded
@@ -163,7 +163,7 @@ def test_vw_counts_the_costs_and_events_that_we_wrote(tmp_path: Path) -> None:
 
 def test_vw_learns_from_the_file_what_our_policy_learns_from_the_log() -> None:
     arguments = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 -q sa -q ea -q sf"
-    ours = VowpalPolicy(arguments, baseline=0.0)
+    ours = VowpalWabbit(arguments, baseline=0.0)
     vw = Workspace(f"--dsjson {arguments} --quiet")
     rng = np.random.default_rng(0)
     for seq in range(1, 200):

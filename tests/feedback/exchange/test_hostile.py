@@ -19,8 +19,7 @@ from feedback.exchange import (
     Header,
     imported,
     jsonl,
-    obp_arrays,
-    obp_table,
+    obp,
     read_dsjson,
     read_export,
     read_obp,
@@ -261,7 +260,7 @@ def test_arrays_that_are_made_to_fail_are_refused_before_they_are_read(
 def test_arrays_that_unpack_to_more_than_fits_are_refused_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obp_arrays, "MOST_BYTES", 3 * 8 * 3 + 8 + 800)
+    monkeypatch.setattr(obp, "MOST_BYTES", 3 * 8 * 3 + 8 + 800)
     assert len(converted(npz(tmp_path, context=None), tmp_path / "o")[0]) == 3
     assert "its arrays have more than 880 bytes" in refusal(npz(tmp_path, context=npy(np.zeros((3, 34)))))
     assert len(converted(npz(tmp_path, context=npy(np.zeros((3, 33)))), tmp_path / "o")[0]) == 3
@@ -346,7 +345,7 @@ def test_tables_that_are_made_to_fail_are_refused(
 def test_a_line_of_a_table_is_bounded_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obp_table, "LONGEST", 1_000)
+    monkeypatch.setattr(obp, "LONGEST", 1_000)
     fits = ROW[:-1] + "x" * (999 - len(ROW)) + "x"
     assert len(fits) == 999, "with its end, a line of 1,000 characters"
     assert len(converted(table(tmp_path, fits), tmp_path / "out.jsonl")[0]) == 1

@@ -18,7 +18,7 @@ from feedback.exchange.jsonl import (
     appearing,
     appearing_folder,
     read_export,
-    read_header,
+    read_headers,
     write_export,
 )
 from feedback.reward import Metric, RewardRule
@@ -60,7 +60,7 @@ def test_what_was_written_is_read_to_the_last_digit(tmp_path: Path, found: list[
 
 
 def test_the_first_line_says_what_follows(tmp_path: Path) -> None:
-    assert read_header(stored(tmp_path, written([]))) == HEADER
+    assert list(read_headers(stored(tmp_path, written([])))) == [HEADER]
     assert orjson.loads(written([]).splitlines()[0])["schema"] == 1
 
 

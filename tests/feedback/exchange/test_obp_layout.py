@@ -17,8 +17,7 @@ from feedback.dataset import Log
 from feedback.events import LABELS, Context, Example, Mode
 from feedback.exchange.imported import IMPORTED
 from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.obp_columns import survey
-from feedback.exchange.obp_layout import ARRAYS, FOLDER, read_obp, write_obp
+from feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
 from feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 

@@ -1,6 +1,7 @@
 """Backup and restore: the copy is the log, whole, and a learner goes on from it; on both databases."""
 
 import os
+import sqlite3
 import subprocess
 import threading
 from contextlib import closing
@@ -55,6 +56,8 @@ def test_a_copy_is_the_log_and_a_learner_goes_on_from_it(tmp_path: Path) -> None
         store.backup(tmp_path / "copy.db")
         before = facts(url)
         fill(store, 20, 25)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as plain:
+        assert plain.execute("PRAGMA journal_mode").fetchone() == ("delete",), "a copy is one file"
     assert facts(copy) == before
     assert verified(copy)
     with closing(Store(copy, RULE.join)) as restored:

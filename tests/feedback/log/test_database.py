@@ -20,7 +20,8 @@ from feedback.events import Cost, Execution, Status
 from feedback.log import SERVING_S
 from feedback.log import postgres as postgres_of_logs
 from feedback.log import tables as t
-from feedback.log.database import ANSWER_S, CONNECTIONS, RESERVED, open_database, shown, storable
+from feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, storable
+from feedback.log.database import open_database, without_password
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
@@ -73,8 +74,18 @@ def test_a_server_that_is_not_there_is_worth_a_retry_and_no_password_is_told(
 
 def test_a_url_is_shown_without_any_password() -> None:
     url = "postgresql://ada:p:w@rd@db/log?password=again&sslmode=require"
-    assert shown(url) == "postgresql://ada:***@db/log?password=***&sslmode=require"
-    assert shown("postgresql://ada@db/log") == "postgresql://ada@db/log"
+    assert without_password(url) == "postgresql://ada:***@db/log?password=***&sslmode=require"
+    assert without_password("postgresql://ada@db/log") == "postgresql://ada@db/log"
+
+
+def test_the_folder_of_a_log_is_made_and_one_in_memory_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Store(f"sqlite:///{tmp_path / 'new' / 'home' / 'log.db'}").close()
+    assert (tmp_path / "new" / "home" / "log.db").exists()
+    Store("sqlite:///:memory:").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_a_file_that_is_no_database_is_no_log(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from feedback.events import Decision, Feedback, Kind, Tick
-from feedback.log import episodes
+from feedback.log import append
 from feedback.log import tables as t
-from feedback.log.batch import FeedbackStatus
+from feedback.log.append import FeedbackStatus
 from feedback.log.store import Store
 from tests.feedback.conftest import decision
 
@@ -98,7 +98,7 @@ def test_what_was_settled_is_forgotten_when_an_older_log_was_restored(joined: St
 
 
 def test_of_many_episodes_the_latest_are_remembered(joined: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "REMEMBERED", 2)
+    monkeypatch.setattr(append, "REMEMBERED", 2)
     joined.append([part(name, episode=name) for name in "abc"])
     learn(joined, *"abc")
     for name in "abcab":

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
 from feedback.log import Fact, FeedbackStatus, Store, erasures
 from feedback.log import tables as t
+from feedback.log.append import with_texts, without_texts
 from feedback.reward import Metric, RewardRule
-from feedback.texts import pseudonym, with_texts, without_texts
+from feedback.texts import pseudonym
 from feedback.training_log import Joiner, Refold, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
@@ -83,7 +84,8 @@ def test_the_texts_of_a_user_go_and_what_is_learned_stays(store: Store) -> None:
     assert found.feedback[0].value == 1.0
     assert found.feedback[0].content == {"label": "good"}
     assert other.feedback[0].content == {"comment": "left by Ada", "label": "good"}
-    erasures.erase_user(store, "default", "bob", "k1", NOW)
+    again = erasures.erase_user(store, "default", "bob", "k2", NOW)
+    assert (again.number, again.by) == (done.number + 1, "k2")
     left = dump(store)
     assert [text for text in (*SECRETS, "ada", "bob") if text in left] == []
 

@@ -10,7 +10,7 @@ import pytest
 from feedback.errors import ConflictError, LogUnavailableError, StoreError
 from feedback.events import Cost, Execution, Status, Tick
 from feedback.log import group_commit
-from feedback.log.batch import Fact, Receipt
+from feedback.log.append import Fact, Receipt
 from feedback.log.group_commit import GroupCommit
 from feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value

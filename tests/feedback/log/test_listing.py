@@ -7,11 +7,11 @@ import pytest
 
 from feedback.events import LABELS, Status
 from feedback.log import Store, listing
-from feedback.log.listing import Wanted
+from feedback.log.listing import DecisionFilter
 from tests.feedback.conftest import decision, execution, value
 
 
-def every(store: Store, limit: int, wanted: Wanted = Wanted()) -> list[list[str]]:  # noqa: B008 - it is frozen
+def every(store: Store, limit: int, wanted: DecisionFilter = DecisionFilter()) -> list[list[str]]:  # noqa: B008 - it is frozen
     """The ids of all pages; an empty one is part of them."""
     found, before = [], None
     while before != 0:
@@ -26,11 +26,13 @@ def test_pages_follow_each_other_down_to_the_first_decision(store: Store) -> Non
     store.append([replace(decision("label"), policy=LABELS)])
     assert every(store, 2) == [["d4", "d3"], ["d2", "d1"], ["d0"]]
     assert every(store, 5) == [["d4", "d3", "d2", "d1", "d0"]], "the first position is on it"
-    assert listing.decisions(store, Wanted(), 2, before=5)[1] == 0, (
+    assert listing.decisions(store, DecisionFilter(), 2, before=5)[1] == 0, (
         "a full page that ends with it is the last"
     )
-    assert listing.decisions(store, Wanted(), 2, before=999) == listing.decisions(store, Wanted(), 2)
-    assert listing.decisions(store, Wanted(), 2, before=1) == ([], 0)
+    assert listing.decisions(store, DecisionFilter(), 2, before=999) == listing.decisions(
+        store, DecisionFilter(), 2
+    )
+    assert listing.decisions(store, DecisionFilter(), 2, before=1) == ([], 0)
 
 
 def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
@@ -41,11 +43,11 @@ def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
     assert every(store, 9) == [["d5", "d4", "d3"], ["d2", "d1", "d0"], ["rare"]]
     drawn = replace(decision("other"), drawn="a", probabilities=(0.5, 0.5))
     store.append([drawn])
-    assert every(store, 9, Wanted(arm="a")) == [["other"], [], []]
+    assert every(store, 9, DecisionFilter(arm="a")) == [["other"], [], []]
 
 
 def test_an_empty_log_has_no_page_and_no_span(store: Store) -> None:
-    assert listing.decisions(store, Wanted(), 5) == ([], 0)
+    assert listing.decisions(store, DecisionFilter(), 5) == ([], 0)
     assert listing.span(store) is None
 
 
@@ -56,9 +58,9 @@ def test_the_span_is_that_of_the_first_and_the_last_decision(store: Store) -> No
 
 def test_a_listed_decision_has_no_features_and_says_how_it_ended(store: Store) -> None:
     store.append([decision("d1"), execution("d1", Status.FELL_BACK), decision("d2")])
-    (second, first), _ = listing.decisions(store, Wanted(), 5)
+    (second, first), _ = listing.decisions(store, DecisionFilter(), 5)
     bare = replace(decision("d1").context, features={}, embedding=(), arms={})
-    assert first == listing.Listed(replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK)
+    assert first == listing.ListedDecision(replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK)
     assert (second.seq, second.served, second.status) == (3, None, None)
 
 
@@ -96,15 +98,17 @@ CONDITIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"prefix": "acme~"}, ["acme~d2"]),
     ({"prefix": "d%"}, []),
     ({"apart": "~"}, ["d3", "d1", "d0"]),
+    ({"apart": "%"}, ["d3", "acme~d2", "d1", "d0"]),
+    ({"apart": "_"}, ["d3", "acme~d2", "d1", "d0"]),
     ({"since": 110.0, "status": "ok"}, ["d3", "d1"]),
 ]
 
 
 def test_each_condition_lets_through_what_it_names_and_nothing_else(varied: Store) -> None:
-    found = [every(varied, 9, Wanted(**wanted)) for wanted, _ in CONDITIONS]
+    found = [every(varied, 9, DecisionFilter(**wanted)) for wanted, _ in CONDITIONS]
     assert found == [[names] for _, names in CONDITIONS]
 
 
 def test_what_is_under_way_is_running(store: Store) -> None:
     store.append([decision("d1"), execution("d1"), decision("d2")])
-    assert every(store, 9, Wanted(status="running")) == [["d2"]]
+    assert every(store, 9, DecisionFilter(status="running")) == [["d2"]]

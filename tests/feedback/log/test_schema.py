@@ -19,7 +19,7 @@ from feedback.errors import SchemaError
 from feedback.log import Store
 from feedback.log import schema as log_schema
 from feedback.log import tables as t
-from feedback.log.database import connect
+from feedback.log.database import open_database
 from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ NEW_SECRET = log_schema.new_secret  # before the fixture that gives all logs the
 
 @pytest.fixture
 def engine(log_url: str) -> Iterator[sa.Engine]:
-    engine = connect(log_url)
+    engine = open_database(log_url).engine
     yield engine
     engine.dispose()
 
@@ -141,7 +141,7 @@ def at_once(*calls: Callable[[], object]) -> None:
 
 
 def test_services_that_start_together_create_the_tables_once(log_url: str) -> None:
-    engines = [connect(log_url) for _ in range(6)]
+    engines = [open_database(log_url).engine for _ in range(6)]
     at_once(*(partial(prepare, engine) for engine in engines))
     with engines[0].connect() as connection:
         assert connection.execute(sa.select(t.log_head)).all() == [(1, 0, 0.0)]
@@ -232,7 +232,7 @@ def test_the_revisions_create_the_tables_that_are_created_at_once(
         other = f"sqlite:///{tmp_path / 'other.db'}"
     else:
         other = request.getfixturevalue("postgres").fresh()
-    created_at_once = connect(other)
+    created_at_once = open_database(other).engine
     prepare(created_at_once)
     assert shape(engine) == shape(created_at_once)
     migrated, created = rows_of(engine), rows_of(created_at_once)

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import accumulate, count
 from pathlib import Path
@@ -32,8 +32,7 @@ from feedback.events import (
     Tick,
 )
 from feedback.log import tables as t
-from feedback.log.batch import Fact, FeedbackStatus, Receipt
-from feedback.log.rows import decision_row
+from feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
 from feedback.log.store import Store
 from feedback.reward import Metric, RewardRule
 from feedback.training_log import Joiner, take_epoch
@@ -406,6 +405,23 @@ def test_a_reader_never_sees_a_position_appear_below_one_that_it_has_seen(url: s
             done.set()
         reader.result()
     assert store.log_seq() == 2 * WRITERS * 15 * 3
+
+
+def test_feedback_on_each_of_several_decisions_finds_its_own(store: Store) -> None:
+    store.append([decision("d"), decision("e"), decision("f")])
+    receipts = store.append([value(name) for name in ("d", "e", "f", "g")])
+    assert [receipt.status for receipt in receipts] == [FeedbackStatus.ACCEPTED] * 3 + [
+        FeedbackStatus.PENDING_DECISION
+    ]
+
+
+def test_what_was_shown_is_not_counted_as_feedback(url: str) -> None:
+    shown = [replace(value("d", key=n), kind=Kind.ACTIVATION, metric="", value=None) for n in ("1", "2")]
+    with closing(Store(url, most_feedback=1)) as store:
+        store.append([decision("d"), *shown])
+        store.append([value("d", key="3")])
+        with pytest.raises(TooMuchFeedbackError):
+            store.append([value("d", key="4")])
 
 
 def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: str) -> None:

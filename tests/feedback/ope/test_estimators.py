@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,29 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from feedback.arrays import Floats
-from feedback.ope.doubly_robust import dm, dr, dros, mrdr_weight, switch_dr
+from feedback.ope import estimators
 from feedback.ope.estimators import (
     ESTIMATORS,
     Predictions,
     Rows,
     clipped_ips,
     cressie_read,
+    dm,
+    dr,
+    dros,
     estimate,
+    estimators_table,
     ips,
+    mrdr_weight,
     replay,
     snips,
+    switch_dr,
 )
 from feedback.ope.sample import NeverDrawnError, Sample, Terms
 
 N_ARMS = 3
 law = settings(max_examples=40, deadline=None)
-TUNED = {"clipped_ips", "switch_dr", "dros"}
+TUNED = {name for name, one in ESTIMATORS.items() if one.parameter}
 """Those with a parameter that is chosen from the log."""
 WEIGHS_REWARDS_ALONE = {name for name, one in ESTIMATORS.items() if one.predictions is Predictions.NONE}
 NORMALISED = {name for name, one in ESTIMATORS.items() if one.rows is not Rows.WEIGHTED} - {"cressie_read"}
@@ -64,10 +71,22 @@ def flat(sample: Sample, level: float) -> Sample:
     return replace(sample, q_hat=q, q_mrdr=q)
 
 
-def test_the_reference_defines_every_estimator_in_the_order_of_the_registry() -> None:
+def test_the_reference_has_the_entry_of_every_estimator() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/estimators.md").read_text(encoding="utf-8")
-    definitions, _, _ = page.partition("## Definitions")[2].partition("Sources:")
-    assert re.findall(r"^\| `(\w+)`", definitions, re.MULTILINE) == list(ESTIMATORS)
+    assert f"\n{estimators_table()}\n" in page
+    assert list(ESTIMATORS)[:4] == ["replay", "ips", "clipped_ips", "snips"]
+
+
+def test_the_head_of_the_file_weighs_every_estimator() -> None:
+    summary = (estimators.__doc__ or "").partition("\n\n")[2]
+    assert re.findall(r"^    (\w+)  ", summary, re.MULTILINE) == list(ESTIMATORS)
+
+
+def test_the_parameter_of_an_entry_is_an_option_of_its_function() -> None:
+    assert {"clipped_ips", "switch_dr", "dros"} == TUNED
+    for one in ESTIMATORS.values():
+        options = signature(one.function).parameters
+        assert not one.parameter or options[one.parameter].default is None, one.name
 
 
 DOUBLY_ROBUST = ("dr", "sndr", "dros", "switch_dr", "mrdr")

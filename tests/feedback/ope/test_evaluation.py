@@ -8,11 +8,9 @@ import pytest
 
 from feedback.arrays import Floats, drawn_of
 from feedback.dataset import Log
-from feedback.ope.doubly_robust import mrdr_weight
-from feedback.ope.estimators import ESTIMATORS, estimate
-from feedback.ope.evaluation import NEVER_DRAWN, Estimated, evaluate, predict
+from feedback.ope.estimators import ESTIMATORS, estimate, mrdr_weight
+from feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, Estimated, evaluate, predict
 from feedback.ope.intervals import by_group, difference, hedged, normal
-from feedback.ope.joint_intervals import INTERVALS
 from feedback.ope.sample import Sample
 
 ARMS = ("a", "b", "c")

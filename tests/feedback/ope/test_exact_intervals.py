@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from feedback.arrays import Floats, Integers
-from feedback.ope.doubly_robust import dr
-from feedback.ope.estimators import ips, replay
-from feedback.ope.exact_intervals import bernstein, clopper_pearson
+from feedback.ope.estimators import dr, ips, replay
+from feedback.ope.intervals import bernstein, clopper_pearson
 from feedback.ope.sample import Sample, Terms
 
 

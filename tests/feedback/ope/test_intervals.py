@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from benchmarks.interval_coverage import Trial, simulate
 from feedback.arrays import Floats
-from feedback.ope.doubly_robust import dr
-from feedback.ope.estimators import ESTIMATORS, ips, snips
+from feedback.ope.estimators import ESTIMATORS, dr, ips, snips
 from feedback.ope.intervals import (
     bootstrap,
     by_group,

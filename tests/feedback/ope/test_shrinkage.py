@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from feedback.arrays import Floats
-from feedback.ope.doubly_robust import dr, dros, switch_dr
-from feedback.ope.estimators import clipped_ips, ips
+from feedback.ope.estimators import clipped_ips, dr, dros, ips, switch_dr
 from feedback.ope.sample import Sample
 from feedback.ope.shrinkage import (
     Trials,

@@ -38,7 +38,7 @@ from feedback.registry.versions import (
     publish,
     publish_beside,
 )
-from feedback.training_log import epochs, take_epoch
+from feedback.training_log import REBUILD, take_epoch
 
 KEPT_CHECKPOINTS = 20
 """Newest versions that all keep their checkpoints."""
@@ -324,7 +324,7 @@ def test_a_learner_that_has_taken_over_meanwhile_is_no_reason_to_refuse_it(store
 
 def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Store) -> None:
     ours = published(store)
-    take_epoch(store, epochs.REBUILD, 1.0)
+    take_epoch(store, REBUILD, 1.0)
     take_epoch(store, "a learner", 2.0)
     with pytest.raises(RebuiltError, match=f"epoch {ours.epoch + 1} rebuilt the training log"):
         beside(store, ours.epoch)
@@ -334,7 +334,7 @@ def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Sto
 
 def test_it_may_follow_from_the_training_log_as_a_rebuild_left_it(store: Store) -> None:
     published(store)
-    rebuild = take_epoch(store, epochs.REBUILD, 1.0)
+    rebuild = take_epoch(store, REBUILD, 1.0)
     found = beside(store, rebuild)
     assert found is not None
     assert found.epoch == rebuild

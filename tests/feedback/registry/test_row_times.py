@@ -4,7 +4,6 @@ import sqlalchemy as sa
 
 from feedback.events import Tick
 from feedback.log import Store, erasures, row_time
-from feedback.log import key_tables as k
 from feedback.log import tables as t
 from feedback.registry import KeySettings, arm_sets, keys
 
@@ -36,7 +35,7 @@ def test_a_key_can_be_disabled_behind_the_log_and_never_before_it_was_made(store
         disabled = keys.disable(store, made.public_id, BEHIND)
         assert disabled is not None
         assert disabled.disabled_at == NOON + 5.0
-    assert times(store, k.disabled_keys.c.at) == [NOON + 5.0]
+    assert times(store, t.disabled_keys.c.at) == [NOON + 5.0]
 
 
 def test_a_clock_that_is_right_is_taken_at_its_word(store: Store) -> None:

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from pyarrow import parquet
 
 from feedback import archived
-from feedback.dataset import read_log
-from feedback.dataset.selection import Selection
+from feedback.dataset.log import Selection
 from feedback.errors import LogGapError, StoreError
 from feedback.events import Decision
 from feedback.log import Store, erasures
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
+from feedback.sources import read_log
 from feedback.texts import by_pseudonym, pseudonym
 from feedback.training_log import Joiner, Refold, archive, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
@@ -61,7 +61,7 @@ def bare(decision: Decision) -> Decision:
 def everything(store: Store) -> Any:
     """What replay, rebuild and verification read of a log, with pseudonyms for names of features."""
     examples = [replace(one, decision=bare(one.decision)) for one in read_examples(store, RULE.join)]
-    chosen = len(read_log.read_log(store, RULE, Selection(features={"n": 3.0})))
+    chosen = len(read_log(store, RULE, Selection(features={"n": 3.0})))
     refold = Refold(store, RULE)
     list(refold.examples(lambda *_: None))
     found = (store.record(f"d{i}") for i in range(TURNS))

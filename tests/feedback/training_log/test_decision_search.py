@@ -9,16 +9,16 @@ import pytest
 from feedback.events import LABELS, Decision, Status
 from feedback.log import Store
 from feedback.training_log import Joiner, decision_search, take_epoch
-from feedback.training_log.decision_search import Filters, Found
+from feedback.training_log.decision_search import Filters, FoundDecision
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_rollups import RULE, filled, turns
 
 __all__ = ["filled"]  # a fixture
 
 
-def every(store: Store, filters: Filters, limit: int = 7) -> list[Found]:
+def every(store: Store, filters: Filters, limit: int = 7) -> list[FoundDecision]:
     """All that match, page by page."""
-    found: list[Found] = []
+    found: list[FoundDecision] = []
     before = None
     while True:
         page = decision_search.search(store, RULE, filters, before, limit)
@@ -169,7 +169,7 @@ def test_a_found_decision_says_what_came_of_it(varied: Store) -> None:
         (),
     )
     assert (failed.status, failed.reward) == ("llm_failed", None)
-    assert first == Found(
+    assert first == FoundDecision(
         *(1, "d1", 100.0, "what is d1?", "b", "b", ("p 7",), 0.75, "explore", 1, "ok"),
         cost=execution("d1").cost,
         reward=pytest.approx(0.9),

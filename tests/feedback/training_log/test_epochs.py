@@ -7,18 +7,18 @@ import pytest
 
 from feedback.errors import RebuiltError, SupersededError
 from feedback.log import Store
-from feedback.training_log import epochs, take_epoch
+from feedback.training_log import REBUILD, confirm_epoch, newest_epoch, take_epoch
 
 
 def confirm(store: Store, epoch: int) -> None:
     with store.writing() as connection:
-        epochs.confirm_epoch(connection, epoch)
+        confirm_epoch(connection, epoch)
 
 
 def test_each_epoch_is_newer_than_all_before(store: Store) -> None:
     assert [take_epoch(store, name, 1.0) for name in ("a", "b", "c")] == [1, 2, 3]
     with store.reading() as connection:
-        assert epochs.newest_epoch(connection) == (3, "c")
+        assert newest_epoch(connection) == (3, "c")
 
 
 @pytest.mark.parametrize("reverse", ["ON", "OFF"])
@@ -28,7 +28,7 @@ def test_the_newest_epoch_is_the_highest_in_whatever_order_rows_come(tmp_path: P
             take_epoch(store, name, 1.0)
         with store.reading() as connection:
             connection.exec_driver_sql(f"PRAGMA reverse_unordered_selects = {reverse}")
-            assert epochs.newest_epoch(connection) == (3, "c")
+            assert newest_epoch(connection) == (3, "c")
 
 
 def test_only_the_newest_epoch_may_write(store: Store) -> None:
@@ -47,13 +47,13 @@ def test_an_epoch_that_the_log_does_not_have_may_not_write(store: Store) -> None
 
 def test_without_an_epoch_nobody_may_write(store: Store) -> None:
     with store.reading() as connection:
-        assert epochs.newest_epoch(connection) == (0, "nobody")
+        assert newest_epoch(connection) == (0, "nobody")
     with pytest.raises(SupersededError):
         confirm(store, 1)
 
 
 def test_a_rebuild_ends_the_epoch_before_it(store: Store) -> None:
     learner = take_epoch(store, "learner", 1.0)
-    take_epoch(store, epochs.REBUILD, 2.0)
+    take_epoch(store, REBUILD, 2.0)
     with pytest.raises(RebuiltError, match=f"epoch {learner} ended with a rebuild"):
         confirm(store, learner)

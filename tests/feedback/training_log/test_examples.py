@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from feedback.events import LABELS, Example
 from feedback.log import Store
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
 from feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
 from feedback.training_log.imported_turns import PastTurn, insert
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.training_log.join import Joiner, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)

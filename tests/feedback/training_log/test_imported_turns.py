@@ -9,9 +9,8 @@ from feedback.errors import ConflictError
 from feedback.events import LABELS, Decision, Example, Kind, Tick
 from feedback.log import Store
 from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
 from feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
-from feedback.training_log.joiner import Joiner, read_examples
+from feedback.training_log.join import Joiner, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)

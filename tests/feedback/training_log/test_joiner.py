@@ -16,8 +16,7 @@ from feedback.events import Feedback, Kind, Mode, Status, Tick
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, Position, read_examples
+from feedback.training_log.join import Joiner, Position, read_examples, take_epoch
 from tests.feedback.conftest import Turn, decision, execution, value
 
 GRACE_S = 2.0

@@ -9,8 +9,7 @@ from feedback.events import Observation, Source, Tick
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
+from feedback.training_log.join import Joiner, take_epoch
 from feedback.training_log.lag import SuccessorCheck, applied_by, dangling, lag_of
 from tests.feedback.conftest import Turn, decision, execution, value
 

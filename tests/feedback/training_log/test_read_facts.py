@@ -6,12 +6,19 @@ from dataclasses import replace
 import pytest
 
 from feedback.events import LABELS, Decision, Feedback, Kind, Mode, Status, Tick
-from feedback.fold import DecisionFact, Executed, Fact, FeedbackFact, TickFact
 from feedback.log import Store
 from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
-from feedback.training_log.read_facts import read_facts, read_unlearned
+from feedback.training_log.join import (
+    DecisionFact,
+    Executed,
+    Fact,
+    FeedbackFact,
+    Joiner,
+    TickFact,
+    read_facts,
+    read_unlearned,
+    take_epoch,
+)
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(
@@ -139,7 +146,7 @@ def test_a_status_counts_from_its_execution_on_if_that_followed_the_decision(sto
 def test_an_open_decision_has_the_feedback_on_it_and_its_episode_in_order(
     store: Store, monkeypatch: pytest.MonkeyPatch, looked_up: int
 ) -> None:
-    monkeypatch.setattr("feedback.training_log.read_facts.LOOKED_UP", looked_up)
+    monkeypatch.setattr("feedback.training_log.join.LOOKED_UP", looked_up)
     store.append([named("d1", "e"), named("d2", "e"), named("d3", "f"), named("d4"), named("d5", "g")])
     store.append([of_episode(value("all"), "e"), value("d1"), value("d4"), of_episode(value("all-f"), "f")])
     store.append([value("d1", "thumb"), of_episode(value("all", "thumb"), "e"), value("d3"), value("d5")])

@@ -15,8 +15,7 @@ from feedback.events import Example, Status
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner, Position, position_of, read_examples
+from feedback.training_log.join import Joiner, Position, position_of, read_examples, take_epoch
 from feedback.training_log.refold import Refold
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.histories import History

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store, listing
-from feedback.log.rollup_tables import rollups as table
+from feedback.log.tables import rollups as table
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.reward import Metric, Prices, RewardRule
 from feedback.training_log import Joiner, read_examples, rollups, take_epoch
@@ -172,7 +172,11 @@ def test_the_newest_seconds_are_those_of_the_last_executions(filled: Store) -> N
 
 def test_the_newest_rewards_are_those_of_the_last_examples_that_are_wanted(filled: Store) -> None:
     examples = [*read_examples(filled, RULE.join)][-30:]
-    for wanted in (listing.Wanted(), listing.Wanted(arm="b"), listing.Wanted(metric="right")):
+    for wanted in (
+        listing.DecisionFilter(),
+        listing.DecisionFilter(arm="b"),
+        listing.DecisionFilter(metric="right"),
+    ):
         expected = sorted(
             (one.decision.drawn, reward)
             for one in examples
@@ -183,7 +187,9 @@ def test_the_newest_rewards_are_those_of_the_last_examples_that_are_wanted(fille
         )
         found = rollups.newest_rewards(filled, RULE, 30, wanted)
         assert sorted((one.arm, one.sums["reward"]) for one in found) == expected != []
-    assert {len(one.features) for one in rollups.newest_rewards(filled, RULE, 30, listing.Wanted())} == {0}
+    assert {
+        len(one.features) for one in rollups.newest_rewards(filled, RULE, 30, listing.DecisionFilter())
+    } == {0}
 
 
 VALUED = {f.id for _, _, f in turns(np.random.default_rng(3)) if f is not None}

@@ -5,10 +5,9 @@ from dataclasses import replace
 from feedback.events import LABELS, Decision, Tick
 from feedback.log import Store, erasures
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
 from feedback.training_log.examples import episode_of
 from feedback.training_log.imported_turns import PastTurn, insert
-from feedback.training_log.joiner import Joiner
+from feedback.training_log.join import Joiner, take_epoch
 from feedback.training_log.traffic import (
     asked_since,
     confirmed_since,

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from feedback.dataset import LogSource
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
-from feedback.training_log.epochs import take_epoch
-from feedback.training_log.joiner import Joiner
+from feedback.sources import LogSource
+from feedback.training_log.join import Joiner, take_epoch
 
 RULE = RewardRule(metrics={"thumb": Metric()}, wait_time="PT100S")
 

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api.console.page import PAGES
-from agent.api.middleware import CONSOLE
+from agent.api.console.page import CONSOLE, PAGES
 from arms.llm import base
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.fakes import Service

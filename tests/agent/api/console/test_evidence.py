@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from agent.api.console import evidence
-from agent.api.middleware import CONSOLE
+from agent.api.console.page import CONSOLE
 from agent.config import parse
 from agent.evaluation import Report
 from feedback.registry import evaluations
 from tests.agent.api.console.test_pages import ORIGIN, plain, seen
+from tests.agent.api.test_promotion_gate import published, without_waiting
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
 
@@ -67,6 +68,17 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert 'value="promote">Promote 1' in shown
     answer = await judged.client.post(f"{CONSOLE}/policies/gate", data={"version": "99"}, headers=ORIGIN)
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
+
+
+async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Service) -> None:
+    without_waiting(judged)
+    fields = {"action": "promote", "version": str(published(judged)), "reason": "better"}
+    asked = await judged.client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
+    assert asked.status_code == 503, "the gate has no verdict yet"
+    await post(judged, "/policies", **fields, force="on")
+    promotion = judged.replica.active.promotion
+    assert promotion is not None
+    assert promotion.forced
 
 
 def test_the_chart_of_the_evidence_leaves_its_first_bounds_out_of_its_height() -> None:

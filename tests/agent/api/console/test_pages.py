@@ -19,9 +19,8 @@ import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
 from agent.api.console import decisions, operating, overview
-from agent.api.console.page import pages
+from agent.api.console.page import CONSOLE, pages
 from agent.api.console.routes import ROUTERS
-from agent.api.middleware import CONSOLE
 from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
 from arms.llm import base

@@ -10,7 +10,7 @@ import pytest
 from starlette.routing import Route
 
 from agent.api.console import page
-from agent.api.middleware import CONSOLE, KEY_COOKIE
+from agent.api.console.page import CONSOLE, KEY_COOKIE
 from agent.config import Scope
 from feedback.errors import LogUnavailableError
 from tests.agent.fakes import Service

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from agent.api.console import worth
-from agent.api.middleware import CONSOLE
+from agent.api.console.page import CONSOLE
 from feedback.log import listing
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import runs
@@ -45,9 +45,9 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
         await asked(service, tier, 9)
     await service.learn()
     store, rule = service.replica.store, service.config.reward
-    rows = rollups.newest_rewards(store, rule, 100, listing.Wanted())
+    rows = rollups.newest_rewards(store, rule, 100, listing.DecisionFilter())
     assert len(rows) == 18
-    assert len(rollups.newest_rewards(store, rule, 5, listing.Wanted())) == 5
+    assert len(rollups.newest_rewards(store, rule, 5, listing.DecisionFilter())) == 5
     shown = plain(await seen(service, "/arms?by=tier"))
     assert "paid<b> 9" in shown
     assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")

@@ -9,17 +9,15 @@ import pytest
 from ray import cloudpickle
 from sklearn.isotonic import IsotonicRegression
 
-from agent.routers import RouterError, cascade, features
-from agent.routers.answer_selector import open_selector
-from agent.routers.cascade import fitted, observed, validation
-from agent.routers.cascade.decider import TrainedDecider
+from agent.routers import RouterError, TrainedDecider, cascade, cross_validation, features, open_selector
+from agent.routers.cascade import fitted, validation
 from agent.routers.cascade.saved import ABOUT
 from arms import manifest
 from arms.base import ArmBuildError, Passage
 from arms.llm import prompts
 from arms.portfolio import Outcomes
 from arms.questions import Question
-from arms.retrievers import kind
+from arms.retrievers import DeciderSpec
 
 STAGES = (("none", "bm25"), ("dense",))
 QUICK = {"dims": 0, "centre": False, "rounds": 15, "learning_rate": 0.3, "min_child_weight": 2.0}
@@ -162,10 +160,10 @@ def test_the_lead_of_the_best_answer_is_over_the_second() -> None:
 
 def test_equal_questions_are_held_out_together() -> None:
     texts = ["who?", "when?"] * 20 + ["where?", "why?"]
-    held_out = fitted.part_of(texts, 0.5, seed=0)
+    held_out = cross_validation.part_of(texts, 0.5, seed=0)
     assert len({text for text, held in zip(texts, held_out, strict=True) if held}) == 2
     assert not set(np.array(texts)[held_out]) & set(np.array(texts)[~held_out])
-    assert any((fitted.part_of(texts, 0.5, seed=seed) != held_out).any() for seed in range(1, 9))
+    assert any((cross_validation.part_of(texts, 0.5, seed=seed) != held_out).any() for seed in range(1, 9))
 
 
 def test_a_cascade_without_settings_is_fitted_as_documented() -> None:
@@ -207,8 +205,8 @@ def write(folder: Path, made: cascade.Cascade, writing: prompts.Writing | None =
     )
 
 
-def wanted(folder: Path, **changes: Any) -> kind.DeciderSpec:
-    return kind.DeciderSpec(**({"folder": folder, "stages": STAGES, "writing": SHORT} | changes))
+def wanted(folder: Path, **changes: Any) -> DeciderSpec:
+    return DeciderSpec(**({"folder": folder, "stages": STAGES, "writing": SHORT} | changes))
 
 
 def test_a_cascade_decides_in_service_as_in_training(made: cascade.Cascade, tmp_path: Path) -> None:
@@ -422,10 +420,10 @@ def test_the_relevance_of_training_questions_is_predicted_by_a_model_that_has_no
     parts = fitted.folds(world.texts, 3, 0)
     _, enriched = fitted._with_relevance(labels, parts, lambda *_: None)  # noqa: SLF001
     for training, held_out in parts:
-        examples, owners = observed.examples_of(labels.features, shuffled)
+        examples, owners = fitted.examples_of(labels.features, shuffled)
         model = examples.fit(np.flatnonzero(np.isin(owners, training)))
         for stage, one in enumerate(labels.features):
-            expected = observed.with_relevance(one.rows(held_out), shuffled.rows(held_out), model)
+            expected = fitted.with_relevance(one.rows(held_out), shuffled.rows(held_out), model)
             found = enriched.features[stage].rows(held_out)
             assert found.texts == expected.texts
             assert found.retrieved is not None

@@ -10,17 +10,15 @@ import pytest
 
 from arms.base import Passage
 from arms.retrievers.catalog import described
-from arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy, weaviate
+from arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy
 from arms.retrievers.engines.collection import Collection, EngineArm
 from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.postgres_table import PostgresTable
+from arms.retrievers.engines.postgres import PostgresTable
 from arms.retrievers.kind import ArmSpec
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.retrievers.engines.double import Double, running
 from tests.arms.retrievers.engines.passages import InMemory, embedded
 from tests.arms.retrievers.engines.search_server import SearchServer
-from tests.arms.retrievers.engines.vespa_server import DeployedDocuments, VespaServer
-from tests.arms.retrievers.engines.weaviate_server import WeaviateServer
 from tests.postgres import Server
 
 OPEN: dict[str, Callable[[Any], Collection]] = {
@@ -31,14 +29,10 @@ OPEN: dict[str, Callable[[Any], Collection]] = {
     "milvus": milvus.MilvusCollection,
     "opensearch": opensearch.Index,
     "elasticsearch": opensearch.ElasticIndex,
-    "vespa": DeployedDocuments,
-    "weaviate": weaviate.Objects,
 }
 DOUBLES: dict[str, Callable[[], Double]] = {
     "opensearch": lambda: SearchServer(elastic=False),
     "elasticsearch": lambda: SearchServer(elastic=True),
-    "vespa": VespaServer,
-    "weaviate": WeaviateServer,
 }
 CLIENTS = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
 NUMBERS = count()

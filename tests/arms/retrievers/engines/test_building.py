@@ -15,7 +15,7 @@ from arms.filters import Comparison
 from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from arms.retrievers.engines.collection import EngineArm, EngineParams
 from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.postgres_table import PostgresTable
+from arms.retrievers.engines.postgres import PostgresTable
 from arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
 from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from arms.retrievers.kind import ArmSpec, Resources, Trust

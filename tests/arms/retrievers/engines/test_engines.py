@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arms.base import ArmError, Passage, Query
 from arms.filters import Comparison, Compound, permits
 from arms.retrievers.engines import ingest as ingesting
-from arms.retrievers.engines import milvus, opensearch, postgres_table, qdrant, vespa, weaviate
+from arms.retrievers.engines import milvus, opensearch, postgres, qdrant
 from arms.retrievers.engines.collection import Collection, Row, State
 from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
 from arms.retrievers.engines.ingest import Embedded, ingest, version_of
@@ -183,9 +183,8 @@ def test_a_changed_corpus_changes_what_has_changed(engine: Engine) -> None:
 
 
 def test_passages_of_every_page_are_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ingesting, postgres_table, qdrant, opensearch, vespa, weaviate, milvus):
+    for module in (ingesting, postgres, qdrant, opensearch, milvus):
         monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(weaviate, "AT_ONCE", 3)
     collection = engine.fresh()
     before = [Passage(f"p{place:02}", "", f"word {place}") for place in range(12)]
     assert engine.fill(collection, InMemory(before)) == 12

@@ -1,26 +1,37 @@
 """Requests to OpenSearch and Elasticsearch: keys, failures, and passages that are refused."""
 
-import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from typing_extensions import override
 
 from arms.base import ArmError, Passage, Query, QuestionRefusedError
+from arms.filters import Comparison
 from arms.retrievers.catalog import described
 from arms.retrievers.engines.collection import EngineArm, Row
 from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.opensearch import ElasticIndex, Index
-from arms.retrievers.engines.rest import Rest
+from arms.retrievers.engines.opensearch import ElasticIndex, Index, Rest
 from arms.retrievers.kind import ArmSpec
 from tests.arms.retrievers.engines.double import Double, RefusedError, running
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.arms.retrievers.engines.search_server import SearchServer
 
 CORPUS = InMemory([Passage("p", "", "word")])
+
+HOSTILE = [
+    '"}}}, {"match_all": {}',
+    "' or true",
+    "* OR facts:secret",
+    "\\",
+    '"""block""" #',
+    "facts:secret -word +x",
+    "\n\r\t\b\f",
+    "\u2028\U0001f600\ud7ff",
+]
+"""Texts that are something else in a language of queries."""
 
 
 @pytest.fixture
@@ -71,6 +82,33 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
         collection.write([Row(CORPUS.found[0], "", np.ones(3, dtype=np.float32))])
 
 
+def test_passages_of_any_text_are_written_found_and_deleted(
+    server: SearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "ApiKey secret")
+    corpus = InMemory([Passage(text, text, f"word {text}", 0.0, {text[:60]: text}) for text in HOSTILE])
+    arm = arm_over(server)
+    assert ingest(corpus, arm.collection, None).written == len(HOSTILE)
+    assert {p.id for p in arm.search(Query("word"), 50).passages} == set(HOSTILE)
+    for text in HOSTILE:
+        where = Comparison(type="eq", key=text[:60], value=text)
+        passages = arm.search(Query(f"word {text}", where=where), 50).passages
+        assert [replace(p, score=0.0) for p in passages] == [p for p in corpus.found if p.id == text]
+    rest = InMemory(corpus.found[1:])
+    assert ingest(rest, arm.collection, None).deleted == 1
+    assert sorted(arm.collection.ids()) == sorted(HOSTILE[1:])
+    assert ingest(rest, arm.collection, None).written == 0
+    assert arm.version == arm_over(server).version != ""
+
+
+@pytest.mark.parametrize("text", ["", "  ", "?!", '"{}('])
+def test_a_question_without_a_word_asks_nothing(
+    server: SearchServer, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.delattr(SearchServer, "reply")
+    assert arm_over(server, key_env=None).search(Query(text), 3).passages == ()
+
+
 def test_an_address_has_no_query() -> None:
     with pytest.raises(ValueError, match="is not an address of an engine"):
         described("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
@@ -104,25 +142,6 @@ class Echo(Double):
 def rest_over(double: Double, **params: Any) -> Rest:
     found = {"url": double.url, "collection": "c", **params}
     return Rest(described("arm", ArmSpec(kind="opensearch", params=found))[1], "root")
-
-
-def test_many_requests_are_answered_in_order_by_so_many_connections_at_once() -> None:
-    at_once, most = 0, 0
-
-    async def send(request: httpx.Request) -> str:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        for _ in range(9 - int(request.url.path[-1])):  # the last ones end first
-            await asyncio.sleep(0)
-        at_once -= 1
-        return request.url.path
-
-    with running(Echo()) as double:
-        rest = rest_over(double, connections=3)
-        rest._http.send = send  # type: ignore[method-assign, assignment]  # noqa: SLF001 - how many wait shows nowhere else
-        assert rest.send_all("GET", [(f"/{n}", None) for n in range(9)]) == [f"/root/{n}" for n in range(9)]
-    assert most == 3
 
 
 @pytest.mark.parametrize("url", ["{}", "{}/", "{}/below", "{}/below/"])

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from arms.base import ArmError, Passage, Query
 from arms.retrievers import ArmSpec
 from arms.retrievers.catalog import described
-from arms.retrievers.engines import postgres_table
+from arms.retrievers.engines import postgres as engine
 from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.postgres_table import PostgresTable
-from arms.retrievers.engines.postgres_words import WordStatistics
+from arms.retrievers.engines.postgres import PostgresTable, WordStatistics
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.postgres import Server
 
@@ -73,7 +72,7 @@ def test_words_are_counted_anew_once_a_table_is_filled_again_here_and_ten_minute
     postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(postgres_table, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0]))
     url = postgres.fresh()
     params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
     here, elsewhere = PostgresTable(params), PostgresTable(params)

@@ -11,8 +11,8 @@ import pytest
 
 from arms.base import Arm, ArmBuildError, ArmError, Passage, Query
 from arms.retrievers import ArmSpec, NewArms, Trust
-from arms.retrievers.catalog import ArmSpecError, check_new
-from arms.retrievers.external.frameworks import KINDS, RetrieverParams
+from arms.retrievers.catalog import KINDS, ArmSpecError, check_new
+from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverParams
 
 HERE = "tests.arms.retrievers.external.test_frameworks"
 
@@ -109,7 +109,7 @@ SCORES = {"langchain": (1.0, 0.5), "llamaindex": (0.2, 0.9), "haystack": (0.2, 0
 """Of the first two documents: those of LangChain have no scores, so that their order counts."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_documents_become_passages_of_which_equal_ids_are_one(kind: str) -> None:
     arm = build(kind, "factory", arguments={"path": "x"})
     a, b = (Passage("a", "A", "one", SCORES[kind][0]), Passage("b", "", "two", SCORES[kind][1]))
@@ -119,7 +119,7 @@ def test_documents_become_passages_of_which_equal_ids_are_one(kind: str) -> None
     assert len(search(arm, k=1)) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_an_id_may_be_in_the_metadata_or_the_hash_of_the_text(kind: str) -> None:
     assert {p.id for p in search(build(kind, "factory", id_field="key"))} == {"k-a", "7"}
     named = search(build(kind, "anonymous"))
@@ -127,7 +127,7 @@ def test_an_id_may_be_in_the_metadata_or_the_hash_of_the_text(kind: str) -> None
     assert len({p.id for p in named} | {p.id for p in search(build(kind, "anonymous"))}) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_retriever_that_cannot_be_made_says_why(kind: str) -> None:
     for name, message in (
         ("broken", "cannot be made: RuntimeError"),
@@ -138,7 +138,7 @@ def test_a_retriever_that_cannot_be_made_says_why(kind: str) -> None:
             build(kind, name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
@@ -154,7 +154,7 @@ def test_a_failure_of_a_retriever_is_that_of_the_arm(
         search(build(kind, name, **params))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -175,7 +175,7 @@ def test_a_new_arm_imports_nothing_that_is_not_named(
         check_new({"new": ArmSpec(kind=kind, params=params)}, trust, (), tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_named_function_and_an_arm_of_the_file_are_built(kind: str, tmp_path: Any) -> None:
     params = {"retriever": f"{HERE}:factory", "arguments": {"path": "x"}}
     own = ArmSpec(kind=kind, params=params)

@@ -11,7 +11,7 @@ from arms.corpus import Corpus
 from arms.llm import GeneratorError, Prompt, prompts
 from arms.models import Backbone
 from arms.retrievers.catalog import ArmSpecError, backbones_of, build_arm, prepare, validate_specs
-from arms.retrievers.generative.cascade import Cascade
+from arms.retrievers.generative.cascade import CascadeArm
 from arms.retrievers.kind import ArmSpec, DeciderSpec, Resources, Verdict
 from tests.arms.contract import DIM, check_arm
 from tests.arms.retrievers.generative.test_ensemble import WHICH, Fails, Model, Says
@@ -37,8 +37,8 @@ class Longest:
         return Verdict(best, length / 10, None, len(self.shown) < self._stages and length < self._wanted)
 
 
-def of(decider: Longest, *stages: Sequence[Arm], write: Any = None) -> Cascade:
-    return Cascade("all", stages, decider, SHORT, write or Model())
+def of(decider: Longest, *stages: Sequence[Arm], write: Any = None) -> CascadeArm:
+    return CascadeArm("all", stages, decider, SHORT, write or Model())
 
 
 def test_a_cascade_stops_after_the_first_stage_that_is_enough() -> None:

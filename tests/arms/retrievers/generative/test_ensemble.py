@@ -42,7 +42,7 @@ from arms.retrievers.catalog import (
 )
 from arms.retrievers.dense import DenseParams
 from arms.retrievers.generative import ensemble
-from arms.retrievers.generative.ensemble import SYSTEM, Ensemble, EnsembleParams, Learned, vote
+from arms.retrievers.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, Learned, vote
 from arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
 from arms.tokenizer import normalised
 from feedback.answer_metrics import words
@@ -99,9 +99,9 @@ class Model:
         return "" if answer == "?" else answer
 
 
-def of(model: Write, *members: Arm, **params: str) -> Ensemble:
+def of(model: Write, *members: Arm, **params: str) -> EnsembleArm:
     own = EnsembleParams.model_validate({"arms": [member.name for member in members], **params})
-    return Ensemble("all", members, own, model)
+    return EnsembleArm("all", members, own, model)
 
 
 def winner(retrieval: Retrieval) -> str:
@@ -221,7 +221,7 @@ def test_an_answer_has_its_budgets() -> None:
 
     members: list[Arm] = [Says("one two three"), NoRetrieval("none")]
     params = EnsembleParams(arms=("a", "b"), word_budget=2, max_tokens=7)
-    Ensemble("all", members, params, write).search(WHICH, 4)
+    EnsembleArm("all", members, params, write).search(WHICH, 4)
     assert {prompt.max_tokens for prompt in prompts} == {7}
     (shown,) = [m["content"] for p in prompts for m in p.messages if "[1]" in m["content"]]
     assert "one two" in shown
@@ -324,9 +324,9 @@ def vectors(resources: Resources) -> PassageVectors:
 
 def learned(
     selector: AnswerSelector, vectors: PassageVectors, write: Write, *members: Arm, **params: str
-) -> Ensemble:
+) -> EnsembleArm:
     own = EnsembleParams.model_validate({"arms": [member.name for member in members], **LEARNED, **params})
-    return Ensemble("all", members, own, write, Learned(selector, "hashed", vectors))
+    return EnsembleArm("all", members, own, write, Learned(selector, "hashed", vectors))
 
 
 def hashed(text: str) -> Query:

@@ -24,8 +24,8 @@ from arms.retrievers import dense
 from arms.retrievers.bm25 import BM25Params
 from arms.retrievers.dense import DenseParams
 from arms.retrievers.generative import multistep
-from arms.retrievers.generative.multistep import Multistep, MultistepParams, follow_up
-from arms.retrievers.generative.written_queries import QUESTION_WORDS
+from arms.retrievers.generative.multistep import MultistepArm, MultistepParams, follow_up
+from arms.retrievers.generative.query_variants import QUESTION_WORDS
 from arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -68,8 +68,8 @@ class Shelf:
         return Retrieval(tuple(p.scored(-rank) for rank, p in enumerate(ranked)), self.steps, tokens=5)
 
 
-def over(base: Arm, reply: Callable[[Prompt], str], **params: int) -> Multistep:
-    return Multistep("steps", base, MultistepParams(arm=base.name, **params), saying(reply), cannot_embed)
+def over(base: Arm, reply: Callable[[Prompt], str], **params: int) -> MultistepArm:
+    return MultistepArm("steps", base, MultistepParams(arm=base.name, **params), saying(reply), cannot_embed)
 
 
 def ids(retrieval: Retrieval) -> str:
@@ -254,7 +254,7 @@ def test_a_follow_up_is_embedded_for_the_base_and_has_a_seed_of_its_own() -> Non
 
     replies = iter(["f", "k"])
     params = MultistepParams(arm="shelf", max_steps=3)
-    arm = Multistep("steps", shelf, params, saying(lambda _: next(replies)), embed)
+    arm = MultistepArm("steps", shelf, params, saying(lambda _: next(replies)), embed)
     assert arm.backbones == shelf.backbones
     arm.search(Query("a", dict.fromkeys(shelf.backbones, vector), seed=40), 6)
     assert asked == [("f", shelf.backbones), ("k", shelf.backbones)]
@@ -273,7 +273,7 @@ def test_whatever_the_model_wants_every_place_is_filled_once(
 ) -> None:
     left = iter(wants)
     params = MultistepParams(arm="shelf", max_steps=max_steps, per_step=per_step)
-    arm = Multistep("steps", Shelf(), params, saying(lambda _: next(left)), cannot_embed)
+    arm = MultistepArm("steps", Shelf(), params, saying(lambda _: next(left)), cannot_embed)
     found = arm.search(Query("a"), k)
     assert len(found.passages) == len(set(ids(found))) == min(k, len(LETTERS))
     assert ids(found)[0] == "a"
@@ -285,7 +285,7 @@ def test_whatever_the_model_wants_every_place_is_filled_once(
 
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
     failing = blocking(llm_base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
-    arm = Multistep("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
+    arm = MultistepArm("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
     with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query: out of memory"):
         arm.search(Query("a"), 4)
 
@@ -334,7 +334,7 @@ def test_any_text_gives_one_line(text: str) -> None:
 def test_a_real_model_leads_to_a_second_step(bm25: Arm, resources: Resources) -> None:
     generator = EmbeddedGenerator(catalog.DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
     params = MultistepParams(arm=bm25.name, max_tokens=8, word_budget=40)
-    arm = Multistep("steps", bm25, params, blocking(generator), resources.embed)
+    arm = MultistepArm("steps", bm25, params, blocking(generator), resources.embed)
     query = ask("Who composed the opera about the river?", bm25.backbones)
     found = arm.search(query, 4)
     assert [p.id for p in found.passages[:2]] == [p.id for p in bm25.search(query, 2).passages]

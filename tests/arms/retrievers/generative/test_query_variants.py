@@ -20,7 +20,7 @@ from arms.retrievers import bm25 as lexical
 from arms.retrievers import dense
 from arms.retrievers.generative import query_variants
 from arms.retrievers.generative.query_variants import (
-    QueryVariants,
+    QueryVariantsArm,
     QueryVariantsParams,
     Way,
     mean_direction,
@@ -56,12 +56,12 @@ class Shelf:
 
 def over(
     shelf: Shelf, reply: str | Callable[[Prompt], str], way: Way = "rewrite", **params: Any
-) -> QueryVariants:
+) -> QueryVariantsArm:
     def embed(_: str, backbones: frozenset[str]) -> dict[str, NDArray[np.float32]]:
         return dict.fromkeys(backbones, np.eye(2, dtype=np.float32)[1])
 
     chosen = QueryVariantsParams(arm="shelf", way=way, **params)
-    return QueryVariants("variants", shelf, chosen, saying(reply), embed)
+    return QueryVariantsArm("variants", shelf, chosen, saying(reply), embed)
 
 
 def ids(found: Retrieval) -> str:

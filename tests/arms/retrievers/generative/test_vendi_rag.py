@@ -15,7 +15,7 @@ from arms.llm import GeneratorError, Prompt, Write, base, judge
 from arms.models import Backbone
 from arms.retrievers import vendi
 from arms.retrievers.generative import vendi_rag
-from arms.retrievers.generative.vendi_rag import VendiRag, VendiRagParams
+from arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
 from arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -65,9 +65,9 @@ class Model:
         return read + sum(2 if is_judged(prompt) else 3 for prompt in self.prompts)
 
 
-def loop(search: Search, model: Model, **params: float) -> VendiRag:
+def loop(search: Search, model: Model, **params: float) -> VendiRagArm:
     own = VendiRagParams.model_validate({"backbone": "hashed", **params})
-    return VendiRag("loop", search, own, blocking(base.ScriptedGenerator(model)))
+    return VendiRagArm("loop", search, own, blocking(base.ScriptedGenerator(model)))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_judge_that_no_longer_grades_ends_the_search_and_its_tokens_count() ->
 
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
     failing = blocking(base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
-    arm = VendiRag("loop", Search(), VendiRagParams(backbone="hashed"), failing)
+    arm = VendiRagArm("loop", Search(), VendiRagParams(backbone="hashed"), failing)
     with pytest.raises(ArmError, match="arm 'loop' failed to answer or to judge: out of memory"):
         arm.search(Query("?"), 1)
 

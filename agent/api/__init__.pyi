@@ -1,6 +1,0 @@
-from .errors import ApiError
-from .middleware import KNOWN_CALLER
-from .operations.export import Export, Format, Window
-from .routes import create_app
-
-__all__ = ["KNOWN_CALLER", "ApiError", "Export", "Format", "Window", "create_app"]

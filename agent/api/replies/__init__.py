@@ -1,1 +1,0 @@
-"""Models of the replies, which document them; the handlers write them as they are."""

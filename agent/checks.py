@@ -1,0 +1,710 @@
+"""Checks of a configuration and of this machine: what is open to others, and what would fail.
+
+`armwise doctor` prints all findings, `armwise serve` those that are serious before it starts.
+"""
+
+import ipaddress
+import os
+import re
+import resource
+import shutil
+import socket
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from platform import python_version
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import psutil
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from agent.access import is_loopback
+from agent.config import AppConfig, warm_start
+from arms import manifest
+from arms.base import ArmError
+from arms.corpus import Corpus, CorpusError, open_source, problems
+from arms.indexes import build_once
+from arms.llm import LlmSpec, catalog, writing
+from arms.models import Backbone, ModelNotFoundError, digest_of, locate, model_problems
+from arms.retrievers import Resources
+from arms.retrievers import catalog as arms_catalog
+from arms.secrets import secret_of
+from arms.suggestions import did_you_mean
+from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
+from feedback.log import Store, schema, tables, without_password
+
+NAMED = ("ray", "vowpalwabbit", "torch", "faiss-cpu")
+"""Packages whose versions are always listed."""
+
+LOCK = Path(__file__).parents[1] / "requirements" / "base.txt"
+"""Beside the packages in a checkout; not there where a wheel is installed."""
+
+REMEDY = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
+
+SHORTEST_KEY = 16
+"""Characters of a key that cannot be guessed, at least."""
+
+ENCRYPTED = ("require", "verify-ca", "verify-full")
+"""Values of sslmode with which PostgreSQL is never read in plain text."""
+
+LEAST_FREE = 2**30
+"""Bytes that the disk of the log needs: a full one makes the service answer 503."""
+
+PROGRAMS = (
+    "raylet",
+    "gcs_server",
+    "ray::",
+    "ray/_private",
+    "ray/dashboard",
+    "agent.cli",
+    "armwise",
+    "haproxy",
+)
+"""Parts of the command lines of this service's processes."""
+
+LEAST_MEMORY = 2**30
+"""Bytes in which a service without models starts."""
+
+USUAL_MEMORY = 5 * 2**29
+"""Bytes in which the default service starts; docs/benchmarks/speed.md has what its processes take."""
+
+SHARED_MEMORY = 256 * 2**20
+"""Bytes of Ray's object store."""
+
+OTHER_HANDLES = 200
+"""Files and sockets of HAProxy beside its connections."""
+
+ANSWER_TIMEOUT_S = 3.0
+"""How long a service, or a cluster, has to answer."""
+
+MODELS_TIMEOUT_S = 5.0
+"""How long an endpoint has to name its models."""
+
+REMOTE_FILES = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs", "lustre")
+"""File systems that other machines see, too: SQLite's WAL needs memory that its processes share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is open or wrong; without a remedy, something that is as it should be.
+
+    Attributes:
+        what: What was found; one sentence.
+        remedy: What would be right; empty where nothing is wrong.
+        serious: Whether others can read, change or stop something because of it, or the service would not
+            start or would lose something; otherwise a remark.
+    """
+
+    what: str
+    remedy: str = ""
+    serious: bool = True
+
+    @property
+    def level(self) -> str:
+        """`problem`, `note` or `fine`."""
+        return "fine" if not self.remedy else "problem" if self.serious else "note"
+
+    def __str__(self) -> str:
+        """Return it as a line.
+
+        >>> str(Finding("no keys", "declare `keys`")), str(Finding("Python 3.11.2"))
+        ('problem: no keys; declare `keys`', 'fine: Python 3.11.2')
+        """
+        return f"{self.level}: {self.what}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+# -- what is installed ------------------------------------------------------------------------------
+
+
+def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
+    """Yield the versions of Python and of the most important packages, and which are not as required.
+
+    Args:
+        lock: Pins of all packages, `NAME==VERSION` a line; one that is not there is left out.
+    """
+    about = metadata.metadata("armwise")
+    wanted = SpecifierSet(about["Requires-Python"])
+    if python_version() in wanted:
+        yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
+    else:
+        yield Finding(f"Python {python_version()} is not {wanted}", f"install Python {wanted}")
+    unlike: dict[str, str] = {}
+    for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        found = _installed(requirement.name)
+        if found is None:
+            yield Finding(f"{requirement.name} is not installed", REMEDY)
+        elif not requirement.specifier.contains(found.partition("+")[0], prereleases=True):
+            yield Finding(f"{requirement.name} {found} is installed, not {requirement.specifier}", REMEDY)
+            unlike[canonicalize_name(requirement.name)] = found
+    yield Finding(", ".join(f"{name} {_installed(name) or 'missing'}" for name in NAMED))
+    differing = [
+        f"{name} {found} (pinned {version})"
+        for name, version in _pins(lock)
+        if (found := _installed(name)) is not None and found != version and name not in unlike
+    ]
+    if differing:
+        what = f"not as {lock.name} pins them: {', '.join(differing)}"
+        yield Finding(what, REMEDY, serious=False)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _pins(lock: Path) -> list[tuple[str, str]]:
+    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    return re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE)
+
+
+# -- what is open by configuration ------------------------------------------------------------------
+
+
+def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> Iterator[Finding]:
+    """Yield what is open by configuration.
+
+    Args:
+        config: The configuration.
+        host: Where the service listens.
+        is_open: Whether there is no key, in the configuration or in the log.
+    """
+    yield from _keys(config, host, is_open)
+    yield from _database(config)
+    found = [each for one in config.by_point.values() for each in one.arms.items()]
+    remote = {
+        (name, str(spec.params.get("url", ""))) for name, spec in found if spec.kind in ("remote", "mcp")
+    }
+    for name, url in sorted(remote):
+        yield from _remote(name, url)
+
+
+def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
+    if is_open:
+        what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
+        yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
+    for key in config.keys:
+        length = len(secret_of(key.env))
+        if length < SHORTEST_KEY:
+            yield Finding(
+                f"the key in {key.env} has {length} characters",
+                f"set it to {SHORTEST_KEY} random ones or more, such as those of `openssl rand -hex 32`",
+            )
+    if not is_open and not is_loopback(host):
+        yield Finding(
+            f"keys and questions pass {host} in plain text", "terminate TLS in front of it", serious=False
+        )
+
+
+def _database(config: AppConfig) -> Iterator[Finding]:
+    address = urlsplit(config.database_url)
+    if not address.scheme.startswith("postgresql"):
+        return
+    options = parse_qs(address.query)
+    host = address.hostname or options.get("host", [""])[0]
+    mode = options.get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[0]
+    if host and not host.startswith("/") and not is_loopback(host):
+        if mode not in ENCRYPTED:
+            what = f"PostgreSQL on {host} may be used without TLS (sslmode {mode})"
+            yield Finding(what, "add ?sslmode=verify-full to log_url")
+        elif mode == "require":
+            what = f"sslmode require does not check that it is {host} which answers"
+            yield Finding(what, "use sslmode=verify-full with sslrootcert", serious=False)
+    if address.password or "password" in options:
+        yield Finding("log_url holds a password", "put it in PGPASSFILE", serious=False)
+
+
+def _remote(name: str, url: str) -> Iterator[Finding]:
+    address = urlsplit(url)
+    for found in _addresses(address.hostname or ""):
+        if found.is_link_local:
+            what = (
+                f"arm {name!r} sends questions to {found}, an address of the machine's own network or cloud"
+            )
+            yield Finding(what, "name the search service by its address")
+            return
+        if found.is_private:
+            what = f"arm {name!r} sends questions to {found}, which is private"
+            yield Finding(what, "nothing is wrong if that is your own search", serious=False)
+            return
+    if address.scheme == "http":
+        what = f"arm {name!r} sends questions to {address.hostname} in plain text"
+        yield Finding(what, "use https", serious=False)
+
+
+def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the addresses of a host; none of a name that cannot be resolved here."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+
+
+# -- files and sockets of this machine --------------------------------------------------------------
+
+
+def file_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield files that others can read or change, and a disk that is nearly full."""
+    if other := config.overridden_home:
+        what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
+        remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
+        yield Finding(what, remedy, serious=False)
+    logs = (one.log_path for one in config.by_point.values())
+    for place in filter(None, (config.home_path, *logs)):
+        mode = _mode(place)
+        if mode & 0o022:
+            yield Finding(f"others can change {place} (mode {mode:o})", f"chmod go-rwx {place}")
+        elif mode & 0o055:
+            what = f"other users of this machine can read {place} (mode {mode:o}), which holds questions"
+            yield Finding(what, f"chmod go-rwx {place}", serious=False)
+    for place in secret_files(os.environ):
+        mode = _mode(place)
+        if mode & 0o077:
+            yield Finding(f"others can read {place} (mode {mode:o})", f"chmod 600 {place}")
+    there = next((each for each in (config.home_path, *config.home_path.parents) if each.exists()), Path("/"))
+    free = shutil.disk_usage(there).free
+    if free < LEAST_FREE:
+        what = f"{there} has {free / 2**20:,.0f} MiB left"
+        yield Finding(
+            what, f"free {LEAST_FREE / 2**20:,.0f} MiB or more: a log that is full refuses requests"
+        )
+
+
+def secret_files(environment: Mapping[str, str]) -> list[Path]:
+    """Return the files of secrets that the service reads, whether they are there or not.
+
+    A Ray of its own has a token of its own, in a private folder; that in the home of the user is a cluster's.
+    """
+    home = Path.home()
+    found = [Path(environment.get("PGPASSFILE") or home / ".pgpass")]
+    if token := environment.get("RAY_AUTH_TOKEN_PATH"):
+        found.append(Path(token))
+    elif "RAY_ADDRESS" in environment:
+        found.append(home / ".ray/auth_token")
+    return found
+
+
+def _mode(place: Path) -> int:
+    """Return the permissions of a file; 0 where it is not there, or cannot be looked at."""
+    try:
+        return place.stat().st_mode & 0o777
+    except OSError:
+        return 0
+
+
+def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
+    """Yield the sockets of this service's processes that listen on more than the loopback address.
+
+    Args:
+        own: Host and port that the configuration names, which is meant to be reached.
+    """
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if not any(program in word for word in words[:3] for program in PROGRAMS):
+                continue
+            guarded = _asks_for_a_token(process)
+            listening = {
+                (place.laddr.ip, place.laddr.port)
+                for place in process.net_connections(kind="tcp")
+                if place.status == psutil.CONN_LISTEN
+            }
+        except psutil.Error:  # it has ended, or belongs to another user
+            continue
+        for ip, port in sorted(listening):
+            if is_loopback(ip) or port == own[1]:
+                continue
+            yield Finding(
+                f"{process_name(words)} (process {process.pid}) listens on {ip}:{port}"
+                + (", and answers to its token alone" if guarded else ", and asks for no token"),
+                "let no other machine reach it" if guarded else "set RAY_AUTH_MODE=token, and close the port",
+                serious=not guarded,
+            )
+
+
+def _asks_for_a_token(process: psutil.Process) -> bool:
+    """Return whether a process of Ray was started with tokens, its parent was, or a child.
+
+    Its own environment is not enough: one process sets it for the others, and some overwrite theirs.
+    """
+    related = (process, *process.parents()[:1], *process.children())
+    return any(one.environ().get("RAY_AUTH_MODE") == "token" for one in related)
+
+
+def process_name(words: list[str]) -> str:
+    """Return a short name of a process from its command line.
+
+    >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"]), process_name(["python", "-m", "agent.cli"])
+    ('gcs_server', 'agent.cli')
+    """
+    program = Path(words[0]).name
+    return words[2] if program.startswith("python") and words[1:2] == ["-m"] else program
+
+
+# -- memory, file handles and the address -----------------------------------------------------------
+
+
+def resource_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether memory and file handles suffice."""
+    free = available_memory()
+    what = f"{free / 2**20:,.0f} MiB of memory are available, {os.cpu_count()} processors"
+    if free < USUAL_MEMORY:
+        remedy = f"leave {USUAL_MEMORY / 2**20:,.0f} MiB for the default service, and more for larger models"
+        yield Finding(what, remedy, serious=free < LEAST_MEMORY)
+    else:
+        yield Finding(what)
+    shared = Path("/dev/shm")  # only its size is looked at # nosec B108
+    if shared.is_dir() and (size := shutil.disk_usage(shared).total) < SHARED_MEMORY:
+        what = f"{shared} has {size / 2**20:,.0f} MiB, and Ray keeps its objects there"
+        yield Finding(
+            what, "give a container more: `docker run --shm-size=512m`, or a volume of `medium: Memory`"
+        )
+    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = 2 * config.http.connections + OTHER_HANDLES
+    if handles != resource.RLIM_INFINITY and handles < needed:
+        what = f"a process may open {handles:,} files, and http.connections {config.http.connections:,} need"
+        remedy = "raise the hard limit (`ulimit -Hn`, LimitNOFILE=), or lower http.connections"
+        yield Finding(f"{what} {needed:,}", remedy)
+    else:
+        yield Finding("file handles suffice for http.connections")
+
+
+def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that new processes may take, by the machine and by a control group."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((group / "memory.max").read_text())
+        return min(free, limit - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # there is none, or it is `max`
+        return free
+
+
+def bind_problem(host: str, port: int) -> str | None:
+    """Return why nothing can listen at an address; None where something can."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return f"port {port} of {host} cannot be used ({error.strerror})"
+    return None
+
+
+def address_findings(host: str, port: int) -> Iterator[Finding]:
+    """Yield whether the service can listen there, or listens already; and whether its cluster answers."""
+    if (problem := bind_problem(host, port)) is None:
+        yield Finding(f"port {port} of {host} is free")
+    elif _is_ours(host, port):
+        yield Finding(f"a service answers on port {port} of {host}")
+    else:
+        remedy = "stop what listens there, or change http_options.port in the configuration"
+        yield Finding(problem + _owner(port), remedy)
+    cluster = os.environ.get("RAY_ADDRESS", "")
+    head, _, number = cluster.rpartition("//")[2].rpartition(":")
+    if head and number.isdecimal():
+        try:
+            socket.create_connection((head, int(number)), ANSWER_TIMEOUT_S).close()
+        except OSError as error:
+            what = f"no Ray answers at RAY_ADDRESS {cluster} ({error.strerror or error})"
+            yield Finding(what, "start it with `ray start --head`, or unset RAY_ADDRESS for one of its own")
+        else:
+            yield Finding(f"RAY_ADDRESS {cluster} answers")
+
+
+def _is_ours(host: str, port: int) -> bool:
+    """Return whether a service of this kind answers, ready or not."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
+    try:
+        found = httpx.get(
+            f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides", timeout=ANSWER_TIMEOUT_S
+        ).json()
+        return bool(found.get("status") == "decides" or found["error"]["code"] == "not_ready")
+    except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
+        return False
+
+
+def _owner(port: int) -> str:
+    """Return the process that listens on a port, if this user may know."""
+    try:
+        for place in psutil.net_connections(kind="tcp"):
+            if place.status == psutil.CONN_LISTEN and place.laddr.port == port and place.pid:
+                return f", {process_name(psutil.Process(place.pid).cmdline())} (process {place.pid}) has it"
+    except (psutil.Error, IndexError):
+        pass
+    return ""
+
+
+# -- the log ----------------------------------------------------------------------------------------
+
+
+def log_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the log can be read and written: schema, rights, durability, clock. Creates nothing."""
+    for name, point in config.by_point.items():
+        if name == "default" or point.log_path is not None:
+            yield from _log(point)
+
+
+def _log(config: AppConfig) -> Iterator[Finding]:
+    url, path = config.database_url, config.log_path
+    where = f"the log {without_password(url)}"
+    if path is not None:
+        if (system := _file_system(path)) in REMOTE_FILES:
+            yield Finding(
+                f"{where} is on {system}, where it can be damaged", "use a local disk, or PostgreSQL"
+            )
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            yield Finding(f"{there} cannot be written", f"run as its owner, or chown {there}")
+            return
+        if there != path:
+            yield Finding(f"{where} is made at the first start")
+            return
+    try:
+        state = schema.state_of(url)
+        yield from _state(state, where)
+        if state.schema == tables.SCHEMA:
+            with closing(Store(url)) as store:
+                store.check_tables()
+                store.check_clock()
+                store.probe()
+            yield Finding(f"{where} has schema {state.schema}, and can be written")
+    except LogUnavailableError as error:
+        yield Finding(f"{where}: {error}", "start the database, or correct log_url")
+    except ClockError as error:
+        yield Finding(f"{where}: {error}", "synchronise the clocks (chrony, systemd-timesyncd)")
+    except SchemaError as error:
+        yield Finding(
+            f"{where}: {error}", "give its user all rights on its tables, or restore it from a backup"
+        )
+    except StoreError as error:
+        yield Finding(f"{where}: {error}", "correct log_url")
+
+
+def _state(state: schema.State, where: str) -> Iterator[Finding]:
+    for setting in state.lossy:
+        what = f"{where} may lose what was committed in a crash: {setting}"
+        yield Finding(what, f"take {setting} back")
+    if not state.schema and not state.may_create:
+        yield Finding(f"{where} is empty, and its user may create no tables", "GRANT CREATE ON SCHEMA to it")
+    elif not state.schema:
+        yield Finding(f"{where} is empty: tables are made at the first start")
+    elif state.schema < tables.SCHEMA:
+        what = f"{where} has schema {state.schema}, and this version needs {tables.SCHEMA}"
+        yield Finding(what, "stop the service, make a backup, and run `armwise migrate`")
+    elif state.schema > tables.SCHEMA:
+        what = f"{where} has schema {state.schema} of a newer version; this one has {tables.SCHEMA}"
+        yield Finding(what, "install the newer version")
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system that a path is, or would be, on."""
+    mounts = {Path(one.mountpoint): str(one.fstype) for one in psutil.disk_partitions(all=True)}
+    return next((mounts[each] for each in (path, *path.absolute().parents) if each in mounts), "")
+
+
+# -- the corpus and what is made of it --------------------------------------------------------------
+
+
+def corpus_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the corpus can be read, and has been."""
+    name, source = config.corpus.name, config.corpus.source
+    try:
+        open_source(source if source == "stdlib" else Path(source).expanduser())
+    except CorpusError as error:
+        yield Finding(f"corpus {name!r}: {error}", "correct corpus.source")
+        return
+    if damage := problems(config.corpus_path, contents=True):
+        what = f"corpus {name!r} in {config.corpus_path}: {', '.join(damage)}"
+        yield Finding(what, "`armwise serve --prepare-only` reads it again")
+        return
+    try:
+        corpus = Corpus.open(config.corpus_path)
+    except CorpusError:
+        yield Finding(f"corpus {name!r} is read from {source} at the first start")
+    else:
+        yield Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}")
+        if corpus.restricted:
+            yield _restricted(config, corpus)
+        for point in config.by_point.values():
+            yield from _engines(point, corpus)
+
+
+def _restricted(config: AppConfig, corpus: Corpus) -> Finding:
+    """Return whether every arm keeps to the permissions of passages."""
+    what = f"{corpus.manifest.restricted:,} passages are for some groups alone"
+    unable = [name for name in config.actions if not arms_catalog.filters(name, config.arms)]
+    if not unable:
+        return Finding(what)
+    return Finding(
+        f"{what}, and no request draws {', '.join(unable)}, which cannot keep to that",
+        "replace these arms, or let a class of your own filter",
+        serious=False,
+    )
+
+
+def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
+    """Yield whether the collections of arms over search engines hold the corpus."""
+    resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    for name in config.arms:
+        remedy = f"`armwise ingest --into {name}`, unless something else fills it"
+        try:
+            if damage := arms_catalog.damage(name, resources):
+                again = f"`armwise serve --prepare-only` or `armwise ingest --into {name}` fills it again"
+                yield Finding(f"the collection of arm {name!r}: {', '.join(damage)}", again)
+                continue
+            held = arms_catalog.ingested(name, resources)
+        except (ArmError, ModelNotFoundError) as error:
+            yield Finding(str(error), "start the engine, or correct the arm", serious=False)
+            continue
+        if held is None:
+            continue
+        version, current = held
+        if not version:
+            yield Finding(f"arm {name!r}: nothing was ingested into its collection", remedy, serious=False)
+        elif not current:
+            what = f"arm {name!r}: its collection holds version {version}, not the present corpus"
+            yield Finding(what, remedy, serious=False)
+        else:
+            yield Finding(f"arm {name!r}: its collection holds version {version}")
+
+
+def derived_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield which files of indexes, trained models and labels have changed since they were written.
+
+    Compares the contents of all of them with the digests in their manifests.
+    """
+    points = config.by_point.values()
+    indexes = build_once.finished(config.indexes_path)
+    yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
+    trained = {point.router.path for point in points if point.router is not None}
+    trained |= {
+        Path(value) for point in points for spec in point.arms.values() for value in _texts(spec.params)
+    }
+    yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise train`)")
+    specs = [point.warm_start for point in points if point.warm_start is not None]
+    sources = [source for spec in specs for source in spec.sources.values()]
+    labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
+    again = "delete it, and make it again (`armwise label` or `armwise score`)"
+    yield from _compared("labels", _with_manifest(labels), again)
+
+
+def _texts(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parameters that may name a folder."""
+    yield from (value for value in params.values() if isinstance(value, str) and "\0" not in value)
+
+
+def _with_manifest(paths: Iterable[Path]) -> list[Path]:
+    """Return the folders of which a manifest describes the files, by name."""
+    folders = {path.expanduser() for path in paths}
+    return sorted(folder for folder in folders if (folder / manifest.MANIFEST).is_file())
+
+
+def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Finding]:
+    """Yield the damaged files of some folders, a finding a folder; one finding if there are none."""
+    damaged = {folder: manifest.problems(folder, contents=True) for folder in folders}
+    for folder, damage in damaged.items():
+        if damage:
+            yield Finding(f"{what} {folder}: {', '.join(damage)}", remedy)
+    if damaged and not any(damaged.values()):
+        yield Finding(f"{what}: the files of {len(damaged)} folders are as they were written")
+
+
+# -- the models -------------------------------------------------------------------------------------
+
+
+def model_findings(config: AppConfig) -> Iterator[Finding]:
+    """Yield whether the encoders and the language model are there."""
+    points = config.by_point.values()
+    for name, backbone in {name: one for point in points for name, one in point.backbones.items()}.items():
+        yield from _backbone(name, backbone)
+    for name, llm in config.models.items():
+        yield from llm_findings(
+            llm, "the language model" if name == writing.DEFAULT else f"language model {name!r}"
+        )
+
+
+def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:
+    if not backbone.model.startswith("hashing:"):
+        yield from _weights(f"encoder {name!r}", backbone.model)
+
+
+def _weights(what: str, model: str) -> Iterator[Finding]:
+    try:
+        place = locate(model)
+    except ModelNotFoundError as error:
+        yield Finding(f"{what}: {error}", "correct its name, or put it there")
+        return
+    if damage := model_problems(model):
+        yield Finding(f"{what} {model}: {', '.join(damage)}", "install it again: `make models`")
+    elif isinstance(place, Path):
+        yield Finding(f"{what} is {model}, sha256 {digest_of(place)[:12]}")
+    else:
+        remedy = "let the machine reach the hub, or name a folder"
+        yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
+
+
+def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Finding]:
+    """Yield whether a language model is there; an endpoint is asked for the names of its models.
+
+    Args:
+        llm: The model.
+        what: What it is called.
+    """
+    match llm:
+        case catalog.EmbeddedSpec():
+            yield from _weights(what, llm.model)
+        case catalog.VllmSpec():
+            if find_spec("vllm") is None:
+                yield Finding("vLLM is not installed", "`pip install 'armwise[gpu]'`")
+            yield from _weights(what, llm.model)
+        case catalog.OpenAISpec():
+            yield from _endpoint(llm, what)
+        case catalog.ScriptedSpec():
+            yield Finding(f"{what} is scripted: fixed replies", "set llm for answers", serious=False)
+
+
+def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
+    key = "" if llm.api_key_env is None else secret_of(llm.api_key_env)
+    if llm.api_key_env is not None and not key:
+        yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
+        return
+    address = str(llm.base_url).rstrip("/")
+    base = without_password(address)
+    began = time.monotonic()
+    try:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        reply = httpx.get(f"{address}/models", headers=headers, timeout=MODELS_TIMEOUT_S)
+    except (httpx.HTTPError, UnicodeError) as error:
+        what = f"no language model answers at {base} ({type(error).__name__})"
+        yield Finding(what, "start it, or correct llm.base_url")
+        return
+    if reply.status_code in (401, 403):
+        of = f"the key in {llm.api_key_env}" if key else "a request without a key"
+        yield Finding(
+            f"{base} refuses {of} ({reply.status_code})", "let llm.api_key_env name one that it takes"
+        )
+        return
+    try:
+        names = [str(one["id"]) for one in reply.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        what = f"{base} does not name its models (status {reply.status_code})"
+        yield Finding(what, "check llm.base_url; it mostly ends in /v1", serious=False)
+        return
+    if llm.model not in names:
+        what = f"{base} has no model {llm.model!r}{did_you_mean(llm.model, names)}"
+        yield Finding(what, "correct llm.model")
+    else:
+        yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")

@@ -1,0 +1,175 @@
+"""The verbs that evaluate: `replay` candidates on the log, `simulate` traffic with known answers."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from agent.cli.console import console, explained, progress
+from agent.cli.options import (
+    ARGUMENT,
+    CONFIG,
+    POINT,
+    URL,
+    ConfigPath,
+    Key,
+    Point,
+    Url,
+    opened,
+    renamed,
+    settings_options,
+    unique,
+)
+from agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, moment_of, spelled_out
+from agent.simulation import Simulation, simulate
+from feedback.log import Store
+from feedback.sources import ExportSource, LogSource
+
+SUFFIXES = (".json", ".html")
+"""What a report can be written as."""
+
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+Value = TypeVar("Value")
+
+
+REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "--version"} | {
+    "cost": "--price",
+    "estimators": "--estimator",
+}
+
+SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": "--output -o", "k": "-k"}
+
+
+@settings_options(
+    EvaluationRequest,
+    REPLAY_FLAGS,
+    without=("name",),
+    text=("since", "until", "versions", "features", "cost", "budget"),
+    help_texts={
+        "candidates": f"{', '.join(CANDIDATE_NAMES)}; a policy is YAML or a file of it. "
+        "Repeatable; else uniform, each logged arm, and configured.",
+        "since": "Only decisions from then on, such as 2026-05-01T12:00.",
+        "versions": "Only decisions of these versions: FROM-TO, or one.",
+        "features": "Only decisions with this feature, such as tier=free; repeatable.",
+        "cost": "In place of a configured one, such as steps=0.02; repeatable.",
+        "budget": "A ceiling for policies, such as usd_per_request=0.001; repeatable.",
+        "estimators": "Repeatable; else ips, snips and dr.",
+        "interval": "Kind of the intervals; see docs/guide/replay.md.",
+        "reward_model": "What predicts rewards: ridge, or the faster means.",
+        "gate": "Apply the gate to each candidate.",
+        "seed": "Seed of folds, resamples and recomputed draws.",
+    },
+)
+def replay(
+    given: dict[str, Any],
+    config: ConfigPath = CONFIG,
+    export: Annotated[
+        Path | None, typer.Option("--from", help="Read a file of `armwise export` instead of the log.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a report, too: .html to send, or .json.")
+    ] = None,
+    point: Point = POINT,
+) -> None:
+    """Estimate from the log what other policies would have earned."""
+    with explained():
+        if output is not None and output.suffix not in SUFFIXES:
+            raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
+        request = EvaluationRequest.model_validate({**given, **_parsed(given)})
+        settings = opened(config).of(point)
+        with progress() as on_progress:
+            if export is None:
+                with closing(Store(settings.database_url, settings.reward.join)) as store:
+                    source = LogSource(store, settings.reward)
+                    report = evaluate_log(settings, request, source, store, on_progress)
+            else:
+                found = evaluate_log(settings, request, ExportSource(export), None, on_progress)
+                report = found.model_copy(update={"source": str(export)})
+        report = report.model_copy(update={"config": str(config)})
+        console.print(report.table())
+        for note in report.footnotes():
+            console.print(note, markup=False, style="dim")
+        if output is not None:
+            html = output.suffix == ".html"
+            document = report.html() if html else json.dumps(report.as_json(), indent=2)
+            output.write_text(document, encoding="utf-8")
+
+
+def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that are written in a form of their own. Raises ValueError."""
+    readers: Mapping[str, Callable[[Any], Any]] = {
+        "candidates": lambda names: [spelled_out(name) for name in names],
+        "baseline": spelled_out,
+        "since": partial(_moment, "--since"),
+        "until": partial(_moment, "--until"),
+        "versions": _versions,
+        "features": lambda pairs: dict(_pair("--feature", pair, _value) for pair in pairs),
+        "cost": lambda pairs: dict(_pair("--price", pair, float) for pair in pairs),
+        "budget": lambda pairs: dict(_pair("--budget", pair, float) for pair in pairs),
+    }
+    return {name: readers[name](value) for name, value in given.items() if name in readers}
+
+
+def _moment(option: str, text: str) -> datetime:
+    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
+    try:
+        return moment_of(text)
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None
+
+
+def _versions(text: str) -> tuple[int, int]:
+    """Read a range of versions. Raises ValueError."""
+    if not (found := RANGE.fullmatch(text)):
+        raise ValueError(f"--version {text!r}: FROM-TO such as 12-20, or one number, was expected")
+    first, last = found.groups()
+    return int(first), int(last or first)
+
+
+def _pair(option: str, text: str, read: Callable[[str], Value]) -> tuple[str, Value]:
+    """Read a name and a value. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise ValueError(f"{option} {text!r}: name=value was expected")
+    try:
+        return name, read(value)
+    except ValueError:
+        raise ValueError(f"{option} {text!r}: {value!r} is not a number") from None
+
+
+def _value(text: str) -> float | str | bool:
+    """Read the value of a feature.
+
+    >>> _value("2"), _value("true"), _value("false"), _value("free")
+    (2.0, True, False, 'free')
+    """
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@settings_options(
+    Simulation,
+    SIMULATION_FLAGS,
+    without=("url", "api_key", "timeout_s", "learned_timeout_s"),
+    text=("metrics",),
+)
+def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
+    """Send questions with known answers to a live service, score, feed back, and draw the learning curve."""
+    with explained():
+        metrics = unique("--metric", map(renamed, given["metrics"]))
+        settings = Simulation.model_validate(
+            {**given, "url": url, "api_key": key or None, "metrics": metrics}
+        )
+        asyncio.run(simulate(settings, console))

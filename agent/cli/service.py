@@ -1,0 +1,348 @@
+"""The verbs that send requests to a running service: ask, feedback, and those that operate it."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
+
+import typer
+
+from agent.cli.console import console, errors, explained
+from agent.cli.options import POINT, URL, Key, Point, Url
+
+if TYPE_CHECKING:
+    from agent.client import Answer
+
+Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
+
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is logged.")]
+
+BUILD_S = 3600.0
+"""How long the service may take to build the indexes of new arms, and to learn a policy again."""
+
+LARGEST_SHARE = 0.5
+"""Largest share of a canary; the service has the same limit."""
+
+ATTEMPTS = 3
+"""Requests for an answer, where the service is busy."""
+
+TIMEOUT_S = 600.0
+"""Longest pause within an answer that is being streamed."""
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Force an arm instead of letting the policy choose.")
+    ] = None,
+    url: Url = URL,
+    key: Key = None,
+    point: Point = POINT,
+) -> None:
+    """Ask a question and stream the answer."""
+    with explained():
+        print_answer(question, arm, url, key, point)
+
+
+def print_answer(question: str, arm: str | None, url: str, key: str | None, point: str = POINT) -> None:
+    """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
+    from agent.client import Client
+
+    with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
+        stream = client.stream(question, arm=arm, point=None if point == POINT else point)
+        for text in stream:
+            console.print(text, end="", markup=False, highlight=False)
+        console.print()
+        _print_decision(stream.answer)
+
+
+def _print_decision(answer: "Answer") -> None:
+    def line(text: str) -> None:
+        console.print(text, style="dim", markup=False, highlight=False)
+
+    for rank, passage in enumerate(answer.passages, start=1):
+        line(f"  [{rank}] {passage.id}  {passage.title}")
+    cost = answer.cost
+    line(
+        f"arm {answer.arm} (probability {answer.propensity:.3f}, policy version "
+        f"{answer.agent.policy_version}), {cost.tokens} tokens, "
+        f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
+    )
+    line(f"armwise feedback {answer.decision_id} thumb=1")
+
+
+def feedback(
+    decision_id: Annotated[str, typer.Argument(help="The decision that is rated.")],
+    values: Annotated[
+        list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
+    ],
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Rate an answer."""
+    with explained():
+        from agent.client import Client
+
+        metrics = dict(map(_value, values))
+        with Client(url, key, attempts=1) as client:
+            for row in client.feedback(decision_id, metrics).kept:
+                console.print(f"{row.status}, log position {row.log_seq}", markup=False)
+
+
+def _value(text: str) -> tuple[str, float | bool]:
+    """Read one `metric=value`.
+
+    >>> _value("thumb=1"), _value("answer_correct=true")
+    (('thumb', 1.0), ('answer_correct', True))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r}: metric=value was expected, such as thumb=1")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"{text!r}: {value!r} is neither a number, nor true or false") from None
+
+
+# -- operate -------------------------------------------------------------------------------------
+
+
+def request(
+    method: Literal["GET", "POST", "PUT"],
+    url: str,
+    path: str,
+    key: str | None,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float = 30.0,
+    point: str = POINT,
+) -> dict[str, Any]:
+    """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
+    from agent.client import Client
+
+    at = "" if point == POINT else f"?point={quote(point, safe='')}"
+    with Client(url, key, attempts=1) as client:
+        return client.request(method, path + at, body, timeout_s)
+
+
+def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
+    """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
+    from rich.table import Table
+    from rich.text import Text
+
+    with explained():
+        policy = request("GET", url, "/v1/policy", key, point=point)
+        arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
+        about = Table(title="policy", show_header=False)
+        for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
+            about.add_row(row, str(policy[row]))
+        about.add_row("serving", Text(_serving(policy)))
+        if policy["promotion"]:
+            about.add_row("promotion", Text(_promoted(policy["promotion"])))
+        if policy["canary"]:
+            about.add_row("canary", Text(_canary(policy["canary"])))
+        if policy["apprentice"]:
+            about.add_row("apprentice", _agreement(policy["apprentice"]))
+        if policy.get("judge"):
+            about.add_row("judge", Text(_judge(policy["judge"])))
+        console.print(about)
+        table = Table("arm", "kind", "parameters", "enabled", title="arms")
+        for arm in arms:
+            table.add_row(
+                arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
+            )
+        console.print(table)
+
+
+def apply(
+    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise portfolio` wrote.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),
+    ] = None,
+    url: Url = URL,
+    key: Key = None,
+    point: Point = POINT,
+) -> None:
+    """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
+    with explained():
+        from agent.config import read_portfolio
+        from arms.retrievers import ArmSpec, closure
+        from arms.suggestions import did_you_mean
+
+        document = read_portfolio(portfolio)
+        before = request("GET", url, "/v1/arms", key, point=point)
+        live = {
+            arm["name"]: ArmSpec(**{part: arm[part] for part in ArmSpec.model_fields if part in arm})
+            for arm in before["arms"]
+        }
+        parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
+        for name in keep or ():
+            if name not in live:
+                raise ValueError(f"--keep {name}: no such arm is live{did_you_mean(name, live)}")
+            for part, spec in closure(name, {**parts, **live}).items():
+                kept = spec.model_copy(update={"action": part in (keep or ())})
+                document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
+        now = request("PUT", url, "/v1/arms", key, document, BUILD_S, point)["arms"]
+        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", markup=False, soft_wrap=True)
+
+
+def promote(
+    version: Number,
+    reason: Reason,
+    force: Annotated[
+        bool, typer.Option("--force", help="Promote it although the gate holds it; it is logged as forced.")
+    ] = False,
+    url: Url = URL,
+    key: Key = None,
+    point: Point = POINT,
+) -> None:
+    """Let the recipe of this version decide, always its newest version; another recipe must pass the gate."""
+    _promote(version, "promote", {"reason": reason, "force": force}, url, key, point)
+
+
+def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None, point: Point = POINT) -> None:
+    """Let exactly this version decide, until another promotion; learning continues."""
+    _promote(version, "rollback", {"reason": reason}, url, key, point)
+
+
+def canary(
+    version: Number,
+    share: Annotated[
+        float,
+        typer.Option("--share", min=0.0, max=LARGEST_SHARE, help="Share of the traffic; 0 ends the canary."),
+    ],
+    reason: Reason,
+    url: Url = URL,
+    key: Key = None,
+    point: Point = POINT,
+) -> None:
+    """Give this version a share of the traffic, beside the one that decides."""
+    _promote(version, "canary", {"reason": reason, "share": share}, url, key, point)
+
+
+def _promote(
+    version: int, action: str, body: Mapping[str, Any], url: str, key: str | None, point: str
+) -> None:
+    with explained():
+        path = f"/v1/policies/{version}/{action}"
+        policy = request("POST", url, path, key, body, BUILD_S, point)
+        console.print(_serving(policy), markup=False, soft_wrap=True)
+        if policy["canary"]:
+            console.print(_canary(policy["canary"]), markup=False, soft_wrap=True)
+
+
+def _promoted(promotion: Mapping[str, Any]) -> str:
+    """Describe the promotion and the verdict of the gate.
+
+    >>> promotion = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
+    >>> _promoted(promotion)
+    'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
+    >>> _promoted(promotion | {"forced": False, "evaluation": None})
+    'version 7 since 1970-01-01 00:00:00 UTC (better)'
+    """
+    text = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
+    if promotion["forced"]:
+        text += ", forced"
+    return text if promotion["evaluation"] is None else f"{text}, evaluation {promotion['evaluation']}"
+
+
+def _canary(canary: Mapping[str, Any]) -> str:
+    """Describe a canary.
+
+    >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
+    >>> _canary(canary)
+    'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
+    >>> _canary({**canary, "deciding": False})
+    'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
+    """
+    version, share = canary["version"], f"{100 * canary['share']:g}%"
+    if not canary["deciding"]:
+        return (
+            f"version {version} was given {share}, and takes no part: it cannot be read, "
+            "or gave no distribution"
+        )
+    return (
+        f"version {version} takes {share} of each decision since {_at(canary['since'])} ({canary['reason']})"
+    )
+
+
+def _at(seconds: float) -> str:
+    """Format a point in time.
+
+    >>> _at(0.0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _serving(policy: Mapping[str, Any]) -> str:
+    """Describe the version that decides."""
+    serving, newest = policy["serving"], policy["newest"]
+    if not serving["pinned"]:
+        return f"version {serving['version']} decides, and newer ones after it"
+    if serving["chosen"] != serving["version"]:
+        return (
+            f"version {serving['version']} decides, although version {serving['chosen']} was chosen "
+            f"({serving['reason']}): that cannot be read; promote another"
+        )
+    return (
+        f"version {serving['version']} decides since {_at(serving['since'])}, until another promotion "
+        f"({serving['reason']}); the newest is {newest['version']}"
+    )
+
+
+def _agreement(apprentice: Mapping[str, Any]) -> str:
+    """Describe the agreement of an apprentice with its baseline.
+
+    >>> _agreement({"decisions": 200, "agreement": 0.75, "same_best": 0.5})
+    'shares 75.0% of the mass, and in 50.0% the best arm, over the newest 200 decisions'
+    """
+    if not apprentice["decisions"]:
+        return "no decision to compare it with yet"
+    mass, arm = f"{apprentice['agreement']:.1%}", f"{apprentice['same_best']:.1%}"
+    number = apprentice["decisions"]
+    return f"shares {mass} of the mass, and in {arm} the best arm, over the newest {number} decisions"
+
+
+def _judge(judge: Mapping[str, Any]) -> str:
+    """Describe how well the grades of a judge agree with feedback.
+
+    >>> judge = {"graded": 400, "audits": 90, "agreement": 0.5, "bias": 0.1, "objection": None}
+    >>> _judge(judge)
+    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; may be learned'
+    >>> _judge(judge | {"objection": "the bias is above 0.05"})
+    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; not learned: the bias is above 0.05'
+    """
+    known = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
+    learned = f"not learned: {judge['objection']}" if judge["objection"] else "may be learned"
+    return f"{judge['graded']} grades, {judge['audits']} with feedback: {known}; {learned}"
+
+
+def verify(
+    decision_id: Annotated[str, typer.Argument(help="The decision that is recomputed.")],
+    url: Url = URL,
+    key: Key = None,
+) -> None:
+    """Recompute a decision from the log; exit with 1 where it differs."""
+    from rich.table import Table
+
+    with explained():
+        path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
+        found = request("GET", url, path, key, timeout_s=BUILD_S)
+        title = f"{found['mode']} by version {found['policy_version']}"
+        table = Table("arm", "logged", "recomputed", "difference", title=title)
+        logged, recomputed = found["logged"], found["recomputed"]
+        for arm in logged | recomputed:
+            one, other = logged.get(arm), recomputed.get(arm)
+            difference = "" if one is None or other is None else f"{abs(one - other):.3g}"
+            table.add_row(arm, *("" if p is None else repr(p) for p in (one, other)), difference)
+        console.print(table)
+        for sentence in found["why"]:
+            errors.print(sentence, style="red", markup=False, soft_wrap=True)
+        if not found["verified"]:
+            raise typer.Exit(1)
+        console.print(f"verified: arm {found['draw']['arm']}", markup=False)

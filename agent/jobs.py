@@ -1,0 +1,211 @@
+"""Background tasks of the service: when they are due, the threads that poll them, and child processes.
+
+    polled in a thread per task:   task.due(now) --yes--> task.run(stop)
+
+A failing task never stops the service: the failure is logged and the task polled again later; one that finds
+the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
+priority: see `agent.evaluation.job`.
+
+The next warm start is a function of the configuration and the log alone: every process computes the same.
+"""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.config import warm_start
+from feedback.drift import Alarm, Alarms
+from feedback.errors import LogUnavailableError
+from feedback.log import Store
+from feedback.registry import Run, runs
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 2.0
+"""Seconds between two heartbeats of a worker, a small part of its lease."""
+
+MAX_PAUSE_S = 10.0
+"""Longest pause after a failure, or while the log is unavailable."""
+
+ProgressCallback = Callable[[float], None]
+"""Called every second or so with the share of the work that is done, 0 to 1; raises to end the work early."""
+
+
+class JobFailedError(Exception):
+    """An evaluation failed; the message is recorded."""
+
+
+class UndecidedError(Exception):
+    """A required evaluation is still under way; the message names it."""
+
+
+class StoppedError(Exception):
+    """The service stops; work under way is cancelled."""
+
+
+class Task(Protocol):
+    """Scheduled work. Constructed and called in one thread."""
+
+    def due(self, now: float) -> bool:
+        """Return whether to run now. Called at every poll, so it must be cheap.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Raises:
+            LogUnavailableError: It is called again later.
+        """
+        ...
+
+    def run(self, stop: threading.Event) -> None:
+        """Do the work; return soon once `stop` is set.
+
+        Raises:
+            LogUnavailableError: Nothing is recorded as failed; `due` is called again later.
+        """
+        ...
+
+
+class Jobs:
+    """Runs tasks until it is stopped, each in a thread of its own, as one may wait for another.
+
+    Args:
+        makes: Construct the tasks, in their threads; called again where that fails.
+        poll_s: Seconds between two polls.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        makes: Sequence[Callable[[], Task]],
+        poll_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._poll_s, self._clock = poll_s, clock
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(make,), name=f"task-{number}", daemon=True)
+            for number, make in enumerate(makes)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Raise RuntimeError where a thread has ended, which only `stop` should cause."""
+        for thread in self._threads:
+            if not thread.is_alive():
+                raise RuntimeError(f"{thread.name} has ended")
+
+    def stop(self) -> None:
+        """Cancel work under way, and return once the threads have ended."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, make: Callable[[], Task]) -> None:
+        task: Task | None = None
+        pause_s = 0.0
+        while not self._stop.wait(pause_s):
+            try:
+                task = task or make()
+                if task.due(self._clock()):
+                    task.run(self._stop)
+                    pause_s = 0.0  # there may be more
+                else:
+                    pause_s = self._poll_s
+            except LogUnavailableError as error:
+                pause_s = self._longer(pause_s)
+                logger.warning("a task waits %.3g s for the log: %s", pause_s, error)
+            except Exception:
+                pause_s = self._longer(pause_s)
+                logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
+
+    def _longer(self, pause_s: float) -> float:
+        return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
+
+
+def this_process() -> str:
+    """Return the worker name of this process: host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def environment_of_a_child() -> dict[str, str]:
+    """Return the environment of a child process with the same modules and one thread for numerics."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **one, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+RETRY_S = 3600.0
+"""Pause after a failed run for an alarm before the next one."""
+
+INTERRUPTED = (runs.State.RUNNING, runs.State.ABANDONED)
+"""States of a run that is started again once its worker is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The next run.
+
+    Attributes:
+        at: When it is due, seconds since the epoch, UTC.
+        trigger: What it is started by.
+    """
+
+    at: float
+    trigger: runs.Trigger
+
+
+def next_run(
+    store: Store, spec: warm_start.Schedule, configured: str, alarms: Alarms, since: float
+) -> Planned | None:
+    """Return the next run for a configured recipe, from the log; see `planned`."""
+    last, alarm = runs.newest(store, configured), alarms.newest if alarms.warm_start_open else None
+    if alarm is not None:
+        ended = runs.newest(store, configured, runs.ENDED)
+        if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
+            alarm = None  # a run has answered it, with whatever result
+    return planned(spec, last, alarm, since)
+
+
+def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
+    """Return the next run; None where none is scheduled.
+
+    Runs missed while no service ran are replaced by one. A run whose worker died is started again as soon
+    as its lease has ended; where that one dies as well, the next is that of the schedule. After a failed
+    run for an alarm the next one is an hour later.
+
+    Args:
+        spec: The schedule.
+        last: The newest run or request; None where there was none.
+        alarm: The newest alarm since which no labels were inserted and that no run has answered; None
+            for none.
+        since: Start of a cron schedule before the first run.
+    """
+    if last is not None and last.status is runs.State.ASKED:
+        return Planned(last.started_at, runs.Trigger.REQUEST)
+    earliest = 0.0
+    if last is not None and last.status is runs.State.RUNNING:
+        earliest = last.alive_at + runs.LEASE_S
+    found = []
+    if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:
+        found.append(Planned(last.alive_at, runs.Trigger.RESUMED))
+    if spec.on_alarm and alarm is not None:
+        failed = None if last is None or last.status in runs.ENDED else last
+        again = alarm.at if failed is None else failed.started_at + RETRY_S
+        found.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
+    if spec.every is not None:
+        at = since if last is None else last.started_at + warm_start.seconds_of(spec.every)
+        found.append(Planned(at, runs.Trigger.SCHEDULE))
+    if spec.cron is not None:
+        at = warm_start.next_of(spec.cron, since if last is None else last.started_at)
+        found.append(Planned(at, runs.Trigger.SCHEDULE))
+    if not found:
+        return None
+    first = min(found, key=lambda one: one.at)
+    return Planned(max(first.at, earliest), first.trigger)

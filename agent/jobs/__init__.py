@@ -1,5 +1,0 @@
-"""Background tasks of the service, in threads and child processes."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

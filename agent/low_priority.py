@@ -1,0 +1,51 @@
+"""Child processes of low priority, which is lowered before anything heavy is imported.
+
+It is a module of its own, since importing one of a room imports the whole room.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def command_of_a_child(module: str, function: str, *arguments: str, writes: bool = False) -> list[str]:
+    """Return the command of a child that lowers its priority before it imports anything heavy.
+
+    Args:
+        module: Imported after that.
+        function: Called there with the arguments.
+        arguments: Texts.
+        writes: Whether it writes to the log: it must not starve while it holds the lock, so it has the
+            highest nice value, not the idle policy.
+    """
+    lower = (lower_priority_of_a_writer if writes else lower_priority).__name__
+    script = (
+        f"import sys; from {__name__} import {lower}; {lower}(); "
+        f"from {module} import {function}; {function}(*sys.argv[1:])"
+    )
+    return [sys.executable, "-c", script, *arguments]
+
+
+def lower_priority() -> None:
+    """Take the lowest CPU priority, and be the first process to be killed when memory runs out."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def lower_priority_of_a_writer() -> None:
+    """Take the lowest priority on one processor, for this session.
+
+    Linux with autogroups first divides a processor among sessions, and a nice value counts only within
+    one: so the session needs a nice value as well.
+    """
+    os.nice(19)
+    if hasattr(os, "sched_setaffinity"):  # leaves the other processors to serving
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if os.getsid(0) == os.getpid():  # the leader of a session of its own
+        with suppress(OSError):  # no Linux, or no groups
+            Path("/proc/self/autogroup").write_text("19")

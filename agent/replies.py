@@ -1,0 +1,397 @@
+"""Replies of the service: each is one model, by which it is sent, documented and read by a client.
+
+A reply that no client of ours reads is defined beside the route that sends it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from feedback.reward import RewardRule
+
+Fields = ParamSpec("Fields")
+
+R = TypeVar("R", bound="Reply")
+
+
+class Reply(BaseModel):
+    """Base of the replies: fields may be added in later versions, so that clients have to pass over them."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+_set = object.__setattr__
+
+
+def construct(model: Callable[Fields, R], /, *_: Fields.args, **fields: Fields.kwargs) -> R:
+    """Return a reply to send, without validation: it would cost more than making the reply.
+
+    Fields with a default that are not given are not sent. Types are checked where a reply is constructed, by
+    mypy, and tests compare what is sent with the OpenAPI document.
+
+    >>> vars(construct(FeedbackReceipts, items=[]))
+    {'items': []}
+    """
+    kind = cast("type[R]", model)
+    reply = kind.__new__(kind)
+    _set(reply, "__dict__", fields)
+    _set(reply, "__pydantic_fields_set__", set(fields))
+    _set(reply, "__pydantic_extra__", None)
+    _set(reply, "__pydantic_private__", None)
+    return reply
+
+
+def among(*values: str) -> Any:
+    """Document the values of a text; a client reads also those that a newer service adds."""
+    return Field(json_schema_extra={"enum": [*values]})
+
+
+Time = float
+"""Seconds since the epoch, UTC."""
+
+DrawMode = Annotated[str, among("explore", "greedy", "forced")]
+
+
+class Failure(Reply):
+    """What went wrong, for programs and for people."""
+
+    type: Annotated[
+        str, among("invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota")
+    ]
+    code: str = Field(description="Stable name.")
+    message: str = Field(description="Names the offending value and what would be right.")
+    param: str | None = Field(description="The field at fault.")
+    request_id: str | None
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    decision_id: str | None = Field(description="The decision that is kept nevertheless.")
+    reasons: list[str] | None = Field(
+        description="Why the gate holds a candidate, or each item of a batch was refused."
+    )
+
+
+class Envelope(Reply):
+    """The body of every response that is not a success."""
+
+    error: Failure
+
+
+class Passage(Reply):
+    """A passage that an arm found."""
+
+    id: str
+    title: str
+    text: str
+    score: float
+    metadata: dict[str, str | int | float | bool | Sequence[str]]
+
+
+class AnswerCost(Reply):
+    """What a turn took."""
+
+    total: float = Field(description="The priced sum.")
+    tokens: int
+    retrieval_ms: float
+    llm_ms: float
+    steps: int = Field(description="Rounds of retrieval.")
+    usd: float
+
+
+class Chosen(Reply):
+    """How the arm was chosen and what it cost."""
+
+    decision_id: str = Field(description="Names the decision in feedback.")
+    episode_id: str | None
+    policy_version: int = Field(description="The version that decided.")
+    mode: DrawMode
+    arm_drawn: str
+    arm_served: str | None = Field(description="Another one than the drawn arm after a fallback.")
+    propensity: float = Field(description="Probability with which the arm was drawn.")
+    pmf: dict[str, float] = Field(description="Arm to probability.")
+    cost: AnswerCost | None
+    reward_deadline: Time = Field(description="Until when feedback counts.")
+
+
+class Agent(Chosen):
+    """The fields that OpenAI's API does not have."""
+
+    passages: list[Passage] = Field(default=[], description="With `return: [passages]`.")
+    features: dict[str, float] = Field(default={}, description="With `return: [decision]`.")
+
+
+class MadeFunction(Reply):
+    """What is called."""
+
+    name: str
+    arguments: str = Field(description="JSON, as the language model wrote it.")
+
+
+class MadeCall(Reply):
+    """A call of a function of the request."""
+
+    id: str = Field(description="Names the decision; the result of the call comes under it.")
+    type: Literal["function"]
+    function: MadeFunction
+
+
+class UrlCitation(Reply):
+    """A passage, and where the text cites it."""
+
+    start_index: int
+    end_index: int
+    title: str
+    url: str
+
+
+class Annotation(Reply):
+    """A citation."""
+
+    type: Literal["url_citation"]
+    url_citation: UrlCitation
+
+
+class AnswerMessage(Reply):
+    """What the language model wrote."""
+
+    role: Literal["assistant"]
+    content: str | None = Field(description="Null where it calls functions and says nothing.")
+    tool_calls: list[MadeCall] = Field(default=[], description="Left out where there is none.")
+    annotations: list[Annotation] = Field(default=[], description="Left out where there is none.")
+
+
+class AnswerChoice(Reply):
+    """An answer; there are `n`."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: str | None = Field(description="`stop`, `length` or `tool_calls`.")
+    logprobs: dict[str, Any] | None = Field(description="`content` has those of each token.")
+
+
+class Usage(Reply):
+    """Tokens of the language model."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(Reply):
+    """A chat completion, as OpenAI's clients read it."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str = Field(description="`arm/<name>`: the arm that answered.")
+    choices: list[AnswerChoice]
+    usage: Usage
+    agent: Agent
+
+
+class Retrieval(Reply):
+    """Passages without an answer."""
+
+    object: Literal["retrieval"]
+    model: str = Field(description="`arm/<name>`: the arm that answered.")
+    passages: list[Passage]
+    agent: Agent
+
+
+class ActionProbability(Reply):
+    """An action that could be chosen."""
+
+    id: str
+    probability: float
+
+
+class ActionChoice(Reply):
+    """The action that was chosen."""
+
+    object: Literal["decision"]
+    point: str
+    decision_id: str = Field(description="Names the decision in feedback.")
+    episode_id: str | None
+    policy_version: int = Field(description="The version that decided.")
+    mode: DrawMode
+    chosen: str = Field(description="Id of the action.")
+    propensity: float = Field(description="Probability with which it was drawn.")
+    ranking: list[ActionProbability] = Field(description="The chosen one first, then by probability.")
+    pmf: dict[str, float] = Field(description="Id to probability, in the order of the request.")
+    reward_deadline: Time = Field(description="Until when feedback counts.")
+
+
+class Recomputed(Reply):
+    """A distribution as logged and as recomputed, by arm."""
+
+    max_difference: float
+    logged: dict[str, float]
+    recomputed: dict[str, float]
+
+
+class Draw(Reply):
+    """The recomputed draw."""
+
+    u: float | None
+    arm: str | None
+    agrees: bool
+
+
+class DecisionVerification(Recomputed):
+    """The result of recomputing a decision."""
+
+    decision_id: str
+    policy_version: int
+    candidate: int | None
+    share: float
+    mode: DrawMode
+    verified: bool
+    erased: bool = Field(description="Whether its texts were erased; it is recomputed from its features.")
+    tolerance: float
+    draw: Draw
+    shadow: Recomputed | None
+    why: list[str] = Field(description="What differs.")
+
+
+class FeedbackReceipt(Reply):
+    """An item of feedback is durable."""
+
+    feedback_id: str
+    decision_id: str | None
+    episode_id: str | None
+    status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
+    log_seq: int = Field(description="Position in the log.")
+    hint: str | None = Field(description="What to do about feedback that does not count, or not yet.")
+
+
+class FeedbackReceipts(Reply):
+    """The results of a batch, in the order of its items."""
+
+    items: list[FeedbackReceipt | Envelope]
+
+    @property
+    def kept(self) -> list[FeedbackReceipt]:
+        """The items that are durable."""
+        return [item for item in self.items if isinstance(item, FeedbackReceipt)]
+
+    @property
+    def log_seq(self) -> int:
+        """The last position in the log: all is learned when `applied_seq` has reached it."""
+        return max((item.log_seq for item in self.kept), default=0)
+
+
+class Summary(Reply):
+    """A version of a policy; without one, all but `examples_seq` are null."""
+
+    version: int | None
+    parent: int | None
+    digest: str | None
+    examples_seq: int
+    created_at: Time | None
+
+
+class ServingState(Reply):
+    """Which version decides, and whether it is pinned."""
+
+    version: int | None
+    pinned: bool
+    chosen: int | None
+    since: Time | None
+    reason: str | None
+
+
+class PromotionState(Reply):
+    """The promotion that holds."""
+
+    version: int
+    since: Time
+    reason: str
+    forced: bool
+    evaluation: int | None
+    deciding: bool
+
+
+class CanaryState(Reply):
+    """The canary that holds."""
+
+    version: int
+    share: float
+    since: Time
+    reason: str
+    deciding: bool
+
+
+class Apprentice(Reply):
+    """How far a shadow policy agrees with the served one."""
+
+    decisions: int
+    agreement: float | None
+    same_best: float | None
+
+
+class JudgeState(Reply):
+    """How well a judge's grades agree with feedback."""
+
+    graded: int
+    audits: int
+    agreement: float
+    bias: float
+    curve: list[dict[str, Any]]
+    arms: dict[str, dict[str, Any]]
+    objection: str | None
+
+
+class AlarmState(Reply):
+    """A detected change."""
+
+    subject: str
+    detector: str
+    before: float
+    after: float
+    example_seq: int
+    at: Time
+
+
+class DriftState(Reply):
+    """Alarms of drift, and the floor that they raise."""
+
+    alarms: int
+    last: AlarmState | None
+    floor: float
+    until: Time | None
+    warm_start_open: bool
+
+
+class RouterState(Reply):
+    """The configured router."""
+
+    kind: str
+    params: dict[str, Any]
+    stage: str
+    digest: str
+    arms: Sequence[str]
+
+
+def _known_fields(reward: Any) -> Any:
+    """Drop fields of a reward that a newer service adds: unlike a reply, a configuration refuses them."""
+    if not isinstance(reward, dict):
+        return reward
+    return {name: value for name, value in reward.items() if name in RewardRule.model_fields}
+
+
+class Policy(Summary):
+    """The policy that decides now, and what affects it."""
+
+    kind: str
+    params: dict[str, Any]
+    floor: float
+    applied_seq: int = Field(description="Facts of the log up to this position are learned.")
+    log_seq: int = Field(description="Position of the newest fact.")
+    serving: ServingState
+    promotion: PromotionState | None
+    canary: CanaryState | None
+    newest: Summary | None
+    apprentice: Apprentice | None
+    judge: JudgeState | None
+    drift: DriftState | None
+    reward: Annotated[RewardRule, BeforeValidator(_known_fields)]
+    router: RouterState | None

@@ -1,0 +1,162 @@
+"""Fitted networks as arrays, which score arms in microseconds, without torch."""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.routers.base import State
+from agent.routers.dataset import Features, Floats
+
+Array = NDArray[np.float32]
+
+TINY = 1e-12
+"""Smallest length by which a vector is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A fitted network as arrays.
+
+    The first layer is a sum: the part of the question is the same for all arms, and the part of an arm the
+    same for all of its pairs.
+
+    Attributes:
+        missing: Learned replacement of missing features of an arm, shape (n_columns,).
+        question: Weights of the question in the first layer, shape (d, width).
+        own: Weights of the features of an arm, shape (n_columns, width).
+        names: Weights of the one-hot code of the arm, shape (n_arms, width).
+        bias: Bias of the first layer, shape (width,).
+        layers: Weights and biases of the others, shapes (n_in, n_out) and (n_out,); the last has one output.
+    """
+
+    missing: Array
+    question: Array
+    own: Array
+    names: Array
+    bias: Array
+    layers: tuple[tuple[Array, Array], ...]
+
+    def of_question(self, question: Floats) -> Array:
+        """Return the part of the first layer from questions (n, d), shape (n, width)."""
+        return np.asarray(question.astype(np.float32) @ self.question + self.bias)
+
+    def of_arms(self, own: Floats, at: list[int]) -> Array:
+        """Return the part of the first layer from arms, shape (n, n_arms, width).
+
+        Args:
+            own: NaN where unknown, shape (n, n_arms, n_columns).
+            at: Indices of the arms.
+        """
+        known = np.where(np.isnan(own), self.missing, own).astype(np.float32)
+        return np.asarray(known @ self.own + self.names[at])
+
+    def rest(self, first: Array) -> Array:
+        """Return the output, shape (...), from the sum of the first layer, shape (..., width)."""
+        values = first.reshape(-1, first.shape[-1])  # one large product is faster than many small ones
+        for weight, bias in self.layers:
+            values = np.maximum(values, 0.0) @ weight
+            values += bias
+        return values.reshape(first.shape[:-1])
+
+    def state(self) -> State:
+        """Return the arrays that `restore` takes."""
+        state = {f"network.{field.name}": getattr(self, field.name) for field in fields(self)[:-1]}
+        for number, (weight, bias) in enumerate(self.layers):
+            state |= {f"network.weight.{number}": weight, f"network.bias.{number}": bias}
+        return state
+
+    @classmethod
+    def restore(cls, state: State, n_layers: int) -> Self:
+        """Build it from arrays. Raises KeyError if one is missing."""
+        missing, question, own, names, bias = (state[f"network.{field.name}"] for field in fields(cls)[:-1])
+        layers = (
+            (state[f"network.weight.{number}"], state[f"network.bias.{number}"]) for number in range(n_layers)
+        )
+        return cls(missing, question, own, names, bias, tuple(layers))
+
+
+class Encoder(Protocol):
+    """Encodes questions as unit vectors; thread-safe."""
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        ...
+
+    def state(self) -> State:
+        """Return the fitted arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """The reduced encoder: an embedding through a hidden layer and a projection.
+
+    Attributes:
+        weights: By name: `0` is the hidden layer, `2` the projection.
+    """
+
+    weights: State
+
+    def encode(self, features: Features) -> Floats:
+        """Return one unit vector a question, shape (n_questions, width)."""
+        weights = self.weights
+        hidden = np.maximum(features.embedding @ weights["0.weight"].T + weights["0.bias"], 0.0)
+        vectors = (hidden @ weights["2.weight"].T + weights["2.bias"]).astype(np.float64)
+        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), TINY))
+
+    def state(self) -> State:
+        """Return the weights."""
+        return self.weights
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Attention over two capabilities of each arm, precomputed as far as it does not depend on a question.
+
+    A question with quality vector r gives capability c of arm i, in head h, a share: the softmax over c
+    of `ask[i, c, h] . r + offset[i, c, h]`. The fused vector is the sum of `give[i, c, h]` by them.
+
+    Attributes:
+        ask: Shape (n_arms, 2, heads, width).
+        offset: Shape (n_arms, 2, heads).
+        give: Shape (n_arms, 2, heads, width).
+    """
+
+    ask: NDArray[np.float32]
+    offset: NDArray[np.float32]
+    give: NDArray[np.float32]
+
+    def scores(self, asks: Floats, needs: Floats) -> Floats:
+        """Return the cosine of each question's needs and each arm's fused vector.
+
+        The sums of the shares are never formed: their products with `needs` and their lengths follow from
+        products of `give` alone.
+
+        Args:
+            asks: Quality vectors of the questions, shape (n, width).
+            needs: Their utility vectors, units, shape (n, width).
+
+        Returns:
+            In [-1, 1], shape (n, n_arms).
+        """
+        n_arms, _, _, width = self.ask.shape
+        shape = (len(asks), *self.offset.shape)
+        logits = (asks @ self.ask.reshape(-1, width).T).reshape(shape) + self.offset
+        shares = np.exp(logits - logits.max(axis=2, keepdims=True))
+        shares /= shares.sum(axis=2, keepdims=True)
+        along = (shares * (needs @ self.give.reshape(-1, width).T).reshape(shape)).sum(axis=(2, 3))
+        by_arm = shares.reshape(len(asks), n_arms, -1).transpose(1, 0, 2)
+        lengths = np.sqrt(np.maximum(((by_arm @ self._products) * by_arm).sum(axis=2).T, TINY))
+        return np.asarray(along / lengths)
+
+    @cached_property
+    def _products(self) -> Floats:
+        gives = self.give.reshape(len(self.give), -1, self.give.shape[3]).astype(np.float64)
+        return np.asarray(gives @ gives.transpose(0, 2, 1))
+
+    def state(self) -> State:
+        """Return its arrays."""
+        return {"ask": self.ask, "offset": self.offset, "give": self.give}

@@ -1,1 +1,0 @@
-"""Routers on feature tables: scikit-learn and xgboost."""

@@ -1,0 +1,793 @@
+"""What decides a turn: the request, the arms that may be drawn, what policy and router see, the draw.
+
+Arms are masked before the draw, and none is drawn and then skipped: the distribution that is logged is the
+one that was drawn from. An arm is available unless its circuit breaker is open, its concurrency cap is
+reached, or its encoder is being loaded:
+
+    open    the arm failed several times in a row and is not drawn until a pause has passed. If the next
+            search fails as well, the pause doubles; a success closes the breaker
+    full    the arm has as many searches under way as its cap allows
+    loading the encoder of its questions is not loaded yet
+
+A router that reads the question alone needs no search. For one that reads passages every eligible arm
+searches before the draw: all of it is charged, whichever arm answers, and the drawn arm does not search
+again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies import FeatureSpec, Policy, choose, describe, sampling, served_distribution
+from arms import tracing
+from arms.base import UNUSED, ArmError, Query, Retrieval
+from arms.filters import Comparison, Compound
+from arms.llm import UNPROMPTED, Bound, Message, base, writing
+from feedback.budget import Price
+from feedback.events import Context, Decision, Mask, Mode
+
+
+class NoEligibleArmError(ValueError):
+    """Every arm is disabled or excluded; nothing was decided."""
+
+
+class OverloadedError(Exception):
+    """Every arm that could be drawn is at its cap of searches; nothing was decided."""
+
+
+Embeddings = Mapping[str, NDArray[np.float32]]
+
+Embed = Callable[[str, frozenset[str]], Awaitable[Embeddings]]
+
+Recall = Callable[[str, Query, int], Awaitable[Retrieval | None]]
+"""Arm, query and k -> what the same search has found before, without embeddings; None for nothing."""
+
+Search = Callable[[str, Query, int], Awaitable[Retrieval]]
+
+T = TypeVar("T")
+
+
+class Scorer(Protocol):
+    """Scores arms with a trained router.
+
+    Attributes:
+        backbone: Backbone whose embedding of the question it reads.
+        arms: Arms that it was trained on.
+        k: Passages of each arm that it reads; 0 where it reads the question alone.
+    """
+
+    backbone: str
+    arms: frozenset[str]
+    k: int
+
+    async def scores(
+        self, query: Query, arms: Sequence[str], found: Mapping[str, Retrieval]
+    ) -> Mapping[str, float]:
+        """Return a finite score of each of these arms, higher is better.
+
+        Args:
+            query: The question, embedded with the backbone.
+            arms: Which to score, all of them among `arms`.
+            found: Retrieval of each arm; empty where it reads the question alone.
+
+        Raises:
+            ArmError: The router, or the vectors of passages, failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What the arms found before one was drawn.
+
+    Attributes:
+        found: Retrievals of the arms that answered.
+        failed: Errors of the others.
+        seconds: Sum over all of them, the embedding of the question included.
+    """
+
+    found: Mapping[str, Retrieval] = field(default_factory=dict)
+    failed: Mapping[str, ArmError | TimeoutError] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Rounds of retrieval of all of them."""
+        return sum(retrieval.steps for retrieval in self.found.values())
+
+    def of(self, arm: str) -> Retrieval | None:
+        """Return what an arm found, None when it did not search. Raises what it failed with."""
+        if arm in self.failed:
+            raise self.failed[arm]
+        return self.found.get(arm)
+
+
+UNPROBED = Probes()
+"""Searches of a turn in which no arm searched before the draw."""
+
+
+async def nothing(arm: str, query: Query, k: int) -> None:
+    """Recall nothing."""
+
+
+async def probe(
+    query: Query,
+    k: int,
+    needs: Mapping[str, frozenset[str]],
+    embed: Embed,
+    search: Search,
+    limit_s: float,
+    recall: Recall = nothing,
+    searched: Mapping[str, str] = MappingProxyType({}),
+) -> Probes:
+    """Search with all arms concurrently; the question is embedded once per backbone.
+
+    Of arms that search the same, one searches, and is charged; what was found before is not searched.
+
+    Args:
+        query: The question, with the embeddings that are there already.
+        k: Passages to find.
+        needs: Backbones that an arm needs, by arm.
+        embed: Embeds the question.
+        search: Runs an arm.
+        limit_s: Seconds that each embedding, and each search, may take.
+        recall: Returns what was found before.
+        searched: Hash of what an arm searches and how, by arm; an arm without is like no other.
+    """
+
+    async def embedded(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:
+        return await _attempt(embed(query.text, frozenset({backbone})), limit_s)
+
+    async def find(arm: str) -> tuple[float, Retrieval | ArmError | TimeoutError]:
+        for backbone in sorted(needs[arm] & failures.keys()):
+            return 0.0, failures[backbone]
+        return await _attempt(search(arm, query, k), limit_s)
+
+    first: dict[str, str] = {}  # of the arms that search the same
+    for arm in needs:
+        first.setdefault(searched.get(arm) or arm, arm)
+    leaders = [*first.values()]
+    started = time.perf_counter()
+    known = dict(zip(leaders, await asyncio.gather(*(recall(arm, query, k) for arm in leaders)), strict=True))
+    looked_s = time.perf_counter() - started
+    unknown = [arm for arm, kept in known.items() if kept is None]
+    missing = sorted(frozenset[str]().union(*(needs[arm] for arm in unknown)) - query.embeddings.keys())
+    vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
+    failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
+    embeddings = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
+    query = replace(query, embeddings={**query.embeddings, **embeddings})
+    tried = dict(zip(unknown, await asyncio.gather(*map(find, unknown)), strict=True))
+    found = {arm: kept for arm, kept in known.items() if kept is not None}
+    found |= {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)}
+    failed = {arm: got for arm, (_, got) in tried.items() if not isinstance(got, Retrieval)}
+    for arm in needs:
+        leader = first[searched.get(arm) or arm]
+        if leader in failed:
+            failed[arm] = failed[leader]
+        elif arm != leader:
+            found[arm] = replace(found[leader], steps=0, tokens=0, usage=UNUSED)
+    return Probes(
+        {arm: found[arm] for arm in needs if arm in found},
+        {arm: failed[arm] for arm in needs if arm in failed},
+        looked_s + sum(seconds for seconds, _ in (*vectors.values(), *tried.values())),
+    )
+
+
+async def _attempt(call: Awaitable[T], limit_s: float) -> tuple[float, T | ArmError | TimeoutError]:
+    """Return the seconds that an awaitable took, and its result or error."""
+    started = time.perf_counter()
+    result: T | ArmError | TimeoutError
+    try:
+        async with asyncio.timeout(limit_s):
+            result = await call
+    except (ArmError, TimeoutError) as error:
+        result = error
+    return time.perf_counter() - started, result
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A candidate that takes a share of the traffic.
+
+    Attributes:
+        policy: Policy.
+        version: Number of the version.
+        share: Weight in the mixture with the served policy, in (0, 1).
+        scorer: Router whose scores replace those of the served one; None without a router.
+    """
+
+    policy: Policy
+    version: int
+    share: float
+    scorer: Scorer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The policy that decides, with its router, frozen until the next version replaces it, and the canary."""
+
+    policy: Policy
+    version: int
+    canary: Canary | None = None
+    scorer: Scorer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request.
+
+    Attributes:
+        decision_id: Names the turn; the draw is hashed from it, the arms that could be drawn, and a secret.
+        question: The query, and what the policy sees.
+        messages: The conversation that the model answers; empty to retrieve only.
+        k: Passages to retrieve; None for as many as the arm is configured with.
+        forced: An arm that the caller named; recorded as forced.
+        allowed: Arms to choose among; None for all.
+        excluded: Arms not to choose.
+        explore: False takes the most probable arm; recorded as greedy.
+        context: The caller's own features.
+        cost_weight: Quality given up for a unit of priced cost; None for that of the reward rule.
+        episode_id: Groups the turns of one conversation; kept and returned.
+        request_digest: Distinguishes a retry from another request under the same id.
+        deferred: The decision counts only once its answer was shown.
+        max_tokens: Longest answer; None for that of the arm, as with the next two.
+        temperature: Sampling temperature of the model.
+        top_p: Nucleus sampling of the model.
+        seed: Seed that the model samples by.
+        stop: Strings that end the answer.
+        options: Further parameters of the model, as `arms.llm.Prompt` has them.
+        continues: The decision whose arm, the forced one, searches again for the same question, with the
+            same seed: the model has called functions, and the conversation has their results.
+        actions: Features of the actions that came with the request, by their names in the log; empty to
+            choose among arms.
+        ids: Their ids, by the same names.
+        user_digest: Digest of the end user, for the log; None without a user.
+        where: Filter on the metadata of passages; None for any.
+        groups: The caller's, for passages that are for some groups alone.
+        by_score: Whether passages are selected by their scores, which the log does not keep.
+    """
+
+    decision_id: str
+    question: str
+    messages: tuple[Message, ...] = ()
+    k: int | None = None
+    forced: str | None = None
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+    explore: bool = True
+    context: Mapping[str, float | str | bool] = field(default_factory=dict)
+    cost_weight: float | None = None
+    episode_id: str | None = None
+    request_digest: str = ""
+    deferred: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    continues: str | None = None
+    actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    user_digest: str | None = None
+    where: Comparison | Compound | None = None
+    groups: frozenset[str] = frozenset()
+    by_score: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArmInfo:
+    """What the turn knows of an arm before it runs.
+
+    Attributes:
+        backbones: The embeddings that a query must have.
+        features: Features of the arm in a context.
+        enabled: Whether it is switched on.
+        filters: Whether it finds only what a query permits.
+        answering: How its answers are written.
+        options: Names of the `Prompt.options` that its language model is given; None for any.
+        cached: Whether what it finds is kept.
+        searched: Hash of what it searches and how: arms that have it in common find the same; empty where
+            that is not known.
+        bound: Most that a search has the language model read and write.
+    """
+
+    backbones: frozenset[str] = frozenset()
+    features: Mapping[str, float] = field(default_factory=dict)
+    enabled: bool = True
+    filters: bool = False
+    answering: writing.Answering = field(default_factory=writing.Answering)
+    options: frozenset[str] | None = None
+    cached: bool = False
+    searched: str = ""
+    bound: Bound = UNPROMPTED
+
+
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
+
+DOUBLINGS = 6
+"""How often a pause is doubled at most: 5 seconds grow to about as many minutes."""
+
+
+LONGEST_REST_S = 300.0
+"""Longest rest that a language model can ask for: what a provider says is not to be trusted with more."""
+
+
+def llm_key(model: str) -> str:
+    """Return the name by which the health of a language model is known, which is that of no arm."""
+    return f"llm/{model}"
+
+
+class Report(Protocol):
+    """Records how searches ended. A cancelled search is not reported: it is not evidence about its arm."""
+
+    def __call__(
+        self,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+        rest_s: float = 0.0,
+    ) -> None:
+        """Record the arms that answered, those that failed, and those that refused the question.
+
+        The caller chooses what is refused: of an arm that has worked, that is not evidence. One that failed
+        and asked for a rest has it at once.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """The health of one arm.
+
+    Attributes:
+        is_open: Whether its breaker is open.
+        loading: Whether its encoder is not loaded yet.
+        failures: Failures in a row.
+        under_way: Searches that are under way.
+        cap: Most concurrent searches; None for any number.
+    """
+
+    is_open: bool
+    loading: bool
+    failures: int
+    under_way: int
+    cap: int | None
+
+
+class ArmHealth:
+    """Failures and searches under way of each arm.
+
+    Args:
+        failures: Failures in a row that open the breaker of an arm, at least 1.
+        rest_s: Seconds that it stays open at first.
+        caps: Most concurrent searches by arm, at least 1; an arm that is not named has no cap.
+        clock: Seconds, never going back.
+
+    Attributes:
+        loading: Arms whose encoder is not loaded yet.
+    """
+
+    def __init__(
+        self,
+        failures: int = 3,
+        rest_s: float = 5.0,
+        caps: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loading: frozenset[str] = frozenset()
+        self._limit, self._rest_s = failures, rest_s
+        self._caps = dict(caps or {})
+        self._clock = clock
+        self._under_way: dict[str, int] = {}
+        self._failures: dict[str, int] = {}  # in a row
+        self._open_until: dict[str, float] = {}
+        self._worked: set[str] = set()
+
+    def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
+        """Return the arms that may be drawn now, in their order: all but the `masked` ones."""
+        masked = self.masked(arms, searched)
+        return [arm for arm in arms if arm not in masked]
+
+    def masked(
+        self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why.
+
+        Where the breakers of all of them are open, none counts as open: one has to be tried. Where all
+        closed ones are full, all are masked: load is not moved to an arm that fails.
+
+        Args:
+            arms: To choose among.
+            searched: Arms that have searched already and need no room.
+            models: The language model of each arm that is to answer; those of one that may not be asked now
+                are masked, by the same rules.
+        """
+        masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
+        loaded = [arm for arm in arms if arm not in masked]
+        opened = [arm for arm in loaded if self.is_open(arm)] if self._open_until else []
+        if len(opened) < len(loaded):
+            masked |= dict.fromkeys(opened, Mask.BREAKER_OPEN)
+        for arm in loaded:
+            if arm not in masked and arm not in searched and self._full(arm):
+                masked[arm] = Mask.AT_CAP
+        if models and (self._open_until or self._caps):
+            self._mask_by_model(masked, [arm for arm in loaded if arm not in masked], models)
+        return masked
+
+    def _mask_by_model(self, masked: dict[str, Mask], left: Sequence[str], models: Mapping[str, str]) -> None:
+        keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
+        opened = {arm for arm, key in keys.items() if self.is_open(key)}
+        if len(opened) == len(left):
+            opened = set()
+        full = {arm for arm, key in keys.items() if self._full(key)}
+        masked |= dict.fromkeys(sorted(opened | full), Mask.LLM_UNAVAILABLE)
+
+    def is_open(self, arm: str) -> bool:
+        """Return whether the breaker of an arm is open."""
+        return arm in self._open_until and self._clock() < self._open_until[arm]
+
+    def state(self, arm: str) -> "ArmState":
+        """Return what is known of an arm now."""
+        under_way, failures = self._under_way.get(arm, 0), self._failures.get(arm, 0)
+        return ArmState(self.is_open(arm), arm in self.loading, failures, under_way, self._caps.get(arm))
+
+    def _full(self, arm: str) -> bool:
+        return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]
+
+    @contextmanager
+    def track(self, *arms: str) -> Iterator[Report]:
+        """Count one search of each arm as under way; yield the function that reports how they ended."""
+        started = self._clock()
+        for arm in arms:
+            self._under_way[arm] = self._under_way.get(arm, 0) + 1
+        try:
+            yield partial(self._report, started)
+        finally:
+            for arm in arms:
+                self._under_way[arm] -= 1
+
+    def _report(
+        self,
+        started: float,
+        *,
+        worked: Collection[str] = (),
+        failed: Collection[str] = (),
+        refused: Collection[str] = (),
+        rest_s: float = 0.0,
+    ) -> None:
+        self._worked.update(worked)
+        failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
+        for arm in worked:
+            self._failures.pop(arm, None)
+            self._open_until.pop(arm, None)
+        for arm in failed:
+            if started < self._open_until.get(arm, started):
+                continue  # started before the breaker half-opened: no new evidence
+            failures = self._failures[arm] = self._failures.get(arm, 0) + 1
+            if (again := failures - self._limit) >= 0:
+                self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
+            if rest_s:
+                until = self._clock() + min(rest_s, LONGEST_REST_S)
+                self._open_until[arm] = max(until, self._open_until.get(arm, until))
+
+
+logger = logging.getLogger(__name__)
+
+UNFILTERED = "cannot keep to a filter, or to who may see a passage"
+
+
+def context_of(
+    question: str,
+    spec: FeatureSpec,
+    embeddings: Embeddings,
+    arms: Mapping[str, ArmInfo],
+    extra: Mapping[str, float | str | bool] | None = None,
+    *,
+    cost_weight: float,
+) -> Context:
+    """Return what a policy sees of a question: the same in a turn and in a label of a warm start.
+
+    Args:
+        question: The text of the request.
+        spec: Which features the context has.
+        embeddings: Embeddings of the question, by the backbone that `spec` names, if it names one.
+        arms: The live arms.
+        extra: The caller's own features.
+        cost_weight: Cost weight of the request.
+
+    Raises:
+        FeatureError: An extra number is not finite.
+        ValueError: An embedding is too short.
+    """
+    return describe(
+        question,
+        spec,
+        embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
+        extra=extra,
+        arms={name: info.features for name, info in arms.items()},
+        cost_weight=cost_weight,
+    )
+
+
+def eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> list[str]:
+    """Return the arms that are neither switched off nor excluded by the request, and keep to its filter.
+
+    Args:
+        ask: The request.
+        arms: The live arms.
+        restricted: Whether any passage is for some groups alone.
+
+    Raises:
+        NoEligibleArmError: There is none.
+    """
+    if ask.forced is not None:
+        if ask.forced not in arms:
+            raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
+        if must_filter(ask, restricted) and not arms[ask.forced].filters:
+            raise NoEligibleArmError(f"arm {ask.forced!r} {UNFILTERED}")
+        return [ask.forced]
+    masked = refused(ask, arms, restricted=restricted)
+    if len(masked) == len(arms):
+        why = ", or cannot filter passages" if Mask.CANNOT_FILTER in masked.values() else ""
+        raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded{why}")
+    return [name for name in arms if name not in masked]
+
+
+def refused(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> dict[str, Mask]:
+    """Return the arms that are switched off, or that the request leaves out; none where it names one."""
+    masked, wanted = {}, ask.options.keys() - base.HINTS
+    for name, info in arms.items() if ask.forced is None else ():
+        if not info.enabled:
+            masked[name] = Mask.DISABLED
+        elif name in ask.excluded:
+            masked[name] = Mask.EXCLUDED
+        elif ask.allowed is not None and name not in ask.allowed:
+            masked[name] = Mask.NOT_ALLOWED
+        elif must_filter(ask, restricted) and not info.filters:
+            masked[name] = Mask.CANNOT_FILTER
+        elif info.options is not None and wanted - info.options:
+            masked[name] = Mask.UNSUPPORTED
+    return masked
+
+
+def must_filter(ask: Ask | Query, restricted: bool) -> bool:
+    """Return whether a request is only for arms that find nothing but what it permits."""
+    return restricted or ask.where is not None
+
+
+def scorers_of(serving: Serving) -> list[Scorer]:
+    """Return the routers that take part in decisions: that of the served version, and that of a canary."""
+    canary = serving.canary
+    both = serving.scorer, None if canary is None else canary.scorer
+    return [one for one in dict.fromkeys(both) if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What routers add to a context.
+
+    Attributes:
+        context: The input of the served policy.
+        probes: Retrievals of arms before one is drawn.
+        candidate_scores: Router scores that replace the context's for the canary; None for the same ones.
+    """
+
+    context: Context
+    probes: Probes = UNPROBED
+    candidate_scores: Mapping[str, float] | None = None
+
+
+@dataclass(slots=True)
+class Decider:
+    """Scores the eligible arms and draws one of them.
+
+    Attributes:
+        serving: The policy that decides now, with its router; replaced when a version is published. A turn
+            keeps the one that it began with.
+        floor: Least probability of every eligible arm.
+        salt: Enters the hash of the draw; secret.
+        wait_s: Seconds in which feedback counts.
+        clock: Seconds since the epoch.
+        health: Circuit breakers and concurrency caps of the arms.
+        dropped: The last candidate whose policy failed; it takes part no more.
+        price: Price of a unit of cost under the budget; None without one, and before its first request.
+    """
+
+    serving: Serving
+    floor: float
+    salt: str = field(repr=False)
+    wait_s: float
+    clock: Callable[[], float] = time.time
+    health: ArmHealth = field(default_factory=ArmHealth)
+    dropped: Canary | None = None
+    price: Price | None = None
+
+    @property
+    def canary(self) -> Canary | None:
+        """The candidate that takes part in decisions; None for none."""
+        return self._canary_of(self.serving)
+
+    def _canary_of(self, serving: Serving) -> Canary | None:
+        return None if serving.canary is self.dropped else serving.canary
+
+    def masked(
+        self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
+    ) -> dict[str, Mask]:
+        """Return the arms that may not be drawn now, each with why; at least one is left.
+
+        Those whose probe failed are among them, unless all of them did.
+
+        Args:
+            names: To choose among.
+            probes: Their retrievals before the draw.
+            models: The language model of each, where they are to answer.
+
+        Raises:
+            ArmError: The encoders of all of them are still being loaded.
+            OverloadedError: No arm has room.
+        """
+        worked = [name for name in names if name not in probes.failed] or names
+        masked = {name: Mask.SEARCH_FAILED for name in names if name not in worked} if probes.failed else {}
+        names = worked
+        masked |= self.health.masked(names, probes.found.keys() | probes.failed.keys(), models)
+        if self.health.loading.issuperset(names):
+            raise ArmError(
+                f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
+            )
+        if masked.keys() >= set(names):
+            raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
+        return masked
+
+    async def score(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        query: Query,
+        context: Context,
+        search_first: Callable[[Sequence[str]], Awaitable[Probes]],
+        serving: Serving | None = None,
+    ) -> Scored:
+        """Add the router's scores to the context; the arms search first if a router reads passages.
+
+        Args:
+            ask: The request; with a forced arm nothing is scored.
+            names: The arms that may be drawn; a router scores those that it was trained on.
+            query: The question, with the embeddings that the routers read.
+            context: Context of the question so far.
+            search_first: Has arms search before one is drawn.
+            serving: Policy and router of the turn; None for those that serve now.
+
+        Raises:
+            ArmError: The router of the served version failed; that of a canary is dropped with it.
+        """
+        serving = serving or self.serving
+        canary = self._canary_of(serving)
+        scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
+        scorers = scorers_of(serving if canary is not None else replace(serving, canary=None))
+        if not scorers or ask.forced is not None:
+            return Scored(context)
+        probes = UNPROBED
+        known = [name for name in names if any(one.k and name in one.arms for one in scorers)]
+        if known:
+            with self.health.track(*known) as report:
+                probes = await search_first(known)
+                report(worked=probes.found, failed=probes.failed)
+
+        async def scores(one: Scorer | None) -> Mapping[str, float]:
+            if one is None:
+                return {}
+            known = [name for name in names if name in one.arms and (not one.k or name in probes.found)]
+            return await one.scores(query, known, probes.found if one.k else {}) if known else {}
+
+        context = context.with_scores(await scores(scorer))
+        if canary is None or other is scorer:
+            return Scored(context, probes)
+        try:
+            return Scored(context, probes, await scores(other))
+        except ArmError:
+            self._drop(canary, "its router failed")
+            return Scored(context, probes)
+
+    def choose(
+        self,
+        ask: Ask,
+        names: Sequence[str],
+        context: Context,
+        probes: Probes = UNPROBED,
+        serving: Serving | None = None,
+        candidate_scores: Mapping[str, float] | None = None,
+        masked: Mapping[str, Mask] = MappingProxyType({}),
+        models: Mapping[str, str] = NO_MODELS,
+    ) -> Decision:
+        """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
+
+        Args:
+            ask: The request.
+            names: The arms that may be drawn.
+            context: Context of the question, with the scores of the router.
+            probes: Retrievals of arms before the draw.
+            serving: Policy and router of the turn; None for those that serve now.
+            candidate_scores: Scores of the canary's router, if it is another one.
+            masked: The live arms that are not among `names`, each with why.
+            models: The language model of each, where they are to answer.
+
+        Raises:
+            OverloadedError: The arms have no room any more.
+        """
+        serving, unavailable = serving or self.serving, self.masked(names, probes, models)
+        names = [name for name in names if name not in unavailable]
+        candidate, share = 0, 0.0
+        price, costs = 0.0, tuple[float, ...]()
+        if self.price is not None and ask.forced is None:
+            price, costs = self.price.price, self.price.costs(names)
+        penalty = tuple(price * cost for cost in costs)
+        if ask.forced is not None:
+            mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
+        else:
+            mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
+            floor = sampling.lowered(self.floor, len(names))
+            p = served_distribution(serving.policy, context, names, floor, penalty)
+            if canary := self._canary_of(serving):
+                theirs = context if candidate_scores is None else context.with_scores(candidate_scores)
+                of_candidate = self._candidate_distribution(canary, theirs, names, floor, penalty)
+                if of_candidate.size:
+                    candidate, share = canary.version, canary.share
+                    p = sampling.mixed(p, of_candidate, share)
+            shadow = sampling.shadow_distribution(serving.policy, context, names, floor)
+        if mode is Mode.EXPLORE:
+            drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
+        else:
+            drawn = int(p.argmax())
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(p.tolist()),
+            drawn=names[drawn],
+            policy=serving.policy.kind,
+            version=serving.version,
+            mode=mode,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            floor=floor,
+            deferred=ask.deferred,
+            shadow=tuple(shadow.tolist()),
+            candidate=candidate,
+            share=share,
+            price=price,
+            costs=costs,
+            cost_weight=ask.cost_weight,
+            candidate_scores=candidate_scores if candidate else None,
+            masked={**masked, **unavailable},
+            trace=tracing.traceparent(),
+        )
+
+    def _drop(self, canary: Canary, why: str) -> None:
+        """Have a candidate take no part any more; to be called where an error is handled."""
+        logger.exception("version %d takes no part any more: %s", canary.version, why)
+        self.dropped = canary
+
+    def _candidate_distribution(
+        self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]
+    ) -> NDArray[np.float64]:
+        """Return the distribution of a candidate, shape (n_arms,); (0,) where it fails and is dropped."""
+        try:
+            return served_distribution(canary.policy, context, names, floor, penalty)
+        except Exception:  # noqa: BLE001 - logged there; a policy may raise anything
+            self._drop(canary, "it gave no distribution")
+            return np.zeros(0)

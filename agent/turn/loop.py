@@ -1,0 +1,810 @@
+"""One turn: describe, choose, commit, search, generate, record. Read this first.
+
+A turn is plain Python over its seams: embed a question, search with an arm, generate with
+a language model, append to the log, and a `Decider` with the policy that is served now.
+It runs in a unit test without a cluster.
+
+What it may cost at most is reserved before its arm is drawn: the answer, where one is asked for, and the
+calls of a language model inside searches of arms. The dearest arm that may be drawn counts.
+"""
+
+import asyncio
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import orjson
+
+from agent.policies import FeatureSpec, sampling
+from agent.telemetry import turns
+from agent.turn.decide import (
+    UNFILTERED,
+    ArmInfo,
+    Ask,
+    Decider,
+    Embed,
+    Embeddings,
+    OverloadedError,
+    Probes,
+    Recall,
+    Report,
+    Search,
+    Serving,
+    context_of,
+    eligible,
+    llm_key,
+    must_filter,
+    nothing,
+    probe,
+    refused,
+    scorers_of,
+)
+from agent.turn.record import (
+    AnsweredElsewhereError,
+    CallNames,
+    Commit,
+    Decided,
+    Event,
+    Finished,
+    Log,
+    Spending,
+    TurnCommit,
+    TurnError,
+    TurnRecorder,
+    tokens_in,
+)
+from arms.base import UNUSED, ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
+from arms.filters import permits
+from arms.llm import (
+    MESSAGE_TOKENS,
+    TOKENS_A_WORD,
+    Chunk,
+    Generator,
+    GeneratorError,
+    Prompt,
+    base,
+    most_tokens,
+    prompts,
+    writing,
+)
+from feedback.errors import described
+from feedback.events import Context, Cost, Decision, Execution, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A language model of the service.
+
+    Attributes:
+        generator: Writes answers.
+        usd_of: Price of tokens that it reads and writes.
+        options: Names of the `Prompt.options` that it is given.
+        hedged: Whether a prompt is sent twice where its first words take long; both are charged.
+    """
+
+    generator: Generator
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    options: frozenset[str] = base.OPTIONS
+    hedged: bool = False
+
+
+def prompt_of(
+    ask: Ask,
+    passages: Sequence[Passage],
+    how: writing.Answering,
+    template: prompts.Template | None,
+    known: frozenset[str],
+) -> Prompt:
+    """Return what a language model is asked; what the request names comes before what the arm says.
+
+    Args:
+        ask: The request.
+        passages: Passages of the arm, best first.
+        how: How its answers are written.
+        template: The instructions; None for those of a short sentence.
+        known: Names of the options that the model is given.
+    """
+    options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
+    options |= ask.options
+    return Prompt(
+        prompts.answer_prompt(
+            ask.messages, passages, word_budget=how.word_budget, template=template, cite=how.cite
+        ),
+        max_tokens=how.max_tokens if ask.max_tokens is None else ask.max_tokens,
+        temperature=how.temperature if ask.temperature is None else ask.temperature,
+        top_p=how.top_p if ask.top_p is None else ask.top_p,
+        seed=ask.seed,
+        stop=ask.stop,
+        options={name: value for name, value in options.items() if name in known},
+    )
+
+
+@contextmanager
+def reported(report: Report, model: str) -> Iterator[None]:
+    """Report how a language model ended. What was cancelled, or refused a prompt, is not evidence of it."""
+    key = (llm_key(model),)
+    try:
+        yield
+    except (base.PromptTooLongError, base.PromptRefusedError):
+        report(refused=key)
+        raise
+    except base.GeneratorBusyError as error:
+        report(failed=key, rest_s=error.retry_after_s)
+        raise
+    except (GeneratorError, TimeoutError):
+        report(failed=key)
+        raise
+    report(worked=key)
+
+
+def llms_of(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
+    """Return the language model of each arm, where an answer is asked for."""
+    return {name: info.answering.llm for name, info in arms.items()} if ask.messages else {}
+
+
+def k_of(ask: Ask, info: ArmInfo) -> int:
+    """Return how many passages a request wants of an arm."""
+    return info.answering.passages if ask.k is None else ask.k
+
+
+class Places:
+    """A number of places, such as the answers that a language model writes at once.
+
+    Args:
+        what: Noun for the places, for messages.
+        size: Places, at least 1.
+        queue: How many may wait for one.
+        wait_s: Seconds that one may wait.
+    """
+
+    def __init__(self, what: str, size: int, queue: int, wait_s: float) -> None:
+        self._what, self._queue, self._wait_s = what, queue, wait_s
+        self._free = asyncio.Semaphore(size)
+        self._size, self._held = size, 0
+        self._waiting = 0
+
+    @property
+    def spare(self) -> bool:
+        """Whether one may be held without the next request having to wait; the only one, if it is free."""
+        return self._held + min(2, self._size) <= self._size and not self._waiting
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Wait for a place, first come first served, and hold it.
+
+        Raises:
+            OverloadedError: Too many wait already, or none was free in time.
+        """
+        if self._free.locked():
+            if self._waiting >= self._queue:
+                raise OverloadedError(f"all {self._what} are taken, and {self._waiting} requests wait")
+            await self._wait()
+        else:
+            await self._free.acquire()
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self._free.release()
+
+    async def _wait(self) -> None:
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise OverloadedError(f"all {self._what} were taken for {self._wait_s:g} s") from None
+        finally:
+            self._waiting -= 1
+
+
+HEDGED = 2
+"""Requests of a model that is asked again where it is slow to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most that a turn may cost.
+
+    Attributes:
+        tokens: Tokens that language models read and write.
+        usd: Their price.
+    """
+
+    tokens: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: "Most") -> "Most":
+        """Return the most that both may cost."""
+        return Most(self.tokens + other.tokens, self.usd + other.usd)
+
+
+FREE = Most()
+
+
+def dearest(several: Iterable[Most]) -> Most:
+    """Return the most that one of several may cost: the tokens of one, and the USD of perhaps another.
+
+    >>> dearest([Most(10, 0.5), Most(20, 0.1)])
+    Most(tokens=20, usd=0.5)
+    """
+    every = [FREE, *several]
+    return Most(max(one.tokens for one in every), max(one.usd for one in every))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """What turns may cost with the arms and the language models of a replica.
+
+    Attributes:
+        arms: The arms by name.
+        models: The language models by name.
+        templates: Instructions of prompts by name.
+    """
+
+    arms: Mapping[str, ArmInfo]
+    models: Mapping[str, Model]
+    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
+
+    def search_usage(self, arm: str, question: str) -> Usage:
+        """Return the most that the language model reads and writes for a search of an arm."""
+        read, written = self.arms[arm].bound.tokens(question)
+        return self._usage(writing.DEFAULT, read, written)
+
+    def search(self, arm: str, question: str) -> Most:
+        """Return the most that a search of an arm may cost."""
+        return _most(self.search_usage(arm, question))
+
+    def answer(self, arm: str, ask: Ask) -> Most:
+        """Return the most that an answer from what an arm finds may cost; nothing to retrieve only."""
+        if not ask.messages:
+            return FREE
+        how = self.arms[arm].answering
+        options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
+        texts = [message["content"] for message in ask.messages]
+        template = self.templates.get(how.prompt) or prompts.template_of(prompts.Form.DIRECT)
+        texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
+        read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
+        read += TOKENS_A_WORD * how.word_budget
+        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
+        return _most(self._usage(how.llm, read, written))
+
+    def turn(self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None) -> Most:
+        """Return the most that a turn may cost, whichever arm is drawn.
+
+        Args:
+            ask: The request.
+            names: The arms that may be drawn.
+            probed: Arms that search before one is drawn; of arms with the same search, one searches.
+            fallback: The arm that answers where the drawn one fails; None for none.
+        """
+        first = {self.arms[name].searched or name: name for name in names if name in probed}
+        before = sum((self.search(name, ask.question) for name in first.values()), FREE)
+        return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)
+
+    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> Most:
+        """Return the most that a turn may cost once this arm is drawn."""
+        run = [arm] if fallback in (None, arm) else [arm, fallback]
+        searches = (self.search(name, ask.question) for name in run if name not in probed)
+        # the fallback writes an answer as well where the model of the arm wrote none, and is another one
+        by_model: dict[str, list[Most]] = {}
+        for name in run:
+            by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
+        return sum((*searches, *map(dearest, by_model.values())), FREE)
+
+    def _usage(self, model: str, read: int, written: int) -> Usage:
+        """Return tokens with their price; nothing of a model that is not there."""
+        if (known := self.models.get(model)) is None:
+            return UNUSED
+        read *= HEDGED if known.hedged else 1
+        return Usage(read, written, 0, known.usd_of(read, written))
+
+
+def _most(usage: Usage) -> Most:
+    return Most(usage.prompt_tokens + usage.completion_tokens, usage.usd)
+
+
+FindPassages = Callable[[Sequence[str]], Awaitable[Sequence[Passage]]]
+"""Ids -> those of these passages that are in the corpus. Raises ArmError."""
+
+
+async def no_passages(_: Sequence[str]) -> Sequence[Passage]:
+    """Return no passage: there is no corpus."""
+    return ()
+
+
+TOGETHER_S = 0.002
+"""Seconds that a decision waits for a quick search, so that both are committed at once."""
+
+
+@dataclass(slots=True)
+class TurnLoop:
+    """The seams of a turn, wired once per replica.
+
+    Attributes:
+        arms: Facts about every live arm, by name; replaced when an arm is switched.
+        decider: Draws an arm.
+        embed: Embeds a question with each of the named backbones.
+        search: Runs an arm by name.
+        recall: Returns what the same search of an arm has found before, where that is kept.
+        models: The language models by name, as arms name them; none to retrieve only.
+        templates: Prompts by name, likewise; the first form of `arms.llm.prompts` for another name.
+        log: Where facts are committed.
+        features: Which features a context has.
+        cost_weight: Cost weight of a request that names none.
+        fallback: Arm that answers when the drawn one fails.
+        arm_timeout_s: Seconds that an arm may take, and the embedding of a question.
+        llm_timeout_s: Seconds that the model may take.
+        former: Arms that were live before, for repeated requests that these answered.
+        restricted: Whether any passage of the corpus is for some groups alone; such passages are found for
+            callers of these groups, by arms that filter.
+        passages: Returns those of passages, by their ids, that are in the corpus. Raises ArmError.
+        on_answer: Called with each turn whose answer is complete and durable, and its passages.
+        charge: Called once a turn, and a search that is repeated, with the decision and what it has cost,
+            however it ended.
+    """
+
+    arms: Mapping[str, ArmInfo]
+    decider: Decider
+    embed: Embed
+    search: Search
+    models: Mapping[str, Model]
+    log: Log
+    features: FeatureSpec
+    cost_weight: float = 0.0
+    fallback: str | None = None
+    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
+    arm_timeout_s: float = 10.0
+    llm_timeout_s: float = 120.0
+    recall: Recall = nothing
+    former: Mapping[str, ArmInfo] = field(default_factory=dict)
+    restricted: bool = False
+    passages: FindPassages = no_passages
+    on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
+    charge: Callable[[str, Cost], object] = lambda *_: None
+
+    @property
+    def known(self) -> Mapping[str, ArmInfo]:
+        """The arms that are live and those that were."""
+        return {**self.former, **self.arms}
+
+    def most(self, ask: Ask) -> Most:
+        """Return the most that a new turn may cost. Raises NoEligibleArmError."""
+        if ask.actions:
+            return FREE
+        names = eligible(ask, self.arms, restricted=self.restricted)
+        scorers = scorers_of(self.decider.serving) if ask.forced is None else ()
+        probed = frozenset(name for one in scorers if one.k for name in one.arms)
+        fallback = self.fallback if self.fallback in names else None
+        return self._price_list(self.arms).turn(ask, names, probed, fallback)
+
+    def most_to_resume(self, ask: Ask, decision: Decision) -> Most:
+        """Return the most that it may cost to carry out a decision of an arm that is known."""
+        arms = self.known
+        fallback = self.fallback if self.fallback in decision.arms and self.fallback in arms else None
+        return self._price_list(arms).turn(ask, [decision.drawn], (), fallback)
+
+    def most_again(self, ask: Ask, arm: str) -> Most:
+        """Return the most that another search of an arm that is known may cost."""
+        return self._price_list(self.known).search(arm, ask.question)
+
+    def _price_list(self, arms: Mapping[str, ArmInfo]) -> PriceList:
+        return PriceList(arms, self.models, self.templates)
+
+    async def turn(
+        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Answer one question: yield the decision, the answer as it is generated, and the end.
+
+        Args:
+            ask: The request.
+            on_commit: Called with the commit of the decision as soon as it is queued.
+
+        Raises:
+            NoEligibleArmError: Nothing was decided.
+            OverloadedError: No arm has room; nothing was decided.
+            ArmError: An embedding, or what the router reads, is unavailable; nothing was decided.
+            TurnError: The arm or the model failed; the decision and the failure are committed.
+            AnsweredElsewhereError: Another process has answered meanwhile.
+        """
+        # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
+        arms, decider, serving = self.arms, self.decider, self.decider.serving
+        spending = Spending()
+        try:
+            with turns.deciding() as span:
+                query, context = await self.describe(ask, arms, serving)
+                live = eligible(ask, arms, restricted=self.restricted)
+                models = llms_of(ask, arms)
+                masked = refused(ask, arms, restricted=self.restricted)
+                masked |= decider.masked(live, models=models)
+                names = [name for name in live if name not in masked]
+                search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
+                scored = await decider.score(ask, names, query, context, search_first, serving)
+                probes = scored.probes
+                seen = scored.context, probes, serving, scored.candidate_scores
+                decision = decider.choose(ask, names, *seen, masked, models)
+                turns.decided(span, decision)
+        except BaseException:  # no execution will have what arms spent before the draw
+            self.charge(ask.decision_id, spending.cost)
+            raise
+        # Nothing is awaited from here until the search has begun, and counts against the arm's cap.
+        # The decision is committed while the arm searches; nothing leaves before it is durable.
+        commit = TurnCommit(self.log, decision, on_commit, wait_s=0.0 if ask.messages else TOGETHER_S)
+        recorder = TurnRecorder(decision, arms, _depth(serving), probes, spending)
+        async with aclosing(self._carry_out(ask, query, recorder, commit)) as events:
+            async for event in events:
+                yield event
+
+    async def rank(
+        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Choose among the actions of a request: nothing is left to carry out, so its execution is done.
+
+        Its cost is that of nothing; what an action really cost, its caller reports as a metric.
+
+        Args:
+            ask: The request, with actions.
+            on_commit: Called with the commit of both facts as soon as it is queued.
+
+        Raises:
+            NoEligibleArmError: Nothing was decided.
+        """
+        decider = self.decider
+        arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
+        with turns.deciding() as span:
+            _, context = await self.describe(ask, arms)
+            names, masked = eligible(ask, arms), refused(ask, arms)
+            decision = decider.choose(ask, names, context, serving=decider.serving, masked=masked)
+            turns.decided(span, decision)
+        execution = Execution(
+            decision.id,
+            decision.drawn,
+            Status.OK,
+            Cost(),
+            passages=(ask.ids[decision.drawn],),
+            finished_at=decision.decided_at,
+        )
+        self.charge(decision.id, execution.cost)
+        commit = self.log.append(decision, execution)
+        on_commit(commit)
+        await asyncio.shield(commit)
+        yield Decided(decision, Retrieval(steps=0), decision.drawn)
+        yield Finished(execution, ("stop",))
+
+    async def resume(
+        self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Carry out the decision of a turn that was interrupted: the same arm, and no second decision.
+
+        Args:
+            ask: The repeated request.
+            decision: Decision of the turn, on an arm that is known here.
+            on_commit: Called with the commit of the decision, which is done.
+
+        Raises:
+            OverloadedError: The arm has no room now.
+            TurnError: The arm or the model failed; the failure is committed.
+            AnsweredElsewhereError: Another process has carried it out meanwhile.
+        """
+        arms = self.known
+        self.decider.masked([decision.drawn], models=llms_of(ask, arms))
+        commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
+        recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
+        async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
+            async for event in events:
+                yield event
+
+    async def again(self, ask: Ask, decision: Decision, execution: Execution) -> Decided:
+        """Return the decision of an earlier turn; its passages are searched again, with the same seed.
+
+        What the search costs is charged, and is not in the log.
+
+        Raises:
+            OverloadedError: The arm has no room now.
+            ArmError: The search failed.
+        """
+        arms = self.known
+        query = self._query(ask)  # only the arm may need an embedding
+        served = execution.served or decision.drawn
+        self.decider.masked([served])
+        recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
+        try:
+            retrieval = await self._search(served, query, ask, recorder)
+        except TimeoutError:
+            raise ArmError(f"arm {served!r} took longer than {self.arm_timeout_s:g} s") from None
+        finally:
+            self.charge(decision.id, recorder.spending.cost)
+        return Decided(decision, retrieval, served)
+
+    async def answer_with(
+        self, ask: Ask, decision: Decision, arm: str
+    ) -> tuple[Execution, tuple[Passage, ...]]:
+        """Answer a question again, with another arm and the same seed; nothing is recorded.
+
+        Returns:
+            How it ended, and the passages.
+        """
+        other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
+        recorder, failure = TurnRecorder(other, self.known, _depth(self.decider.serving)), None
+        try:
+            retrieval = await self.retrieve(self._query(ask), ask, recorder)
+            async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
+                async for _ in chunks:
+                    pass
+        except (ArmError, GeneratorError, TimeoutError) as error:
+            failure = error
+        done = recorder.execution(self.decider.clock(), failure)
+        return done, tuple(recorder.retrieval.passages)
+
+    async def _carry_out(
+        self, ask: Ask, query: Query, recorder: TurnRecorder, commit: TurnCommit
+    ) -> AsyncGenerator[Event, None]:
+        """Search and generate, and record the execution, however the turn ends."""
+        decision, decided = recorder.decision, None
+        failure: Exception | None = None
+        try:
+            try:
+                retrieval = await self.retrieve(query, ask, recorder)
+                decided = Decided(decision, retrieval, recorder.served or decision.drawn)
+                if ask.messages:
+                    await commit.decision_durable()
+                    async with aclosing(self._answer(ask, query, recorder)) as events:
+                        async for event in events:
+                            yield event
+            except (ArmError, GeneratorError, TimeoutError) as error:
+                failure = error
+        except (asyncio.CancelledError, GeneratorExit):
+            commit.abandon(self._ended(recorder, failure, cancelled=failure is None))
+            raise
+        except BaseException:  # such as of the log: no execution is committed
+            self._ended(recorder, cancelled=True)
+            raise
+        execution = self._ended(recorder, failure)
+        if not await commit.finish(execution):
+            raise AnsweredElsewhereError(f"{decision.id!r} was answered by another process meanwhile")
+        if failure is not None:
+            raise TurnError(decision.id, execution.status, execution.error) from failure
+        if decided is not None and not ask.messages:
+            yield decided
+        if ask.messages:
+            self.on_answer(ask, decision, execution, recorder.retrieval.passages)
+        yield Finished(execution, (recorder.usage.finish_reason or "stop", *recorder.usage.finish_reasons))
+
+    def _ended(
+        self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False
+    ) -> Execution:
+        """Return the execution of a turn that has ended, and charge its cost."""
+        execution = recorder.execution(self.decider.clock(), failure, cancelled=cancelled)
+        self.charge(execution.decision_id, execution.cost)
+        return execution
+
+    async def _answer(
+        self, ask: Ask, query: Query, recorder: TurnRecorder
+    ) -> AsyncGenerator[Decided | Chunk, None]:
+        """Generate the answer, with the fallback's language model where the first one writes nothing.
+
+        Where that may happen, the decision is sent with the first words: it says who answers.
+        """
+        fallback = self._other_model(recorder)
+        decided = Decided(recorder.decision, recorder.retrieval, recorder.served or recorder.decision.drawn)
+        unsent = fallback is not None
+        if not unsent:
+            yield decided
+        try:
+            async with aclosing(self.generate(ask, recorder.retrieval.passages, recorder)) as chunks:
+                async for chunk in chunks:
+                    if unsent:
+                        yield decided
+                        unsent = False
+                    yield chunk
+        except GeneratorError as error:
+            if fallback is None or not unsent:
+                raise
+            recorder.error = described(error)
+            recorder.abandon(error)
+            retrieval = await self._search(fallback, query, ask, recorder)
+            yield Decided(recorder.decision, retrieval, fallback)
+            unsent = False
+            async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        if unsent:
+            yield decided
+
+    def _other_model(self, recorder: TurnRecorder) -> str | None:
+        """Return the fallback, where it may answer in the place of what is served with another model."""
+        arm, served = self._fallback(recorder), recorder.served or recorder.decision.drawn
+        if arm is None or arm == served:
+            return None
+        return arm if recorder.arms[arm].answering.llm != recorder.arms[served].answering.llm else None
+
+    def _fallback(self, recorder: TurnRecorder) -> str | None:
+        """Return the fallback, if it could have been drawn, is switched on, and is available."""
+        arm = self.fallback
+        # It must have been one that could be drawn: not switched off, not excluded, and none was forced.
+        if arm is None or arm == recorder.decision.drawn or arm not in recorder.decision.arms:
+            return None
+        if not recorder.arms[arm].enabled:  # since then, where a turn is resumed
+            return None
+        return arm if self.decider.health.available([arm], recorder.probes.found) else None
+
+    async def describe(
+        self, ask: Ask, arms: Mapping[str, ArmInfo], serving: Serving | None = None
+    ) -> tuple[Query, Context]:
+        """Return the query and the context, embedded where the policy or a router needs that."""
+        scorers = () if ask.forced is not None else scorers_of(serving or self.decider.serving)
+        readers = (self.features.embedding, *scorers)
+        backbones = {reader.backbone for reader in readers if reader is not None}
+        embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
+        weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
+        context = context_of(ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight)
+        return self._query(ask, embeddings), context
+
+    def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
+        seed = sampling.seed_of_arm(ask.continues or ask.decision_id, self.decider.salt)
+        return Query(ask.question, embeddings or {}, seed, ask.where, ask.groups)
+
+    async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
+        try:
+            async with asyncio.timeout(self.arm_timeout_s):
+                return await self.embed(question, backbones)
+        except TimeoutError:
+            names = " and ".join(map(repr, sorted(backbones)))
+            message = f"no embedding of the question by {names} within {self.arm_timeout_s:g} s"
+            raise ArmError(message) from None
+
+    async def _search_first(
+        self,
+        ask: Ask,
+        query: Query,
+        arms: Mapping[str, ArmInfo],
+        depth: int,
+        spending: Spending,
+        names: Sequence[str],
+    ) -> Probes:
+        needs = {name: arms[name].backbones for name in names}
+        k = max(depth, *(k_of(ask, arms[name]) for name in names))
+        same = {name: arms[name].searched for name in names}
+        search = partial(self._metered, arms, spending)
+        return await probe(query, k, needs, self.embed, search, self.arm_timeout_s, self.recall, same)
+
+    async def _metered(
+        self, arms: Mapping[str, ArmInfo], spending: Spending, arm: str, query: Query, k: int
+    ) -> Retrieval:
+        """Run an arm, and add what it spends; of a search whose end is not awaited, the most that it may."""
+        try:
+            found = await self.search(arm, query, k)
+        except ArmError as error:
+            spending.add(writing.DEFAULT, error.usage)
+            raise
+        except asyncio.CancelledError:  # the caller has left, or the time of the arm is up
+            spending.add(writing.DEFAULT, self._price_list(arms).search_usage(arm, query.text))
+            raise
+        spending.search(found)
+        return found
+
+    async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
+        """Run the drawn arm, or the fallback where it fails and one is declared."""
+        try:
+            return await self._search(recorder.decision.drawn, query, ask, recorder)
+        except (ArmError, TimeoutError) as error:
+            fallback = self._fallback(recorder)
+            if fallback is None:
+                raise
+            recorder.error = described(error)
+            return await self._search(fallback, query, ask, recorder)
+
+    async def _search(self, arm: str, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
+        filtered = must_filter(query, self.restricted)
+        if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
+            raise ArmError(f"arm {arm!r} {UNFILTERED}")
+        k, found = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
+        if found is None:
+            found = await self._run_arm(arm, query, k, recorder)
+        if filtered:
+            await self._require_permitted(arm, query, found.passages)
+        recorder.served, recorder.retrieval = arm, replace(found, passages=found.passages[:k])
+        return recorder.retrieval
+
+    async def _require_permitted(self, arm: str, query: Query, found: Sequence[Passage]) -> None:
+        """Check what an arm found: by the corpus, and by the metadata that it returned.
+
+        The arm may have lost or changed the metadata; of a passage that is not in the corpus, such as one of
+        a search engine that others fill, it is all that is known.
+
+        Raises:
+            ArmError: A passage is not permitted, or the corpus is not at hand.
+        """
+        stored = await self.passages([one.id for one in found])
+        for one in (*stored, *found):
+            if not permits(query.where, query.groups, one.metadata):
+                raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
+
+    async def _run_arm(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
+        missing = recorder.arms[arm].backbones - query.embeddings.keys()
+        started = time.perf_counter()
+        if (known := await self.recall(arm, query, max(k, recorder.depth))) is not None:
+            recorder.retrieval_s += time.perf_counter() - started
+            return known
+        with self.decider.health.track(arm) as report:
+            try:
+                async with asyncio.timeout(self.arm_timeout_s):
+                    if missing:
+                        embeddings = await self.embed(query.text, frozenset(missing))
+                        query = replace(query, embeddings={**query.embeddings, **embeddings})
+                    k = max(k, recorder.depth)
+                    found = await self._metered(recorder.arms, recorder.spending, arm, query, k)
+            except QuestionRefusedError:
+                report(refused=(arm,))
+                raise
+            except (ArmError, TimeoutError):
+                report(failed=(arm,))
+                raise
+            finally:
+                recorder.retrieval_s += time.perf_counter() - started
+            report(worked=(arm,))
+        recorder.steps += found.steps
+        return found
+
+    async def generate(
+        self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder
+    ) -> AsyncGenerator[Chunk, None]:
+        """Generate the answer from the passages, chunk by chunk; nothing without a language model."""
+        how = recorder.arms[recorder.served or recorder.decision.drawn].answering
+        model = self.models.get(how.llm)
+        if model is None:
+            return
+        prompt = prompt_of(ask, passages, how, self.templates.get(how.prompt), model.options)
+        before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
+        calls = CallNames(ask.continues or ask.decision_id, before)
+        read = sum(tokens_in(message["content"]) for message in prompt.messages)
+        recorder.begin(how.llm, read, model.usd_of)
+        started, now = time.perf_counter(), asyncio.get_running_loop().time()
+        recorder.llm_until = recorder.llm_until or now + self.llm_timeout_s
+        prompt = replace(prompt, patience_s=recorder.llm_until - now)
+        try:
+            with self.decider.health.track(llm_key(how.llm)) as report, reported(report, how.llm):
+                async with aclosing(model.generator.stream(prompt)) as chunks:
+                    async for chunk in paced(chunks, recorder.llm_until):
+                        if chunk.tool_calls:
+                            chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
+                        recorder.note(chunk)
+                        yield chunk
+        finally:
+            recorder.llm_s += time.perf_counter() - started
+
+
+def _depth(serving: Serving) -> int:
+    """Return how many passages routers read: with and without a probe, so that the first are the same."""
+    return max((scorer.k for scorer in scorers_of(serving)), default=0)
+
+
+T = TypeVar("T")
+
+
+async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, None]:
+    """Yield the items until the event loop's clock reaches `deadline`. Raises TimeoutError.
+
+    The time-out surrounds each wait and never a yield, where it would cancel the consumer.
+    """
+    while True:
+        async with asyncio.timeout_at(deadline):
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+        yield item

@@ -1,0 +1,522 @@
+"""What a turn leaves in the log: the answer, what was done and spent, and the commits of its facts.
+
+The log keeps one text for each answer: what was written, or, where that is more than a text, a record
+separator (which begins a JSON text sequence, RFC 7464) and JSON.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from agent.telemetry import turns
+from agent.turn.decide import UNPROBED, ArmInfo, Probes
+from arms.base import UNUSED, Retrieval, Usage
+from arms.llm import Chunk, base, writing
+from feedback.errors import LogUnavailableError, described
+from feedback.events import Cost, Decision, Execution, Status
+
+SEPARATOR = "\x1e"
+
+_CALL_ID = re.compile(r"call_[0-9]+_([A-Za-z0-9._:~-]+)")
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of the answers to a request.
+
+    Attributes:
+        text: Text of the choice.
+        tool_calls: The functions that it calls, in OpenAI's shape.
+        logprobs: Log-probabilities of the tokens of the text, in OpenAI's shape.
+        finish_reason: Why it ended; None before that.
+    """
+
+    text: str = ""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[Mapping[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add_call(self, piece: Mapping[str, Any]) -> None:
+        """Add a piece of a call: the first one of a call has its id and name, all have arguments."""
+        while len(self.tool_calls) <= piece["index"]:
+            self.tool_calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        call = self.tool_calls[piece["index"]]
+        call["id"] = piece.get("id") or call["id"]
+        for part, text in piece.get("function", {}).items():
+            call["function"][part] += text
+
+
+@dataclass(slots=True)
+class Choices:
+    """The answers to a request, of which there is at least one.
+
+    >>> choices = Choices()
+    >>> for text in ("The ", "Danube."):
+    ...     choices.add(Chunk(text))
+    >>> choices.recorded
+    'The Danube.'
+    """
+
+    all: list[Choice] = field(default_factory=lambda: [Choice()])
+
+    @property
+    def text(self) -> str:
+        """The text of the first one."""
+        return self.all[0].text
+
+    def add(self, chunk: Chunk) -> None:
+        """Add a piece of one of them; the last piece ends them all."""
+        while len(self.all) <= max(chunk.index, len(chunk.finish_reasons)):
+            self.all.append(Choice())
+        choice = self.all[chunk.index]
+        choice.text += chunk.text
+        choice.logprobs += chunk.logprobs
+        for piece in chunk.tool_calls:
+            choice.add_call(piece)
+        if chunk.finish_reason is not None:
+            reasons = (chunk.finish_reason, *chunk.finish_reasons)
+            for ended, reason in zip(self.all, reasons, strict=False):
+                ended.finish_reason = reason
+
+    @property
+    def recorded(self) -> str:
+        """The text for the log."""
+        first = self.all[0]
+        is_text = len(self.all) == 1 and not first.tool_calls and not first.logprobs
+        if is_text and not first.text.startswith(SEPARATOR):
+            return first.text
+        return SEPARATOR + json.dumps([asdict(choice) for choice in self.all], ensure_ascii=False)
+
+    @classmethod
+    def of(cls, recorded: str, finish_reason: str | None = None) -> "Choices":
+        """Return what a text of the log stands for; the reason is that of a plain text, which has none."""
+        if not recorded.startswith(SEPARATOR):
+            return cls([Choice(recorded, finish_reason=finish_reason)])
+        return cls([Choice(**choice) for choice in json.loads(recorded[1:])])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield them again, each in one piece."""
+        for index, choice in enumerate(self.all):
+            calls = tuple({"index": i, **call} for i, call in enumerate(choice.tool_calls))
+            yield Chunk(choice.text, index=index, tool_calls=calls, logprobs=tuple(choice.logprobs))
+
+
+def is_text(recorded: str) -> bool:
+    """Return whether an answer of the log is a text and nothing more."""
+    return not recorded.startswith(SEPARATOR)
+
+
+@dataclass(slots=True)
+class CallNames:
+    """Names the calls of a turn after its decision, which the results of the calls lead back to.
+
+    Attributes:
+        decision_id: The decision.
+        before: Calls of earlier turns that have names already.
+        named: Calls so far, by choice and position.
+    """
+
+    decision_id: str
+    before: int = 0
+    named: list[tuple[int, int]] = field(default_factory=list)
+
+    def renamed(self, index: int, pieces: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """Return pieces of calls of a choice; those that begin a call have its id.
+
+        >>> CallNames("d-1").renamed(0, [{"index": 0, "id": "x"}])
+        ({'index': 0, 'id': 'call_0_d-1'},)
+        """
+        found = []
+        for piece in pieces:
+            key = index, piece["index"]
+            begins = key not in self.named
+            if begins:
+                self.named.append(key)
+            number = self.before + len(self.named) - 1
+            own = {"id": f"call_{number}_{self.decision_id}"} if begins else {}
+            found.append({**piece, **own})
+        return tuple(found)
+
+
+def decision_of_call(call_id: str) -> str | None:
+    """Return the decision that a call is named after; None for a call of somebody else.
+
+    >>> decision_of_call("call_0_d-1"), decision_of_call("call_abc")
+    ('d-1', None)
+    """
+    found = _CALL_ID.fullmatch(call_id)
+    return found and found[1]
+
+
+def unexplained(retrieval: Retrieval) -> int:
+    """Return the tokens that a search has spent on models which its host does not count.
+
+    >>> from arms.base import Usage
+    >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
+    6
+    """
+    usage = retrieval.usage
+    return max(0, retrieval.tokens - usage.prompt_tokens - usage.completion_tokens)
+
+
+@dataclass(slots=True)
+class Spending:
+    """What the searches of a turn have spent, whatever became of them.
+
+    Attributes:
+        by_model: Tokens that language models read and wrote, by name: for arms, and where one failed.
+        tokens: Tokens of models that are not known here.
+    """
+
+    by_model: dict[str, Usage] = field(default_factory=dict)
+    tokens: int = 0
+
+    def add(self, model: str, usage: Usage) -> None:
+        """Add what a language model read and wrote."""
+        if usage != UNUSED:
+            self.by_model[model] = self.by_model.get(model, UNUSED) + usage
+
+    def search(self, retrieval: Retrieval) -> None:
+        """Add what a search has spent."""
+        self.tokens += unexplained(retrieval)
+        self.add(writing.DEFAULT, retrieval.usage)
+
+    @property
+    def cost(self) -> Cost:
+        """Tokens and USD of all of it."""
+        total = sum(self.by_model.values(), UNUSED)
+        return Cost(
+            prompt_tokens=total.prompt_tokens + self.tokens,
+            completion_tokens=total.completion_tokens,
+            usd=total.usd,
+        )
+
+
+class TurnError(Exception):
+    """A turn failed after its decision, which stays in the log with the failure.
+
+    Attributes:
+        decision_id: The decision that was committed.
+        status: Status of the execution: the part that failed.
+    """
+
+    def __init__(self, decision_id: str, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.decision_id = decision_id
+        self.status = status
+
+
+class AnsweredElsewhereError(Exception):
+    """Another process has carried out the same decision meanwhile; its execution is the one in the log."""
+
+
+Commit = asyncio.Future[Any]
+"""Done once facts are durable."""
+
+
+class Log(Protocol):
+    """Commits facts. A write goes on when its caller is cancelled."""
+
+    def append(self, *facts: Decision | Execution) -> Commit:
+        """Queue facts to be committed, in order; the future holds their receipts once they are durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision is durable and its passages are found."""
+
+    decision: Decision
+    retrieval: Retrieval
+    served: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The execution is durable: the turn is over, each choice of the answer for its reason."""
+
+    execution: Execution
+    finish_reasons: tuple[str, ...]
+
+
+Event = Decided | Chunk | Finished
+
+CHARACTERS_A_TOKEN = 4
+"""Characters per token in most texts; a text of shorter words has a token for each."""
+
+
+def tokens_in(text: str) -> int:
+    """Estimate the number of tokens of a text.
+
+    >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("")
+    (3, 100, 0)
+    """
+    return max(len(text.split()), len(text) // CHARACTERS_A_TOKEN)
+
+
+@dataclass(slots=True)
+class TurnRecorder:
+    """What a turn has done so far.
+
+    Attributes:
+        decision: Decision that is carried out.
+        arms: Facts about the arms, the same for the whole turn.
+        depth: Fewest passages to search for: as many as the router of the turn reads.
+        probes: Searches before the draw, whose steps and seconds are added to those below.
+        spending: Usage of all searches, those before the draw included, and of models that failed.
+        served: The arm whose passages are used; None before one has answered.
+        retrieval: Retrieval of that arm.
+        written: By the language model so far; None without one.
+        model: Name of the language model that writes; empty before one begins.
+        usage: Last chunk, with the token counts and the price.
+        pieces: Chunks with text or calls so far: about the tokens written, where the last chunk never came.
+        read: About the tokens that the model was given.
+        usd_of: Price of tokens read and written, where the last chunk never came.
+        steps: Rounds of retrieval.
+        retrieval_s: Seconds in arms.
+        llm_s: Seconds in language models.
+        llm_until: When they must have ended, by the event loop's clock; 0 before the first one begins.
+        error: Why the drawn arm failed, where another one served.
+    """
+
+    decision: Decision
+    arms: Mapping[str, ArmInfo]
+    depth: int = 0
+    probes: Probes = UNPROBED
+    spending: Spending = field(default_factory=Spending)
+    served: str | None = None
+    retrieval: Retrieval = field(default_factory=lambda: Retrieval(steps=0))
+    written: Choices | None = None
+    model: str = ""
+    usage: Chunk = field(default_factory=Chunk)
+    pieces: int = 0
+    read: int = 0
+    usd_of: Callable[[int, int], float] = lambda *_: 0.0
+    steps: int = 0
+    retrieval_s: float = 0.0
+    llm_s: float = 0.0
+    llm_until: float = 0.0
+    error: str = ""
+
+    @property
+    def answer(self) -> str | None:
+        """What the log keeps of the answer so far; None without a language model."""
+        return None if self.written is None else self.written.recorded
+
+    def begin(self, model: str, read: int, usd_of: Callable[[int, int], float]) -> None:
+        """Begin an answer.
+
+        Args:
+            model: Name of the language model.
+            read: About the tokens that it is given.
+            usd_of: Price of tokens read and written.
+        """
+        self.written, self.model = Choices(), model
+        self.usage, self.pieces, self.read, self.usd_of = Chunk(), 0, read, usd_of
+
+    def abandon(self, error: Exception) -> None:
+        """Charge an answer in whose place another model writes one."""
+        self.spending.add(self.model, self._answered(left=_timed_out(error)))
+        self.model, self.usage, self.pieces = "", Chunk(), 0
+
+    def _answered(self, *, left: bool) -> Usage:
+        """Return what the language model read and wrote, estimated before the engine has reported it.
+
+        Args:
+            left: Whether nobody waited for its end, so that it has read the prompt in any case.
+        """
+        usage = self.usage
+        if usage.finish_reason is None and (self.pieces or left):
+            written = max(self.pieces, tokens_in(self.answer or ""))
+            return Usage(self.read, written, 0, self.usd_of(self.read, written))
+        return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.usd)
+
+    def _by_model(self, *, left: bool) -> dict[str, Usage]:
+        """Return what each language model read and wrote in the turn."""
+        every = Spending(dict(self.spending.by_model))
+        every.add(self.model, self._answered(left=left))
+        return every.by_model
+
+    def note(self, chunk: Chunk) -> None:
+        """Add a chunk of the answer."""
+        self.written = self.written or Choices()
+        self.written.add(chunk)
+        self.pieces += bool(chunk.text or chunk.tool_calls)
+        if chunk.finish_reason is not None:
+            self.usage = chunk
+
+    def status(self, error: Exception | None, cancelled: bool) -> Status:
+        """Return the status that the turn ends with."""
+        if cancelled:
+            return Status.CANCELLED
+        if error is None:
+            return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
+        if self.served is None:
+            return Status.ARM_FAILED
+        return Status.LLM_TIMEOUT if _timed_out(error) else Status.LLM_FAILED
+
+    def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
+        """Return the execution to be committed."""
+        status, answer = self.status(error, cancelled), self.answer
+        left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and answer is not None
+        by_model = self._by_model(left=left)
+        total = sum(by_model.values(), UNUSED)
+        own = self.arms[self.decision.drawn].answering.llm if self.decision.drawn in self.arms else ""
+        several = by_model.keys() - {own}
+        return Execution(
+            decision_id=self.decision.id,
+            served=self.served,
+            status=status,
+            cost=Cost(
+                steps=self.probes.steps + self.steps,
+                prompt_tokens=total.prompt_tokens + self.spending.tokens,
+                completion_tokens=total.completion_tokens,
+                retrieval_s=self.probes.seconds + self.retrieval_s,
+                llm_s=self.llm_s,
+                usd=total.usd,
+            ),
+            passages=tuple(passage.id for passage in self.retrieval.passages),
+            answer=answer,
+            error=described(error) if error else self.error,
+            finished_at=now,
+            stages=tuple(map(asdict, self.retrieval.stages)),
+            index_version=self.retrieval.index_version,
+            cached=self.retrieval.cached,
+            tokens_by_model={
+                model: (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+                for model, usage in (by_model.items() if several else ())
+            },
+        )
+
+
+def _timed_out(error: Exception) -> bool:
+    return isinstance(error, TimeoutError | base.GeneratorTimeoutError)
+
+
+class TurnCommit:
+    """The commits of a turn's decision and of its execution: two, or one where the turn is quick.
+
+    Args:
+        log: Where both are committed.
+        decision: The decision.
+        on_commit: Called with the commit of the decision as soon as it is queued.
+        wait_s: Seconds that the decision waits for its execution; 0 to commit it at once.
+        is_durable: Whether the decision is in the log already.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        decision: Decision,
+        on_commit: Callable[[Commit], object],
+        *,
+        wait_s: float = 0.0,
+        is_durable: bool = False,
+    ) -> None:
+        self._log, self._decision, self._on_commit = log, decision, on_commit
+        self._queued: Commit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if is_durable:
+            done: Commit = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            self._queue(done)
+        elif wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+        else:
+            self._begin()
+
+    async def decision_durable(self) -> None:
+        """Wait until the decision is durable."""
+        await asyncio.shield(self._begin())
+
+    async def finish(self, execution: Execution) -> bool:
+        """Commit the execution, after the decision or with it; return whether the log had none."""
+        if self._queued is None:
+            _, receipt = await asyncio.shield(self._together(execution))
+        else:
+            try:
+                await asyncio.shield(self._queued)
+            except asyncio.CancelledError:
+                self.abandon(execution)
+                raise
+            (receipt,) = await self._log.append(execution)
+        return bool(receipt.seq)
+
+    def abandon(self, execution: Execution) -> None:
+        """Commit the execution of a turn whose caller is gone, without waiting for it."""
+        if self._queued is None:
+            with suppress(LogUnavailableError):  # nothing was acknowledged, and the caller's leaving counts
+                self._together(execution)
+        else:
+            self._queued.add_done_callback(partial(self._record_abandoned, execution))
+
+    def _begin(self) -> Commit:
+        return self._queued or self._queue(self._log.append(self._decision))
+
+    def _together(self, execution: Execution) -> Commit:
+        return self._queue(self._log.append(self._decision, execution))
+
+    def _queue(self, commit: Commit) -> Commit:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queued = commit
+        commit.add_done_callback(_retrieve_exception)
+        self._on_commit(commit)
+        return commit
+
+    def _record_abandoned(self, execution: Execution, committed: Commit) -> None:
+        """Record the execution, unless the decision was refused: the id may be another's."""
+        if not committed.cancelled() and committed.exception() is None:
+            self._log.append(execution).add_done_callback(_retrieve_exception)
+
+
+def _retrieve_exception(future: Commit) -> None:
+    """Retrieve the exception of a commit, so that asyncio does not log it where the turn ends first."""
+    if not future.cancelled():
+        future.exception()
+
+
+NONE_SERVED = "none served"
+"""Label of the arm where every arm failed."""
+
+
+class CountedLog:
+    """A log that counts the decisions and executions that it commits.
+
+    Args:
+        log: Where they are committed.
+        on_decision: Called with each decision that is durable.
+        on_execution: Called with each execution that is durable, and the arm that was drawn for it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        on_decision: Callable[[Decision], object],
+        on_execution: Callable[[Execution, str], object],
+    ) -> None:
+        self._log, self._on_decision, self._on_execution = log, on_decision, on_execution
+        self._drawn: dict[str, str] = {}  # arm by decision, until its execution
+
+    def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
+        """Queue facts, and count them unless their commit fails."""
+        future = self._log.append(*facts)
+        turns.committing(facts, future)
+        future.add_done_callback(partial(self._count, facts))
+        return future
+
+    def _count(self, facts: tuple[Decision | Execution, ...], future: "asyncio.Future[Any]") -> None:
+        failed = not future.cancelled() and future.exception() is not None  # cancelled, the write goes on
+        for fact in facts:
+            if isinstance(fact, Execution):
+                drawn = self._drawn.pop(fact.decision_id, NONE_SERVED)
+                if not failed:
+                    self._on_execution(fact, drawn)
+            elif not failed:
+                self._drawn[fact.id] = fact.drawn
+                self._on_decision(fact)

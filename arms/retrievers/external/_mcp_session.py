@@ -1,0 +1,131 @@
+"""Calls of tools by the package `mcp`, through the connections of remote arms.
+
+Its requests are so within the same limits of time, of size and of what an arm may reach. The streams that
+a server opens by itself, and redirects, are not followed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, TextContent
+from pydantic import JsonValue
+from typing_extensions import override
+
+from arms.base import ArmError
+from arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded, shown
+
+PASSED = ("content-type", "mcp-session-id")
+"""Headers of a response that the protocol needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a tool returned.
+
+    Attributes:
+        structured: Result as JSON; None where it has only texts.
+        texts: Texts.
+    """
+
+    structured: JsonValue
+    texts: tuple[str, ...]
+
+    @property
+    def document(self) -> JsonValue:
+        """The result, or the JSON in its first text. Raises UnreadableError."""
+        return loaded(next(iter(self.texts), "")) if self.structured is None else self.structured
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """Sends the requests of the protocol as an arm sends its own.
+
+    Attributes:
+        failure: Why the last request had no response; None where it had one.
+    """
+
+    def __init__(self, arm: HttpArm) -> None:
+        self.failure: ArmError | None = None
+        self._arm = arm
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            return httpx2.Response(405)
+        headers = {name: request.headers[name] for name in request.headers if name != "host"}
+        sent = self._arm.connections.client.build_request(
+            request.method, self._arm.url, headers=headers | self._arm.headers, content=await request.aread()
+        )
+        try:
+            reply = await self._arm.send(sent)
+        except ArmError as error:
+            self.failure = error
+            raise httpx2.ConnectError(str(error)) from error
+        passed = {name: reply.headers[name] for name in PASSED if name in reply.headers}
+        return httpx2.Response(reply.status, headers=passed, content=reply.content)
+
+
+class Session:
+    """A connection with a server, for the time of one search.
+
+    Attributes:
+        version: The revision of the protocol that the server speaks, where it needs no handshake; else None.
+    """
+
+    def __init__(self, arm: HttpArm, client: Client) -> None:
+        discovered = client.session.discover_result is not None
+        self.version = client.protocol_version if discovered else None
+        self._arm, self._client = arm, client
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Found:
+        """Return what a tool returns. Raises ArmError."""
+        # not by `call_tool`, which lists the tools first to check their schemas
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        result = await self._client.session.send_request(request, CallToolResult)
+        texts = tuple(one.text for one in result.content if isinstance(one, TextContent))
+        if result.is_error:
+            raise ArmError(f"{self._arm.label}: tool {tool!r} failed: {shown(' '.join(texts).encode())}")
+        return Found(result.structured_content, texts)
+
+
+@asynccontextmanager
+async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncIterator[Session]:
+    """Connect with a server.
+
+    Args:
+        arm: Sends the requests.
+        total_s: Seconds that all of them may take.
+        version: `Session.version` of an earlier connection; None to ask the server.
+
+    Raises:
+        ArmError: A request failed, or what was done with the session.
+        UnreadableError: What was done with it.
+    """
+    transport = _Transport(arm)
+    try:
+        async with (
+            asyncio.timeout(total_s),
+            httpx2.AsyncClient(transport=transport, trust_env=False) as http,
+            Client(
+                streamable_http_client(str(arm.url), http_client=http, max_sse_event_size=MAX_BYTES),
+                mode=version or "auto",
+                cache=None,
+            ) as client,
+        ):
+            yield Session(arm, client)
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if isinstance(cause, ArmError | UnreadableError):
+            raise cause from error
+        if transport.failure is not None:
+            raise transport.failure from error
+        if isinstance(cause, TimeoutError):
+            raise ArmError(f"{arm.label}: no result within {total_s:g} s") from error
+        raise ArmError(f"{arm.label}: {type(cause).__name__} {shown(str(cause).encode())}") from error

@@ -1,0 +1,712 @@
+"""A training log as the Open Bandit Pipeline reads it: a folder of tables, with the arrays beside it.
+
+    bts/all/all.csv             a decision a row: time, item, position, reward, propensity, user features
+    bts/all/item_context.csv    the features of each arm
+    bts/all/armwise.json        what items and columns are called here
+    bandit_feedback.npz         the same decisions as arrays
+
+obp knows the policies `random` and `bts` and the campaigns `all`, `men` and `women`, and opens no
+folder of another name. An item is an arm by number; it was shown at a position, which is the
+feature `position` here, or 1. Columns that obp ignores hold what only Armwise reads. obp knows dense contexts
+only, so of the named features those that most decisions have become columns, and the embedding follows them.
+
+Source: what `OpenBanditDataset` of obp 0.5 reads; the columns of the Open Bandit Dataset; the keys of
+`BanditFeedback` in obp 0.5.
+"""
+
+import csv
+import gzip
+import json
+import math
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from feedback.arrays import TOLERANCE
+from feedback.events import Context, Cost, Decision, Example
+from feedback.exchange.imported import IMPORTED, LeftOut, possible, rewarded, sound, worth
+from feedback.exchange.jsonl import ExchangeError, explain
+
+POSITION = "position"
+"""The feature with the position of an arm in a list, from 1."""
+
+MOST_FEATURES = 256
+"""Named features that become columns at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a log.
+
+    Attributes:
+        rows: How many decisions there are.
+        arms: An item is an arm, by its place here.
+        features: Named features of the question, those that most decisions have first.
+        dims: Numbers of the embedding, after the features.
+        arm_features: Names of the features of arms.
+        items: The features of each arm, as the first decision has them, in the order of `arms`.
+        positions: Whether every decision has a position.
+        whole: Whether every decision has its whole distribution.
+        lost: Number of named features without a column.
+    """
+
+    rows: int
+    arms: tuple[str, ...]
+    features: tuple[str, ...]
+    dims: int
+    arm_features: tuple[str, ...]
+    items: tuple[tuple[float, ...], ...]
+    positions: bool
+    whole: bool
+    lost: int = 0
+    item: dict[str, int] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "item", {arm: at for at, arm in enumerate(self.arms)})
+
+    def context(self, context: Context) -> list[float]:
+        """Return a row of the context, shape (n_features + dims,)."""
+        row = [float(context.features.get(name, 0.0)) for name in self.features]
+        return [*row, *context.embedding, *([0.0] * (self.dims - len(context.embedding)))]
+
+    def position(self, context: Context) -> int:
+        """Return the position of a row, from 1."""
+        return int(context.features[POSITION]) if self.positions else 1
+
+    def distribution(self, decision: Decision) -> list[float]:
+        """Return the whole distribution of a row, shape (n_arms,); 0 where an arm was not eligible."""
+        row = [0.0] * len(self.arms)
+        for arm, p in zip(decision.arms, decision.probabilities, strict=True):
+            row[self.item[arm]] = p
+        return row
+
+
+def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> Columns:
+    """Return the columns that a log needs.
+
+    Args:
+        examples: What will be written, in order.
+        most: Named features that become columns.
+
+    Raises:
+        ExchangeError: There is no example.
+    """
+    rows, dims, positions, whole = 0, 0, True, True
+    arms: dict[str, dict[str, float]] = {}
+    features: Counter[str] = Counter()
+    for example in examples:
+        decision, context = example.decision, example.decision.context
+        rows += 1
+        dims = max(dims, len(context.embedding))
+        features.update(context.features)
+        place = context.features.get(POSITION, 0.0)
+        positions = positions and place >= 1 and place == int(place)
+        whole = whole and len(decision.probabilities) == len(decision.arms)
+        for arm in decision.arms:
+            if arm not in arms:
+                arms[arm] = dict(context.arms.get(arm, {}))
+    if not rows:
+        raise ExchangeError("no decision has a reward and was drawn by a policy: there is nothing to write")
+    if positions:
+        del features[POSITION]
+    arm_features = tuple(dict.fromkeys(name for values in arms.values() for name in values))
+    # The most frequent first; a name decides between equals, so that the order of the log does not.
+    ordered = sorted(features, key=lambda name: (-features[name], name))
+    return Columns(
+        rows=rows,
+        arms=tuple(arms),
+        features=tuple(ordered[:most]),
+        dims=dims,
+        arm_features=arm_features,
+        items=tuple(tuple(values.get(name, 0.0) for name in arm_features) for values in arms.values()),
+        positions=positions,
+        whole=whole,
+        lost=len(ordered[most:]),
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+#
+# A user feature that is a number in every row becomes a named feature, and any other one
+# `user_feature_0=<text>`, unless `armwise.json` names the columns. The position becomes the feature
+# `position`, an affinity the feature `affinity` of its arm. A feature that is 0 is left out, as is what
+# `item_context.csv` has on an arm: it is the same in each row, and implied by the arm's name.
+
+
+ITEMS = "item_context.csv"
+
+NAMES = "armwise.json"
+
+USER, AFFINITY = "user_feature_", "user-item_affinity_"
+
+LONGEST = 64 << 20
+"""Characters of a field and of a line, where csv stops at 131,072: a question may be a document."""
+
+LARGEST_VERSION = 2**53
+"""Above, a number of a table is not exact."""
+
+FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
+"""The columns before those of the user."""
+
+OURS = ("decision_id", "question", "version")
+"""The columns behind them in a table of Armwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The decisions of a campaign.
+
+    Attributes:
+        path: Path of the table.
+        column: The place of each column.
+        arms: The name of each item, by its number as it is written.
+        names: Contents of `armwise.json`; empty where there is none.
+        texts: User features that are not numbers.
+    """
+
+    path: Path
+    column: Mapping[str, int]
+    arms: Mapping[str, str]
+    names: Mapping[str, Any]
+    texts: frozenset[str]
+
+    @classmethod
+    def open(cls, folder: Path) -> "Table":
+        """Open the tables of a folder. Raises ExchangeError."""
+        plain, packed = (folder / f"{folder.name}{end}" for end in (".csv", ".csv.gz"))
+        path = plain if plain.is_file() else packed
+        if not path.is_file():
+            raise ExchangeError(f"{folder}: {plain.name} or {packed.name} was expected")
+        names = _names(folder / NAMES) if (folder / NAMES).exists() else {}
+        column = _header(path, FIRST[1:])
+        item = _header(folder / ITEMS, ("item_id",))["item_id"]
+        ids = [row[item] for _, row in _rows(folder / ITEMS)]
+        if len(set(ids)) != len(ids):
+            raise ExchangeError(f"{folder / ITEMS} has an item twice")
+        if len(arms := names.get("arms", ids)) != len(ids):
+            raise ExchangeError(f"{folder / ITEMS} has {len(ids)} items, and {NAMES} names {len(arms)} arms")
+        users = {name: at for name, at in column.items() if name.startswith(USER)}
+        texts = frozenset() if names else _texts(path, users)
+        return cls(path, column, dict(zip(ids, arms, strict=True)), names, texts)
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the rows with the numbers of their lines. Raises ExchangeError."""
+        for line, row in _rows(self.path):
+            if len(row) != len(self.column):
+                raise self._error(line, f"{len(row)} columns instead of {len(self.column)}: it was cut off")
+            yield line, row
+
+    def number(self, line: int, row: list[str], name: str) -> float:
+        """Return the number in a column. Raises ExchangeError."""
+        value = row[self.column[name]]
+        try:
+            return float(value)
+        except ValueError:
+            raise self._error(line, f"{name} is {value!r}, which is not a number") from None
+
+    def decision(self, line: int, row: list[str]) -> Decision:
+        """Return the decision of a row. Raises LeftOut, ExchangeError."""
+        item = row[self.column["item_id"]]
+        if item not in self.arms:
+            raise self._error(line, f"item_id {item!r} is none of {ITEMS}")
+        value = row[self.column["timestamp"]]
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            raise self._error(line, f"timestamp is {value!r}; a date and a time were expected") from None
+        at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        p = possible(self.number(line, row, "propensity_score"))
+        drawn = self.arms[item]
+        folder = self.path.parent
+        name = self._text(row, "decision_id") or f"{folder.parent.name}/{folder.name}/{row[0]}"
+        return Decision(
+            id=name,
+            context=self._context(line, row, self._text(row, "question") or name),
+            arms=(drawn, *(arm for arm in self.arms.values() if arm != drawn)),
+            probabilities=(p,),
+            drawn=drawn,
+            policy=IMPORTED,
+            version=self._version(line, row) if "version" in self.column else 0,
+            decided_at=at,
+            deadline=at,
+            floor=None,
+        )
+
+    def _version(self, line: int, row: list[str]) -> int:
+        """Return the number of a version. Raises ExchangeError."""
+        number = self.number(line, row, "version")
+        if not 0 <= number <= LARGEST_VERSION:
+            raise self._error(line, f"version is {number:g}, which is the number of none")
+        return int(number)
+
+    def _text(self, row: list[str], name: str) -> str:
+        return row[self.column[name]] if name in self.column else ""
+
+    def _context(self, line: int, row: list[str], question: str) -> Context:
+        users = [name for name in self.column if name.startswith(USER)]
+        features: dict[str, float] = {}
+        for name in users:
+            if name in self.texts:
+                features[f"{name}={row[self.column[name]]}"] = 1.0
+            else:
+                features[name] = self.number(line, row, name)
+        embedding: tuple[float, ...] = ()
+        if self.names:
+            values = [features[name] for name in users]
+            names = self.names["features"]
+            features = dict(zip(names, values, strict=False))
+            embedding = tuple(values[len(names) :])
+        if self.names.get("positions", True):
+            features[POSITION] = self.number(line, row, "position")
+        features = {name: value for name, value in features.items() if value}
+        return Context(question, features, embedding, self._affinities(line, row))
+
+    def _affinities(self, line: int, row: list[str]) -> dict[str, dict[str, float]]:
+        """Return the affinity of each arm, where it is given and not 0."""
+        affinities = {
+            arm: self.number(line, row, name)
+            for item, arm in self.arms.items()
+            if (name := f"{AFFINITY}{item}") in self.column
+        }
+        return {arm: {"affinity": value} for arm, value in affinities.items() if value}
+
+    def _error(self, line: int, message: str) -> ExchangeError:
+        return ExchangeError(f"{self.path}, line {line}: {message}")
+
+
+def _header(path: Path, needed: tuple[str, ...]) -> dict[str, int]:
+    """Return the place of each column. Raises ExchangeError where one is missing."""
+    first = next(_read(path), (1, []))[1]
+    if missing := [name for name in needed if name not in first]:
+        raise ExchangeError(f"{path}: there is no column {', '.join(missing)}")
+    return {name: at for at, name in enumerate(first)}
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows below the first with the numbers of their lines. Raises ExchangeError."""
+    lines = _read(path)
+    next(lines, None)
+    yield from lines
+
+
+def _read(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        packed = path.suffix == ".gz"
+        with (
+            gzip.open(path, "rt", encoding="utf-8", newline="")
+            if packed
+            else path.open(encoding="utf-8", newline="") as file
+        ):
+            csv.field_size_limit(LONGEST)
+            table = csv.reader(_lines(cast(TextIO, file), path))
+            for row in table:
+                yield table.line_num, row
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise ExchangeError(f"{path} cannot be read: {error}") from error
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Yield the lines of a file. Raises ExchangeError where one is too long."""
+    for line in iter(partial(file.readline, LONGEST + 1), ""):
+        if len(line) > LONGEST:
+            raise ExchangeError(f"{path} cannot be read: a line has more than {LONGEST:,} characters")
+        yield line
+
+
+class _Names(BaseModel):
+    """Contents of `armwise.json`."""
+
+    arms: tuple[str, ...]
+    features: tuple[str, ...]
+    positions: bool = True
+
+
+def _names(path: Path) -> Mapping[str, Any]:
+    """Return what items and columns are called. Raises ExchangeError."""
+    try:
+        return _Names.model_validate_json(path.read_bytes()).model_dump()
+    except ValidationError as error:
+        raise ExchangeError(f"{path}: {explain(error)}") from None
+    except OSError as error:
+        raise ExchangeError(f"{path} cannot be read: {error}") from error
+
+
+def _texts(path: Path, columns: Mapping[str, int]) -> frozenset[str]:
+    """Return the columns that hold something else than numbers in some row."""
+    numbers = dict(columns)
+    for _, row in _rows(path):
+        for name, at in list(numbers.items()):
+            if at < len(row) and not _is_number(row[at]):
+                del numbers[name]
+        if not numbers:
+            break
+    return frozenset(columns) - frozenset(numbers)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+#
+#     feedback = {name: array[()] for name, array in numpy.load("bandit_feedback.npz").items()}
+#
+#     n_rounds, n_actions         how many decisions, and arms
+#     action (n,), position (n,)  the arm that was drawn, from 0; its place in a list, from 0
+#     reward (n,), pscore (n,)    what it earned; the probability with which it was drawn
+#     context (n, d)              features of the question
+#     action_context (n_arms, f)  features of the arms
+#     pi_b (n, n_arms, 1)         the whole distributions, where they are known
+#     arms (n_arms,)              the names of the arms, which obp passes over
+
+
+NEEDED = ("action", "reward", "pscore")
+
+READ = (*NEEDED, "arms", "n_actions", "position", "context", "pi_b")
+
+KINDS = {
+    **dict.fromkeys(("action", "n_actions", "position"), "iu"),
+    **dict.fromkeys(("reward", "pscore", "context", "pi_b"), "iufb"),
+    "arms": "USiu",
+}
+"""Kinds of the types of arrays, as numpy calls them."""
+
+MOST_BYTES = 4 << 30
+"""Bytes of all arrays together, which are read into memory: a packed file may be a thousand times smaller."""
+
+MOST_ARMS = 100_000
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, SyntaxError, TypeError, KeyError)
+"""What damaged archives and headers of arrays raise."""
+
+Array = NDArray[Any]
+
+
+class ArrayWriter:
+    """Writes decisions as arrays, on disk all the while, so that a log may be larger than memory.
+
+    Args:
+        columns: Columns of the log.
+        folder: Where the arrays grow.
+    """
+
+    def __init__(self, columns: Columns, folder: Path) -> None:
+        n, n_arms = columns.rows, len(columns.arms)
+        self._columns, self._folder, self._at = columns, folder, 0
+        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
+            "action": (np.int64, (n,)),
+            "position": (np.int64, (n,)),
+            "reward": (np.float64, (n,)),
+            "pscore": (np.float64, (n,)),
+            "context": (np.float64, (n, len(columns.features) + columns.dims)),
+        }
+        if columns.whole and not columns.positions:  # obp wants one distribution a position
+            shapes["pi_b"] = (np.float64, (n, n_arms, 1))
+        self._arrays = {
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
+            for name, (dtype, shape) in shapes.items()
+        }
+
+    def add(self, decision: Decision, reward: float) -> None:
+        """Write the next row."""
+        columns, at = self._columns, self._at
+        row = {
+            "action": columns.item[decision.drawn],
+            "position": columns.position(decision.context) - 1,
+            "reward": reward,
+            "pscore": decision.propensity,
+            "context": columns.context(decision.context),
+        }
+        if "pi_b" in self._arrays:
+            row["pi_b"] = np.array(columns.distribution(decision))[:, np.newaxis]
+        for name, value in row.items():
+            self._arrays[name][at] = value
+        self._at += 1
+
+    def finish(self, path: Path) -> None:
+        """Pack the arrays into one file."""
+        columns = self._columns
+        rest = {
+            "n_rounds": np.array(columns.rows),
+            "n_actions": np.array(len(columns.arms)),
+            "action_context": np.array(columns.items, dtype=np.float64).reshape(len(columns.arms), -1),
+            "arms": np.array(columns.arms, dtype=np.str_),
+        }
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+            for name, array in (self._arrays | rest).items():
+                with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def read_arrays(
+    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
+) -> Iterator[Example]:
+    """Yield the decisions of bandit feedback in order, numbered from 1.
+
+    The context becomes the embedding of a question that no other decision asks.
+
+    Args:
+        path: An .npz file.
+        metric: Name of the metric that holds the reward.
+        scale: Smallest and largest reward.
+        left_out: Counts by reason the rows that no evaluation can use.
+
+    Raises:
+        ExchangeError: The file cannot be read, or its arrays do not fit each other.
+    """
+    arrays = _load(path)
+    arms, n = _arms(arrays, path), arrays["action"].size
+    _confirm(arrays, n, len(arms), path)
+    context = arrays.get("context", np.zeros((n, 0)))
+    seq = 0
+    for row in range(n):
+        try:
+            drawn, p, whole = _draw(arrays, arms, row)
+            earned = worth(float(arrays["reward"][row]), scale)
+        except LeftOut as reason:
+            left_out[str(reason)] += 1
+            continue
+        seq += 1
+        name = f"{path.stem}/{row}"
+        decision = Decision(
+            id=name,
+            context=Context(name, embedding=tuple(context[row].tolist())),
+            arms=arms if whole else (drawn, *(arm for arm in arms if arm != drawn)),
+            probabilities=whole or (p,),
+            drawn=drawn,
+            policy=IMPORTED,
+            version=0,
+            floor=None,
+        )
+        yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{path}, row {row}")
+
+
+def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[str, float, tuple[float, ...]]:
+    """Return the arm that a row drew, its probability, and the whole distribution where that is known.
+
+    Raises:
+        LeftOut: It cannot have been drawn so.
+    """
+    action, p = int(arrays["action"][row]), possible(float(arrays["pscore"][row]))
+    if "pi_b" not in arrays:
+        return arms[action], p, ()
+    pi_b = arrays["pi_b"]
+    place = int(arrays["position"][row]) if pi_b.shape[2] > 1 and "position" in arrays else 0
+    if not 0 <= place < pi_b.shape[2]:
+        raise LeftOut("no distribution")
+    whole = pi_b[row, :, place]
+    if not ((whole >= 0.0).all() and abs(whole.sum() - 1.0) <= TOLERANCE):
+        raise LeftOut("no distribution")
+    if abs(whole[action] - p) > TOLERANCE:
+        raise LeftOut("propensity not that of the distribution")
+    return arms[action], p, tuple(whole.tolist())
+
+
+def _load(path: Path) -> dict[str, Array]:
+    """Return what is there of the arrays that are read."""
+    arrays: dict[str, Array] = {}
+    left = MOST_BYTES
+    try:
+        with zipfile.ZipFile(path) as packed:
+            there = {info.filename: info for info in packed.infolist()}
+            for name in READ:
+                if (member := there.get(f"{name}.npy")) is None:
+                    continue
+                with packed.open(member) as file:
+                    dtype, size = _array_header(file, member.file_size)
+                if dtype.hasobject and name == "position":  # obp writes None where there is but one position
+                    continue
+                if dtype.kind not in KINDS[name]:
+                    right = (
+                        "whole numbers"
+                        if KINDS[name] == "iu"
+                        else "texts"
+                        if "U" in KINDS[name]
+                        else "numbers"
+                    )
+                    raise ExchangeError(f"{path}: {name} must be {right}, got {dtype}")
+                if (left := left - size) < 0:
+                    raise ExchangeError(f"{path}: its arrays have more than {MOST_BYTES:,} bytes")
+                with packed.open(member) as file:
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, *_DAMAGED) as error:
+        if isinstance(error, ExchangeError):
+            raise
+        raise ExchangeError(f"{path} cannot be read: {error}") from error
+    if missing := [name for name in NEEDED if name not in arrays]:
+        raise ExchangeError(f"{path}: {', '.join(missing)} is missing; found: {', '.join(arrays)}")
+    return arrays
+
+
+def _array_header(file: IO[bytes], stored: int) -> tuple[np.dtype[Any], int]:
+    """Return the type of an array and its bytes, before they are read. Raises ValueError.
+
+    Args:
+        file: The array in the format of numpy.
+        stored: Bytes of the file, unpacked.
+    """
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"an array of format {version} was found; {', '.join(map(str, readers))} are read")
+    shape, _, dtype = readers[version](file)
+    size, there = math.prod(shape) * dtype.itemsize, stored - file.tell()
+    if min(shape, default=0) < 0 or (size > there and not dtype.hasobject):
+        raise ValueError(f"an array of shape {shape} was declared, and {there:,} bytes are there")
+    return dtype, size
+
+
+def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
+    """Return the names of the arms: as the file has them, else their numbers."""
+    if "arms" in arrays:
+        if arrays["arms"].ndim != 1 or len(arrays["arms"]) > MOST_ARMS:
+            shape = arrays["arms"].shape
+            raise ExchangeError(f"{path}: arms has the shape {shape}; at most ({MOST_ARMS},) was expected")
+        return tuple(map(str, arrays["arms"]))
+    action = arrays["action"]
+    n_actions: Any = arrays.get("n_actions", 1 + int(action.max(initial=0)))
+    if np.ndim(n_actions) or not 1 <= n_actions <= MOST_ARMS:
+        raise ExchangeError(
+            f"{path}: n_actions is {n_actions}; a number from 1 to {MOST_ARMS:,} was expected"
+        )
+    return tuple(str(number) for number in range(int(n_actions)))
+
+
+def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
+    """Raise ExchangeError unless the arrays fit each other."""
+    rows = dict.fromkeys((*NEEDED, "position"), ((n,), 1))  # how the shape begins, and its length
+    shapes: dict[str, tuple[tuple[int, ...], int]] = {**rows, "context": ((n,), 2), "pi_b": ((n, n_arms), 3)}
+    for name, (begins, ndim) in shapes.items():
+        if name in arrays and (arrays[name].ndim != ndim or arrays[name].shape[: len(begins)] != begins):
+            right = ", ".join([*map(str, begins), *["k"] * (ndim - len(begins))])
+            raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; ({right}) was expected")
+    action = arrays["action"]
+    if n and not 0 <= action.min() <= action.max() < n_arms:
+        raise ExchangeError(f"{path}: action is in [{action.min()}, {action.max()}]; there are {n_arms} arms")
+
+
+# -- the folder ------------------------------------------------------------------------------------
+
+
+FOLDER = Path("bts", "all")
+"""Folder of a log of Armwise: `bts` is obp's learned policy, `all` its campaign of all items."""
+
+ARRAYS = "bandit_feedback.npz"
+
+
+def write_obp(
+    folder: Path,
+    read: Callable[[], Iterable[Example]],
+    reward: Callable[[Example], float | None],
+    left_out: Counter[str],
+) -> Columns:
+    """Write a training log into a folder, and return its columns.
+
+    Args:
+        folder: Where `bts/` and the arrays are put; it is there.
+        read: Yields the training log in order; it is read twice, and must yield the same.
+        reward: Returns the reward of an example; None where there is none.
+        left_out: Counts by reason the examples that no policy drew, or that have no reward.
+
+    Raises:
+        ExchangeError: Nothing is left to write.
+    """
+    columns = survey(example for example, _ in rewarded(read(), reward, left_out))
+    here = folder / FOLDER
+    here.mkdir(parents=True)
+    _write_items(here / ITEMS, columns)
+    names = {
+        "arms": columns.arms,
+        "features": columns.features,
+        "dims": columns.dims,
+        "positions": columns.positions,
+    }
+    (here / NAMES).write_text(json.dumps(names, indent=1), encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as growing,
+        (here / f"{FOLDER.name}.csv").open("w", encoding="utf-8", newline="") as file,
+    ):
+        arrays, table = ArrayWriter(columns, Path(growing)), csv.writer(file)
+        width = len(columns.features) + columns.dims
+        table.writerow([*FIRST, *(f"{USER}{at}" for at in range(width)), *OURS])
+        for row, (example, earned) in enumerate(rewarded(read(), reward, Counter())):
+            table.writerow(_row(row, example, earned, columns))
+            arrays.add(example.decision, earned)
+        arrays.finish(folder / ARRAYS)
+    return columns
+
+
+def _row(row: int, example: Example, reward: float, columns: Columns) -> list[Any]:
+    d = example.decision
+    at = datetime.fromtimestamp(d.decided_at, UTC).isoformat(" ", "microseconds")
+    first = [row, at, columns.item[d.drawn], columns.position(d.context), reward, d.propensity]
+    return [*first, *columns.context(d.context), d.id, d.context.question, d.version]
+
+
+def _write_items(path: Path, columns: Columns) -> None:
+    """Write the features of the arms; obp needs one of them at least."""
+    width = max(1, len(columns.arm_features))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["", "item_id", *(f"item_feature_{at}" for at in range(width))])
+        for item, features in enumerate(columns.items):
+            table.writerow([item, item, *(features or (0.0,))])
+
+
+def read_obp(
+    path: Path, metric: str, scale: tuple[float, float], left_out: Counter[str]
+) -> Iterator[Example]:
+    """Yield the decisions of a folder of tables, or of a file of arrays, in order, numbered from 1.
+
+    In tables no more is known of a distribution than the probability of the drawn arm. A decision
+    asks a question of its own, unless there is a column of questions.
+
+    Args:
+        path: A folder with `item_context.csv` and the table of decisions, or above one such folder;
+            or an .npz file.
+        metric: Name of the metric that holds the reward.
+        scale: Smallest and largest reward.
+        left_out: Counts by reason the rows that no evaluation can use.
+
+    Raises:
+        ExchangeError: Something cannot be read, is missing, or is not a number.
+    """
+    if path.suffix == ".npz":
+        yield from read_arrays(path, metric, scale, left_out)
+        return
+    table = Table.open(_folder(path))
+    seq = 0
+    for line, row in table.rows():
+        try:
+            decision = table.decision(line, row)
+            earned = worth(table.number(line, row, "click"), scale)
+        except LeftOut as reason:
+            left_out[str(reason)] += 1
+            continue
+        seq += 1
+        yield sound(Example(seq, decision, Cost(), {metric: earned}), f"{table.path}, line {line}")
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder of a campaign. Raises ExchangeError."""
+    if (path / ITEMS).is_file():
+        return path
+    folders = sorted(items.parent for items in path.glob(f"**/{ITEMS}"))
+    if len(folders) == 1:
+        return folders[0]
+    places = ", ".join(map(str, folders)) or "none is there"
+    raise ExchangeError(f"{path}: one folder with {ITEMS} was expected, or an .npz file; found: {places}")

@@ -1,0 +1,151 @@
+"""The protocol of a database that can hold a log, which `sqlite` and `postgres` beside it implement.
+
+Appending facts bypasses SQLAlchemy: their statements are compiled once, and sent to the driver in as few
+round trips as possible. Everything else is SQLAlchemy Core.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import sqlalchemy as sa
+
+ANSWER_S = 60.0
+"""Longest that a statement may take on a server, in seconds, where no request waits for it."""
+
+WAIT_S = 10.0
+"""How long a writer waits for other writers before it fails."""
+
+CONNECTIONS = 8
+"""Connections of one process at most."""
+
+RESERVED = 2
+"""How many of these are reserved for appending facts and for probes."""
+
+Statement = tuple[str, Any]
+"""SQL for the driver, and its parameters: a mapping of names, or a list of mappings."""
+
+Rows = Sequence[Mapping[str, Any]]
+"""Values by column."""
+
+Addition = Callable[[Mapping[sa.Table, Rows], Mapping[str, Any]], Sequence[Statement]]
+"""Builds statements from the rows of some tables, and the parameters of the last statement."""
+
+ResultRows = Sequence[Sequence[Any]]
+"""Rows of a query, with values in the order of its columns."""
+
+
+class Database(Protocol):
+    """One database, set up so that commits are durable and every wait is bounded.
+
+    Attributes:
+        engine: Connections to the database; their number is bounded.
+        snapshot: Options of a connection that reads one snapshot of the log.
+    """
+
+    engine: sa.Engine
+    snapshot: Mapping[str, Any]
+
+    def take_control(self, connection: sa.Connection) -> None:
+        """Take the lock of writers that do not append facts, until the transaction ends.
+
+        It does not block appending, if the database supports concurrent writers.
+        """
+        ...
+
+    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        """Return the condition that a column is in the parameter `ids`."""
+        ...
+
+    def ids(self, ids: Sequence[str]) -> object:
+        """Return the value of the parameter `ids`."""
+        ...
+
+    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+        """Return the rows of the parameter `numbered`, and their columns.
+
+        The parameter is a JSON array of pairs: an id and an integer.
+        """
+        ...
+
+    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
+        """Return a builder of statements that insert rows, each with every column, and then execute `end`."""
+        ...
+
+    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
+        """Execute statements in order and return the rows of each; the first one begins a transaction.
+
+        Args:
+            driver: The driver's connection.
+            statements: Executed in order; the last one may be `COMMIT`.
+        """
+        ...
+
+    def is_away(self, error: Exception) -> bool:
+        """Return whether a driver error means that the database is unreachable, locked or full."""
+        ...
+
+    def is_damaged(self, error: Exception) -> bool:
+        """Return whether a driver error means that the tables are missing or changed."""
+        ...
+
+    def forget(self) -> None:
+        """Remove what its files still hold of overwritten rows, if it is not the server that does."""
+        ...
+
+    def backup(self, to: Path) -> None:
+        """Write a copy of the log. Raises StoreError."""
+        ...
+
+    def time(self) -> float | None:
+        """Return the time of its clock, seconds since the epoch; None if it uses this machine's clock."""
+        ...
+
+
+_COMPILED: dict[tuple[object, str], dict[str, str]] = {}
+
+
+def compiled(
+    database: Database, statements: Callable[[Database], Mapping[str, sa.ClauseElement]]
+) -> Mapping[str, str]:
+    """Return statements as SQL for the driver, by name: built and compiled once for each dialect.
+
+    Args:
+        database: Any database of the dialect.
+        statements: A function of a module, which returns the same statements for all databases of a dialect.
+    """
+    dialect = database.engine.dialect
+    key = (statements, dialect.name)
+    if key not in _COMPILED:
+        built = statements(database)
+        _COMPILED[key] = {name: str(statement.compile(dialect=dialect)) for name, statement in built.items()}
+    return _COMPILED[key]
+
+
+def storable(text: str) -> str:
+    r"""Return a text that every database can store: lone surrogates and NUL become U+FFFD.
+
+    >>> storable("a\0b"), storable("\ud800!")
+    ('a�b', '�!')
+    """
+    text = text.replace("\0", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def dumps(value: object) -> str:
+    r"""Return a value as JSON; the character NUL, which PostgreSQL cannot store, becomes U+FFFD.
+
+    >>> dumps({"tag": "a\0b", "path": "C:\\u0000"})
+    '{"tag":"a\ufffdb","path":"C:\\\\u0000"}'
+    """
+    text = orjson.dumps(value).decode()
+    return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text

@@ -1,0 +1,429 @@
+"""Where a training log is read from: the database of a service, or an export.
+
+source = LogSource(store, rule)
+log = source.log(rule, Selection(since=yesterday))
+for example in source.examples(): ...
+"""
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from feedback.archived import resolved
+from feedback.arrays import Floats, Integers
+from feedback.dataset import (
+    EVERYTHING,
+    Batch,
+    Categorical,
+    Describe,
+    DrawKey,
+    Log,
+    ProgressCallback,
+    Selection,
+    described,
+    priced,
+    rewards,
+)
+from feedback.errors import LogGapError
+from feedback.events import Example, Status
+from feedback.exchange import ExchangeError, Header, read_export, read_headers
+from feedback.log import Store
+from feedback.log import tables as t
+from feedback.reward import RewardRule
+from feedback.texts import value_of
+from feedback.training_log import lag, read_examples
+
+_REPORTED = 4096
+"""Examples between two calls of the progress callback."""
+
+
+class Source(Protocol):
+    """A training log, which can be read repeatedly: the same examples, in the same order."""
+
+    def log(
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
+    ) -> Log:
+        """Return the decisions that can be evaluated, as arrays; features are computed on first access.
+
+        Args:
+            rule: The rule of their rewards.
+            selection: Which decisions are selected.
+            on_progress: Called with the progress.
+
+        Raises:
+            EmptyLogError: No decision is left.
+        """
+        ...
+
+    def examples(self) -> Iterator[Example]:
+        """Yield all examples in order, labels included; a row of the arrays has the `seq` of its example."""
+        ...
+
+    def settled(self, since: float | None = None) -> float:
+        """Return when the first decision was made that still waits for feedback; infinite where none does.
+
+        All decisions before it are complete.
+
+        Args:
+            since: Only decisions of then or later, seconds since the epoch.
+        """
+        ...
+
+    def remarks(self, rule: RewardRule) -> list[str]:
+        """Return remarks on the rewards under a rule; a sentence each."""
+        ...
+
+
+class LogSource(Source):
+    """The training log of a rule in a database, up to where it was when this was first read.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Names the training log; `log` may be given another rule with the same join.
+    """
+
+    def __init__(self, store: Store, rule: RewardRule) -> None:
+        self._store = store
+        self._rule = rule
+        self._join = rule.join
+
+    @override
+    def log(
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
+    ) -> Log:
+        """Also raises LogGapError; ValueError for a rule with another join."""
+        if rule.join != self._join:
+            raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
+        describe = described(self.examples)
+        return read_log(self._store, rule, selection, on_progress, upto=self._upto, describe=describe)
+
+    @override
+    def examples(self) -> Iterator[Example]:
+        """Raises LogGapError."""
+        return read_examples(self._store, self._join, upto=self._upto)
+
+    @override
+    def settled(self, since: float | None = None) -> float:
+        return lag.first_waiting(self._store, self._rule, self._upto, since)
+
+    @override
+    def remarks(self, rule: RewardRule) -> list[str]:
+        return []
+
+    @cached_property
+    def _upto(self) -> int:
+        return length(self._store, self._join)
+
+
+class ExportSource(Source):
+    """A file that `armwise export` wrote; `armwise import` converts other layouts into one.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @override
+    def log(
+        self, rule: RewardRule, selection: Selection = EVERYTHING, on_progress: ProgressCallback | None = None
+    ) -> Log:
+        """Also raises ExchangeError, such as where the rule declares no metric of the file."""
+        metrics = {name: metric for header in self._headers for name, metric in header.reward.metrics.items()}
+        if metrics and rule.default is None and not metrics.keys() & rule.metrics.keys():
+            document = {
+                name: metric.model_dump(mode="json", exclude_defaults=True)
+                for name, metric in metrics.items()
+            }
+            raise ExchangeError(
+                f"{self._path} has the metrics {', '.join(metrics)}, none of which is configured; "
+                f"declare them under reward: {json.dumps({'metrics': document})}"
+            )
+        examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
+        return Log.from_examples(examples, rule, selection, described(self.examples))
+
+    @override
+    def examples(self) -> Iterator[Example]:
+        """Raises ExchangeError."""
+        return read_export(self._path)
+
+    @override
+    def settled(self, since: float | None = None) -> float:
+        """Returns what the file recorded when it was written, whatever `since`."""
+        return min(inf if header.settled is None else header.settled for header in self._headers)
+
+    @override
+    def remarks(self, rule: RewardRule) -> list[str]:
+        return [remark for header in self._headers for remark in differences(header.reward, rule)]
+
+    @cached_property
+    def _headers(self) -> list[Header]:
+        """Total over all exports in the file."""
+        return list(read_headers(self._path))
+
+
+def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
+    """Yield how the metrics of a rule differ from those of a file.
+
+    >>> from feedback.reward import Metric
+    >>> [*differences(RewardRule(metrics={"right": Metric()}), RewardRule())]
+    ['The metric right of the file is not declared here and has no effect on rewards.']
+    """
+    for name, metric in theirs.metrics.items():
+        if name not in ours.metrics:
+            yield f"The metric {name} of the file is not declared here and has no effect on rewards."
+        elif (mine := ours.metrics[name]) != metric:
+            there, here = metric.model_dump(mode="json"), mine.model_dump(mode="json")
+            changed = ", ".join(
+                f"{key} {here[key]} for {there[key]}" for key in there if there[key] != here[key]
+            )
+            yield f"The metric {name} is declared differently from the file: {changed}."
+
+
+def _with_progress(examples: Iterator[Example], on_progress: ProgressCallback) -> Iterator[Example]:
+    for done, example in enumerate(examples, start=1):
+        if done % _REPORTED == 0:
+            on_progress("reading the export", done, None)
+        yield example
+
+
+# -- in bulk ---------------------------------------------------------------------------------------
+#
+# Each transaction reads a range of positions, whose rows never change. The database joins no tables: an
+# index of ids would send it to another page for every row. Facts that belong together were written at about
+# the same time, so a range of each table is read in its own order and matched here; the few rows outside of
+# the range are looked up by id.
+#
+# Rows bypass SQLAlchemy: SQLite returns tuples, PostgreSQL one JSON array a column. Readers such as
+# connectorx and ADBC bring an SQLite of their own, and two of them in one process break each other's locks
+# on the file.
+
+
+CHUNK = 1 << 14
+"""Positions of the training log that are read at a time."""
+
+_FEW = 256
+"""Rows that are processed at a time, few enough for the cache of the processor."""
+
+_SAMPLE = 64
+"""Rows of a chunk whose positions give the range of the others."""
+
+_SPREAD = 16
+"""Positions a wanted row: in a sparser range, rows are looked up by id instead."""
+
+_MAX_IDS = 1000
+"""Ids that are looked up at a time."""
+
+_APART = "\x1f"
+"""Separates texts; JSON has it in escapes only."""
+
+Columns = dict[str, NDArray[Any]]
+"""Values by column: numbers, or texts as objects."""
+
+
+def read_log(
+    store: Store,
+    rule: RewardRule,
+    selection: Selection = EVERYTHING,
+    progress: ProgressCallback | None = None,
+    *,
+    upto: int | None = None,
+    describe: Describe | None = None,
+) -> Log:
+    """Return what `Log.from_examples` makes of the training log of a rule, in a fraction of the time.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Names the training log, and gives the rewards.
+        selection: Which decisions are selected.
+        progress: Called with the progress.
+        upto: Last position to read; None for the last one there is.
+        describe: Returns features of the rows.
+
+    Raises:
+        EmptyLogError: No decision is left.
+        LogGapError: Rows of the training log are missing, or of the facts that it is made of.
+    """
+    end = length(store, rule.join) if upto is None else upto
+    return Log.from_batches(_batches(store, rule, selection, progress, end), selection, describe)
+
+
+def length(store: Store, join: str) -> int:
+    """Return the last position of a training log; 0 for none."""
+    with store.reading() as connection:
+        last = connection.scalar(sa.select(sa.func.max(t.examples.c.seq)).where(t.examples.c.join == join))
+    return last or 0
+
+
+def _batches(
+    store: Store, rule: RewardRule, selection: Selection, progress: ProgressCallback | None, end: int
+) -> Iterator[Batch]:
+    for after in range(0, end, CHUNK):
+        last = min(after + CHUNK, end)
+        try:
+            with store.reading() as connection:
+                columns = _read(connection, rule, selection, after, last)
+        except LogGapError:
+            for _ in read_examples(store, rule.join, after, last):  # its error names the position
+                pass
+            raise
+        yield _batch(columns, rule, selection, after)
+        if progress:
+            progress("reading the log", last, end)
+
+
+def _read(
+    connection: sa.Connection, rule: RewardRule, selection: Selection, after: int, last: int
+) -> Columns:
+    """Return the columns of a range of positions, in order. Raises LogGapError."""
+    x, d, e = t.examples.c, t.decisions.c, t.executions.c
+    here = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
+    columns = _fetched(
+        connection, here.where(x.join == rule.join, x.seq > after, x.seq <= last).order_by(x.seq)
+    )
+    ids = columns["decision_id"].tolist()
+    if len(ids) != last - after:
+        raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
+    # Every returned value costs as much as its row, so texts with few distinct values are concatenated.
+    few = reduce(lambda text, other: text + _APART + other, (d.mode, d.policy, _text(d.arms), d.drawn))
+    decided: list[sa.ColumnElement[Any]] = [few.label("few"), _text(d.probabilities).label("probabilities")]
+    # rows that were erased are taken for different questions
+    decided.append(sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"))
+    if selection.features:
+        decided.append(_text(d.features).label("features"))
+    decided += [d.decided_at, d.version, d.propensity, d.cost_weight]
+    columns |= _matched(connection, d.id, decided, ids)
+    columns |= _matched(connection, e.decision_id, [e.status, *(e[name] for name in priced(rule.cost))], ids)
+    return columns
+
+
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    return sa.cast(column, sa.Text)
+
+
+def _matched(
+    connection: sa.Connection,
+    key: sa.Column[str],
+    columns: Sequence[sa.ColumnElement[Any]],
+    ids: Sequence[str],
+) -> Columns:
+    """Return columns of the rows of a table that have some ids, in the order of these. Raises LogGapError."""
+    seq, query = key.table.c.seq, sa.select(key.label("id"), *columns)
+    sample = [*ids[:: max(1, len(ids) // _SAMPLE)], ids[-1]]
+    bounds = sa.select(sa.func.min(seq), sa.func.max(seq)).where(key.in_(sample))
+    first, last = connection.execute(bounds).one()
+    dense = first is not None and last - first <= _SPREAD * len(ids)
+    parts = [_fetched(connection, query.where(seq.between(first, last) if dense else sa.false()))]
+    near = set(parts[0]["id"])
+    away = [row_id for row_id in ids if row_id not in near]
+    for start in range(0, len(away), _MAX_IDS):
+        parts += [_fetched(connection, query.where(key.in_(away[start : start + _MAX_IDS])))]
+    values_of = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    row = {row_id: i for i, row_id in enumerate(values_of.pop("id"))}
+    try:
+        rows = np.fromiter(map(row.__getitem__, ids), np.int64, len(ids))
+    except KeyError as error:
+        raise LogGapError(f"decision {error} of the training log is not among the {key.table.name}") from None
+    return {name: values[rows] for name, values in values_of.items()}
+
+
+def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int) -> Batch:
+    n = len(columns["metrics"])
+    few = Categorical.of(list(columns["status"] + _APART + columns["few"]))
+    draw = Categorical([_draw(text) for text in few.values], few.codes)
+    p, n_p = _shares(columns["probabilities"])
+    return Batch(
+        seq=np.arange(after + 1, after + 1 + n),
+        at=columns["decided_at"],
+        version=columns["version"],
+        draw=draw,
+        question=np.fromiter(map(hash, columns["question"]), np.int64, n),
+        propensity=columns["propensity"],
+        p=p,
+        n_p=n_p,
+        reward=rewards(
+            rule,
+            _numbers(_parsed(columns["metrics"]), tuple(rule.metrics), np.nan),
+            {name: columns[name].astype(np.float64) for name in priced(rule.cost)},
+            columns["cost_weight"],
+            draw.each(lambda key: key.failed),
+        ),
+        features=_numbers(
+            (resolved(stored)["sparse"] for stored in _parsed(columns["features"])),
+            tuple(selection.features),
+            0.0,
+        )
+        if selection.features
+        else {},
+    )
+
+
+def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
+    """Yield parsed JSON."""
+    for start in range(0, len(texts), _FEW):
+        yield from orjson.loads(f"[{','.join(texts[start : start + _FEW])}]")
+
+
+def _shares(texts: NDArray[Any]) -> tuple[Floats, Integers]:
+    """Return the probabilities of all rows, and how many each has."""
+    p, n_p = array("d"), array("q")
+    for shares in _parsed(texts):
+        p.extend(shares or ())
+        n_p.append(len(shares or ()))
+    return np.array(p), np.array(n_p)
+
+
+def _numbers(
+    mappings: Iterable[Mapping[str, float]], names: Sequence[str], otherwise: float
+) -> dict[str, Floats]:
+    """Return columns of the numbers that have these names, in each row or not."""
+    numbers = np.fromiter(
+        (value_of(mapping, name, otherwise) for mapping in mappings for name in names), np.float64
+    )
+    return {name: numbers[i :: len(names)] for i, name in enumerate(names)}
+
+
+def _draw(text: str) -> DrawKey:
+    status, mode, policy, arms, drawn = text.split(_APART, 4)
+    return DrawKey(mode, policy, tuple(orjson.loads(arms) or ()), drawn, failed=status != Status.OK)
+
+
+def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
+    """Return the columns of a query by name, bypassing the rows of SQLAlchemy."""
+    kinds = {column.name: _kind(column.type) for column in query.selected_columns}
+    read = _aggregated if connection.dialect.name == "postgresql" else _iterated
+    columns = zip(kinds, read(connection, query), strict=True)
+    return {name: np.array(values, dtype=kinds[name]) for name, values in columns}
+
+
+def _kind(of: sa.types.TypeEngine[Any]) -> type:
+    return np.int64 if isinstance(of, sa.Integer) else np.float64 if isinstance(of, sa.Float) else np.object_
+
+
+def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+    """Have PostgreSQL return one JSON array a column, as its driver is slow for each row."""
+    arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
+    return [orjson.loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
+
+
+def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+    """Fetch the tuples of SQLite, some at a time."""
+    compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
+    driver: Any = connection.connection.driver_connection
+    columns: list[list[Any]] = [[] for _ in query.selected_columns]
+    cursor = driver.execute(str(compiled), compiled.params)
+    while rows := cursor.fetchmany(_FEW):
+        for column, values in zip(columns, zip(*rows, strict=True), strict=True):
+            column.extend(values)
+    return columns

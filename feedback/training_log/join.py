@@ -1,0 +1,691 @@
+"""Join the log: fold its facts into decisions that are ready to be learned, and write them in order.
+
+    read_facts    the rows between two positions of the log, as facts
+    Fold          facts in the order of the log become decisions that are ready to be learned
+    Joiner        writes these, with the position read, while its epoch is the newest
+    read_examples the training log that is written so
+
+What is learned, when, and with which values depends on the facts and the rule alone: not on when the log is
+read, nor on how often the reader is restarted. Time is the log's own, the latest timestamp of any fact so
+far; it closes a decision whose wait time has passed.
+
+New examples and the position read are written in one transaction, so a crash neither loses an example nor
+writes one twice. The facts are read before it, without a lock: only a learner with a newer epoch could change
+the training log in between, and the write detects that.
+"""
+
+import heapq
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.clock import GRACE_S
+from feedback.errors import LogGapError, RebuiltError, SupersededError
+from feedback.events import LABELS, Cost, Example, Feedback, Kind, Mode, Status, Tick
+from feedback.log import Store, insert
+from feedback.log import rows as log_rows
+from feedback.log import tables as t
+from feedback.reward import RewardRule
+from feedback.texts import pseudonym
+
+SPARE = 1000
+"""Closed decisions that the heap of deadlines may hold beyond the number of open ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFact:
+    """A decision at a position of the log.
+
+    Attributes:
+        seq: The position.
+        id: The decision.
+        at: When it was made.
+        logged_at: The log's time when it was committed.
+        mode: How the arm came to be chosen.
+        episode_id: The episode that it is a part of.
+        deferred: Whether it counts only once it is activated.
+        past: Whether it was over before it was logged, as a label is: it gets no feedback beyond what
+            comes with it.
+        earlier: Feedback that is before it in the log and may count, on it or on its episode, in order.
+    """
+
+    seq: int
+    id: str
+    at: float
+    logged_at: float
+    mode: Mode = Mode.EXPLORE
+    episode_id: str | None = None
+    deferred: bool = False
+    past: bool = False
+    earlier: Sequence[Feedback] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The execution status of a decision, at a position of the log."""
+
+    seq: int
+    decision_id: str
+    at: float
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackFact:
+    """Feedback at a position of the log.
+
+    Attributes:
+        seq: The position.
+        feedback: The feedback.
+        more: Whether the next fact is feedback on the same, sent together with this: none of
+            these is learned without the others.
+    """
+
+    seq: int
+    feedback: Feedback
+    more: bool = False
+
+    @property
+    def at(self) -> float:
+        """When it was received."""
+        return self.feedback.received_at
+
+
+@dataclass(frozen=True, slots=True)
+class TickFact:
+    """Time that passed, at a position of the log."""
+
+    seq: int
+    at: float
+
+
+Fact = DecisionFact | Executed | FeedbackFact | TickFact
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A decision that is ready to be learned.
+
+    Attributes:
+        decision_id: The decision.
+        metrics: Aggregated value of each metric; empty where there was none, or the arm failed.
+        by: Position of the fact that made it ready, or whose time closed it.
+    """
+
+    decision_id: str
+    metrics: Mapping[str, float]
+    by: int
+
+
+@dataclass(slots=True)
+class PendingDecision:
+    """A decision that may still be learned."""
+
+    seq: int
+    id: str
+    at: float
+    deadline: float
+    episode_id: str | None
+    active: bool
+    past: bool
+    status: Status | None = None
+    values: dict[str, Feedback] = field(default_factory=dict)
+    retracted: set[str] = field(default_factory=set)
+
+    def apply_feedback(self, feedback: Feedback) -> None:
+        """Apply feedback on the decision or on its episode, unless it came after the deadline.
+
+        A value on an episode from before the decision belongs to earlier decisions; a retraction holds
+        for its value whenever it comes.
+        """
+        if feedback.received_at > self.deadline:
+            return
+        name = pseudonym(feedback.id)  # which an erasure may have left of one of the two
+        match feedback.kind:
+            case Kind.ACTIVATION:
+                self.active = True
+            case Kind.RETRACTION:
+                self.retracted.add(name)
+                self.values.pop(name, None)
+            case Kind.VALUE if name not in self.retracted:
+                if feedback.decision_id is not None or feedback.received_at >= self.at:
+                    self.values[name] = feedback
+
+
+class Fold:
+    """The state of the fold at one position of the log.
+
+    Args:
+        rule: Declares when feedback is complete, and how values are aggregated.
+        seq: The position; 0 before the first fact.
+        at: The log's time there, seconds since the epoch.
+    """
+
+    def __init__(self, rule: RewardRule, seq: int = 0, at: float = 0.0) -> None:
+        self.seq = seq
+        self.at = at
+        self._rule = rule
+        self._wait_s = rule.wait_s
+        self._open: dict[str, PendingDecision] = {}
+        self._episodes: dict[str, list[tuple[int, str]]] = {}
+        self._closings: list[tuple[float, int, str]] = []
+
+    def __len__(self) -> int:
+        """Return how many decisions are open."""
+        return len(self._open)
+
+    @property
+    def next_closing(self) -> float | None:
+        """The earliest time at which an open decision will be closed; None where none is open."""
+        while self._closings and self._closings[0][2] not in self._open:
+            heapq.heappop(self._closings)
+        return self._closings[0][0] if self._closings else None
+
+    def apply(self, fact: Fact) -> list[Joined]:
+        """Apply the next fact and return the decisions that become ready, in order.
+
+        Raises:
+            LogGapError: The fact is not the next one.
+        """
+        if fact.seq != self.seq + 1:
+            raise LogGapError(f"the log goes on at {fact.seq} after {self.seq}: rows between are missing")
+        joined = self._close(fact)
+        self.seq, self.at = fact.seq, max(self.at, fact.at)
+        match fact:
+            case DecisionFact():
+                self.reopen(fact, None)
+            case Executed():
+                if pending := self._open.get(fact.decision_id):
+                    pending.status = fact.status
+                    joined += self._settle([pending])
+            case FeedbackFact():
+                affected = self._matching(fact.feedback)
+                for pending in affected:
+                    pending.apply_feedback(fact.feedback)
+                if not fact.more:
+                    joined += self._settle(affected)
+        return joined
+
+    def reopen(self, fact: DecisionFact, status: Status | None) -> None:
+        """Restore a decision that was open at this position.
+
+        Args:
+            fact: The decision, with all feedback on it up to here.
+            status: Status of the execution, if that is known.
+        """
+        if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
+            return
+        self._open[fact.id] = self._opened(fact, status)
+        heapq.heappush(self._closings, (self.closing(fact), fact.seq, fact.id))
+        if fact.episode_id is not None:
+            insort(self._episodes.setdefault(fact.episode_id, []), (fact.seq, fact.id))
+
+    def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
+        """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
+        return self._metrics(self._opened(fact, status))
+
+    def closing(self, fact: DecisionFact) -> float:
+        """Return the time of the log after which a decision is closed."""
+        return max(self._deadline(fact), fact.logged_at) + GRACE_S
+
+    def _opened(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
+        deadline = self._deadline(fact)
+        pending = PendingDecision(
+            fact.seq, fact.id, fact.at, deadline, fact.episode_id, not fact.deferred, fact.past, status
+        )
+        for feedback in fact.earlier:
+            pending.apply_feedback(feedback)
+        return pending
+
+    def _deadline(self, fact: DecisionFact) -> float:
+        """Return the time until which feedback counts; a past turn is complete when it is inserted."""
+        return fact.at if fact.past else fact.at + self._wait_s
+
+    def _matching(self, feedback: Feedback) -> list[PendingDecision]:
+        """Return the open decisions that feedback applies to, in order."""
+        if feedback.decision_id is not None:
+            pending = self._open.get(feedback.decision_id)
+            return [] if pending is None else [pending]
+        return [self._open[name] for _, name in self._episodes.get(feedback.episode_id or "", ())]
+
+    def _close(self, fact: Fact) -> list[Joined]:
+        """Close the decisions whose closing time is before a fact."""
+        closed: list[Joined] = []
+        while self._closings and self._closings[0][0] < fact.at:
+            _, _, name = heapq.heappop(self._closings)
+            pending = self._open.get(name)
+            if pending is None:
+                continue
+            self._forget(pending)
+            if pending.active and self._teaches(pending.status):
+                metrics = self._metrics(pending)
+                if metrics or pending.status is not Status.OK or self._rule.default is not None:
+                    closed.append(Joined(name, metrics, fact.seq))
+        return closed
+
+    def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
+        """Yield the decisions that are ready, and drop those that never will be."""
+        for pending in changed:
+            if pending.status is None:
+                continue
+            if not self._teaches(pending.status):
+                self._forget(pending)
+            elif pending.active:
+                metrics = self._metrics(pending)
+                complete = bool(metrics) if pending.past else self._rule.is_complete(metrics)
+                if complete or pending.status is not Status.OK:
+                    self._forget(pending)
+                    yield Joined(pending.id, metrics, self.seq)
+
+    def _teaches(self, status: Status | None) -> bool:
+        """Whether a decision with this status can be learned from."""
+        if status in (Status.ARM_FAILED, Status.FELL_BACK):
+            return self._rule.failed is not None
+        return status is Status.OK
+
+    def _metrics(self, pending: PendingDecision) -> dict[str, float]:
+        """Return the aggregated values of a decision; empty where another arm answered."""
+        counts = pending.values and pending.status is Status.OK
+        return self._rule.aggregate(pending.values.values()) if counts else {}
+
+    def _forget(self, pending: PendingDecision) -> None:
+        del self._open[pending.id]
+        if len(self._closings) > 2 * len(self._open) + SPARE:
+            self._closings = [closing for closing in self._closings if closing[2] in self._open]
+            heapq.heapify(self._closings)
+        if pending.episode_id is not None:
+            others = self._episodes[pending.episode_id]
+            others.remove((pending.seq, pending.id))
+            if not others:
+                del self._episodes[pending.episode_id]
+
+
+# -- facts of the log ------------------------------------------------------------------------------
+
+
+Row = sa.Row[*tuple[Any, ...]]
+
+_Numbered = list[tuple[int, Feedback]]
+"""Feedback with its positions."""
+
+LOOKED_UP = 10_000
+"""Ids in one statement: databases limit the number of parameters."""
+
+_DECIDED = (
+    t.decisions.c.seq,
+    t.decisions.c.id,
+    t.decisions.c.decided_at,
+    t.decisions.c.logged_at,
+    t.decisions.c.mode,
+    t.decisions.c.episode_id,
+    t.decisions.c.deferred,
+    t.decisions.c.policy,
+)
+
+_FEEDBACK = (
+    t.feedback.c.seq,
+    t.feedback.c.more,
+    t.feedback.c.id,
+    t.feedback.c.decision_id,
+    t.feedback.c.metric,
+    t.feedback.c.value,
+    t.feedback.c.received_at,
+    t.feedback.c.episode_id,
+    t.feedback.c.kind,
+)
+
+
+def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fact]:
+    """Read the rows from position `after` + 1 to `upto`, and yield their facts in order."""
+    e = t.executions.c
+
+    def between(*columns: sa.ColumnElement[Any]) -> Sequence[Row]:
+        seq = columns[0]
+        query = sa.select(*columns).where(seq > after, seq <= upto).order_by(seq)
+        return connection.execute(query).all()
+
+    decided = between(*_DECIDED)
+    earlier = _earlier(connection, decided, after, upto)
+    executed = between(e.seq, e.decision_id, e.finished_at, e.status)
+    feedback = between(*_FEEDBACK)
+    observed = between(t.observations.c.seq, t.observations.c.observed_at)
+    ticked = between(t.ticks.c.seq, t.ticks.c.at)
+    # Facts are created lazily: thousands at once would take twice as long.
+    return heapq.merge(
+        (_decided(row, earlier.get(row[1], ())) for row in decided),
+        (Executed(seq, name, at, Status(status)) for seq, name, at, status in executed),
+        (FeedbackFact(row[0], _feedback(row), row[1]) for row in feedback),
+        (TickFact(seq, at) for seq, at in observed),  # the join learns only the time from it
+        (TickFact(seq, at) for seq, at in ticked),
+        key=attrgetter("seq"),
+    )
+
+
+def read_unlearned(
+    connection: sa.Connection, join: str, since: float, upto: int
+) -> Iterator[tuple[DecisionFact, Status | None]]:
+    """Read the explored decisions up to a position that are not in a training log, in any order.
+
+    Args:
+        connection: A snapshot.
+        join: Digest of the training log.
+        since: Only decisions committed at this time of the log or later.
+        upto: The position.
+
+    Yields:
+        Each with its feedback up to the position, and its status if it was executed by then; an execution
+        before its decision is ignored, as the fold does.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    learned = sa.exists().where(x.decision_id == d.id, x.join == join)
+    query = (
+        sa.select(*_DECIDED, e.status)
+        .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
+        .where(d.logged_at >= since, d.seq <= upto, d.mode == Mode.EXPLORE, ~learned)
+    )
+    rows = connection.execute(query).all()
+    feedback = _feedback_on(connection, rows, upto)
+    for row in rows:
+        status = None if row.status is None else Status(row.status)
+        yield _decided(row, feedback.get(row.id, [])), status
+
+
+def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
+    seq, name, at, logged_at, mode, episode_id, deferred, policy, *_ = row
+    return DecisionFact(seq, name, at, logged_at, Mode(mode), episode_id, deferred, policy == LABELS, earlier)
+
+
+def _feedback(row: Row) -> Feedback:
+    """Return feedback without tags and event time, which the fold does not use."""
+    _, _, name, decision_id, metric, value, received_at, episode_id, kind, *_ = row
+    return Feedback(name, decision_id, metric, value, received_at, episode_id=episode_id, kind=Kind(kind))
+
+
+def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
+    """Return the feedback up to a position that may count for each decision, in order."""
+    f = t.feedback.c
+    by_decision: defaultdict[str, _Numbered] = defaultdict(list)
+    for some in _chunks([row.id for row in decisions]):
+        query = sa.select(*_FEEDBACK).where(f.decision_id.in_(some), f.seq <= upto)
+        for row in connection.execute(query):
+            by_decision[row.decision_id].append((row.seq, _feedback(row)))
+    episodes: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    for row in decisions:
+        if row.episode_id is not None:
+            episodes[row.episode_id].append((row.id, row.decided_at))
+    for some in _chunks(list(episodes)):
+        query = sa.select(*_FEEDBACK).where(f.episode_id.in_(some), f.seq <= upto)
+        for row in connection.execute(query):
+            item = row.seq, _feedback(row)  # one for all: a long episode has many decisions
+            always, received_at = row.kind != Kind.VALUE, row.received_at
+            for decision_id, decided_at in episodes[row.episode_id]:
+                if always or received_at >= decided_at:
+                    by_decision[decision_id].append(item)
+    return _in_order(by_decision)
+
+
+def _in_order(by_decision: Mapping[str, _Numbered]) -> dict[str, list[Feedback]]:
+    return {
+        name: [item for _, item in sorted(items, key=itemgetter(0))] for name, items in by_decision.items()
+    }
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[first : first + LOOKED_UP] for first in range(0, len(ids), LOOKED_UP))
+
+
+def _earlier(
+    connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
+) -> dict[str, list[Feedback]]:
+    """Return the feedback that precedes its decision in the log and may count for it.
+
+    That is for decisions between two positions. A value on an episode from before a decision belongs to
+    earlier decisions, so that a conversation of many turns with many values is read in linear time.
+    """
+    if not decided:
+        return {}
+    d, f = t.decisions.c, t.feedback.c
+    by_decision: defaultdict[str, _Numbered] = defaultdict(list)
+    ways: list[sa.ColumnElement[bool]] = [f.early & (f.decision_id == d.id)]
+    if any(row.episode_id is not None for row in decided):
+        counts = (f.kind != Kind.VALUE) | (f.received_at >= d.decided_at)
+        ways.append((f.episode_id == d.episode_id) & counts)
+    for way in ways:
+        query = (
+            sa.select(*_FEEDBACK, d.id.label("about"))
+            .join_from(t.decisions, t.feedback, way)
+            .where(d.seq > after, d.seq <= upto, f.seq < d.seq)
+        )
+        for row in connection.execute(query):
+            by_decision[row.about].append((row.seq, _feedback(row)))
+    return _in_order(by_decision)
+
+
+# -- epoch fencing: the one learner that may write -------------------------------------------------
+
+
+REBUILD = "armwise rebuild"
+"""Holder of an epoch that was taken for a rebuild, not by a learner."""
+
+
+def take_epoch(store: Store, holder: str, now: float) -> int:
+    """Supersede every other learner and return the new epoch, the only one that may write."""
+    with store.writing() as connection:
+        return insert(connection, t.epochs, {"holder": holder, "taken_at": now})
+
+
+def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
+    """Check within a write transaction that `epoch` is the newest.
+
+    Raises:
+        SupersededError: Another learner has taken over.
+        RebuiltError: The training log was rebuilt.
+    """
+    newest, holder = newest_epoch(connection)
+    if newest == epoch:
+        return
+    if holder == REBUILD:
+        raise RebuiltError(f"epoch {epoch} ended with a rebuild: restart from the rebuilt training log")
+    raise SupersededError(f"epoch {epoch} was superseded by epoch {newest} of {holder}")
+
+
+def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
+    """Return the epoch that may write and its holder; 0 and `nobody` if there is none."""
+    newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+    row = connection.execute(newest).first()
+    return (row.epoch, row.holder) if row else (0, "nobody")
+
+
+# -- the join, and its training log ----------------------------------------------------------------
+
+
+_GONE = "rows of it, or of its facts, are missing; run `armwise rebuild`"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a join has read.
+
+    Attributes:
+        log_seq: Facts up to this position are folded.
+        log_at: The log's time there, seconds since the epoch.
+        examples_seq: Length of the training log.
+    """
+
+    log_seq: int
+    log_at: float
+    examples_seq: int
+
+
+class Joiner:
+    """The only writer of the training log of a rule.
+
+    Args:
+        store: The log.
+        rule: Defines when feedback is complete and how values are aggregated.
+        epoch: The right to write, from `take_epoch`.
+        batch: Facts that are folded in one pass.
+
+    Attributes:
+        left: Facts that were in the log at the last `advance` and not read by it.
+    """
+
+    def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
+        self._store = store
+        self._rule = rule
+        self._join = rule.join
+        self._epoch = epoch
+        self._batch = batch
+        self._fold: Fold | None = None  # None: to be restored from the log
+        self._length = 0
+        self.left = 0
+
+    def advance(self, now: float) -> Position:
+        """Fold the next facts, write the examples they complete, and return the position reached.
+
+        At the end of the log, a tick is written if the time closes a decision.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Raises:
+            SupersededError: Another learner holds a newer epoch; nothing was written.
+            LogGapError: Rows of the log, or of the training log, are missing.
+            LogUnavailableError: Try again later; nothing was lost.
+        """
+        fold, self._fold = self._fold, None  # discarded if anything below fails
+        with self._store.reading() as connection:
+            confirm_epoch(connection, self._epoch)
+            if fold is None:
+                fold, self._length = resume(connection, self._rule)
+            start, head = fold.seq, head_of(connection)
+            if head < start:
+                raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
+            end = min(head, start + self._batch)
+            facts = read_facts(connection, start, end)
+        joined = [ready for fact in facts for ready in fold.apply(fact)]
+        if fold.seq != end:
+            raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
+        position = Position(end, fold.at, self._length + len(joined))
+        if end != start:
+            self._write(joined, position)
+        self._fold, self._length, self.left = fold, position.examples_seq, head - end
+        closing = fold.next_closing
+        if end == head and closing is not None and closing < now:
+            self._store.append([Tick(now)])
+            return self.advance(now)
+        return position
+
+    def _write(self, joined: Sequence[Joined], position: Position) -> None:
+        rows = [
+            {
+                "join": self._join,
+                "seq": seq,
+                "decision_id": ready.decision_id,
+                "metrics": ready.metrics,
+                "joined_by": ready.by,
+            }
+            for seq, ready in enumerate(joined, start=self._length + 1)
+        ]
+        with self._store.writing() as connection:
+            confirm_epoch(connection, self._epoch)
+            if rows:
+                connection.execute(sa.insert(t.examples), rows)
+            write_position(connection, self._join, position)
+
+
+def position_of(connection: sa.Connection, join: str) -> Position:
+    """Return how far a join has read."""
+    row = connection.execute(sa.select(t.progress).where(t.progress.c.join == join)).first()
+    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
+
+
+def write_position(connection: sa.Connection, join: str, position: Position) -> None:
+    """Write how far a join has read."""
+    moved = sa.update(t.progress).where(t.progress.c.join == join).values(**asdict(position))
+    if not connection.execute(moved).rowcount:
+        connection.execute(sa.insert(t.progress), {"join": join, **asdict(position)})
+
+
+def head_of(connection: sa.Connection) -> int:
+    """Return the last position of the log; 0 if it is empty."""
+    return int(connection.scalar(sa.select(t.log_head.c.seq)) or 0)
+
+
+def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
+    """Return the fold at the position of a rule's join, and the length of its training log.
+
+    Raises:
+        LogGapError: The training log is shorter or longer than the join recorded.
+    """
+    position = position_of(connection, rule.join)
+    length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
+    recorded = connection.scalar(length.where(t.examples.c.join == rule.join))
+    if recorded != position.examples_seq:
+        raise LogGapError(
+            f"the training log ends at {recorded} and not at {position.examples_seq}: run `armwise rebuild`"
+        )
+    fold = Fold(rule, position.log_seq, position.log_at)
+    # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
+    # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
+    since = position.log_at - rule.wait_s - 2 * GRACE_S
+    for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
+        if fold.closing(decided) >= position.log_at:
+            fold.reopen(decided, status)
+    return fold, position.examples_seq
+
+
+def read_examples(
+    store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
+) -> Iterator[Example]:
+    """Yield a training log in order, from position `after` + 1 to `upto`, with one chunk in memory at a time.
+
+    Raises:
+        LogGapError: Rows of it, or of its facts, are missing.
+    """
+    x, e = t.examples.c, t.executions.c
+    query = (
+        sa.select(
+            *(x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, e.status),
+            *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
+        )
+        .join(t.decisions, t.decisions.c.id == x.decision_id)
+        .join(t.executions, e.decision_id == x.decision_id)
+        .where(x.join == join)
+        .order_by(x.seq)
+        .limit(chunk)
+    )
+    if upto is not None:
+        query = query.where(x.seq <= upto)
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(query.where(x.seq > after)).all()
+        for seq, metrics, by, status, index, cached, tokens, *values in rows:
+            if seq != after + 1:
+                raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
+            after = seq
+            cost, decision = (
+                Cost(*values[: len(log_rows.COST)]),
+                log_rows.decision_of(values[len(log_rows.COST) :]),
+            )
+            yield Example(
+                seq,
+                decision,
+                cost,
+                orjson.loads(metrics),
+                failed=status != Status.OK,
+                by=by,
+                index_version=index or "",
+                cached=cached,
+                tokens_by_model=log_rows.tokens_of(tokens),
+            )
+        if len(rows) < chunk:
+            break
+    if upto is not None and after < upto:
+        raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")

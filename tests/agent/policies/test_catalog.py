@@ -1,0 +1,109 @@
+"""The catalogue finds the policies of this package, and those that installed packages register."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.policies import PolicyError, PolicySpec, Uniform, build_policy, catalog, check_untrusted
+from tests.packages import install_package
+
+ARMS = ["bm25", "none"]
+
+POLICY = """
+from agent.policies import Uniform
+
+class {name}:
+    kind = "{kind}"
+    resumes_exactly = True
+
+    def __init__(self, least: float = 0.5) -> None:
+        self.least = least
+
+    probabilities, learn, save, load = Uniform.probabilities, Uniform.learn, Uniform.save, Uniform.load
+"""
+
+Install = Callable[..., catalog.Catalogue]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return a function that puts packages with entry points on the path, and returns a new catalogue."""
+
+    def installed(source: str, *points: str) -> catalog.Catalogue:
+        install_package(tmp_path, monkeypatch, "their_policies", source, "armwise.policies", points)
+        monkeypatch.setattr(catalog, "POLICIES", catalog.Catalogue())
+        return catalog.POLICIES
+
+    return installed
+
+
+def test_a_policy_of_another_package_is_built_by_its_kind(install: Install) -> None:
+    kinds = install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
+    assert "theirs" in kinds
+    assert {*kinds} == {*catalog.Catalogue()} >= {"linucb", "theirs"}
+    assert len(kinds) == len([*kinds])
+    assert "their_policies" not in sys.modules  # until it is needed
+    built = build_policy(PolicySpec(kind="theirs", params={"least": 0.25}), ARMS)
+    assert built.kind == "theirs"
+    assert vars(built) == {"least": 0.25}
+    with pytest.raises(PolicyError, match="policy 'theirs' has no parameter 'last'; did you mean 'least'"):
+        build_policy(PolicySpec(kind="theirs", params={"last": 1}), ARMS)
+
+
+def test_it_can_be_a_part_of_an_apprentice(install: Install) -> None:
+    install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
+    params = {"baseline": {"kind": "uniform"}, "policy": {"kind": "theirs"}}
+    assert build_policy(PolicySpec(kind="apprentice", params=params), ARMS).resumes_exactly
+
+
+def test_a_request_cannot_name_one_that_does_not_check_its_parameters(install: Install) -> None:
+    install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
+    theirs = PolicySpec(kind="theirs")
+    with pytest.raises(PolicyError, match="policy 'theirs' can be named by the configuration alone"):
+        check_untrusted(theirs, PolicySpec(kind="uniform"))
+    check_untrusted(theirs, theirs)
+
+
+def test_a_policy_of_ours_is_not_replaced(install: Install) -> None:
+    kinds = install(POLICY.format(name="Theirs", kind="uniform"), "uniform = their_policies:Theirs")
+    assert kinds["uniform"] is Uniform
+    assert [*kinds].count("uniform") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "points", "message"),
+    [
+        (
+            "",
+            ("theirs = their_policies:Theirs",),
+            "policy 'theirs': their_policies:Theirs cannot be imported",
+        ),
+        ("1 / 0", ("theirs = their_policies:Theirs",), "cannot be imported: division by zero"),
+        (
+            POLICY.format(name="Theirs", kind="other"),
+            ("theirs = their_policies:Theirs",),
+            "their_policies:Theirs is not a class with kind = 'theirs'",
+        ),
+        ("Theirs = 3", ("theirs = their_policies:Theirs",), "is not a class with kind = 'theirs'"),
+        (
+            POLICY.format(name="Theirs", kind="theirs"),
+            ("theirs = their_policies:Theirs", "theirs = their_policies:Others"),
+            "policy 'theirs' is registered more than once: their_policies",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_when_its_kind_is_named(
+    install: Install, source: str, points: tuple[str, ...], message: str
+) -> None:
+    install(source, *points)
+    with pytest.raises(PolicyError, match=message):
+        build_policy(PolicySpec(kind="theirs"), ARMS)
+
+
+def test_a_kind_that_nobody_has_is_not_in_the_catalogue(install: Install) -> None:
+    kinds = install("")
+    assert "theirs" not in kinds
+    with pytest.raises(KeyError):
+        kinds["theirs"]

@@ -1,0 +1,106 @@
+"""The catalogue finds the routers of this package, and those that installed packages register."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent import routers
+from agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
+from agent.spec import Catalogue
+from tests.packages import install_package
+from tests.router_contracts import asked, world
+
+ROUTER = """
+import numpy as np
+
+from agent.routers import Parameters, Parametrised, positions
+
+class Chosen(Parameters):
+    least: float = 0.5
+
+class {name}(Parametrised[Chosen]):
+    "Scores an arm with its mean utility."
+    kind = "{kind}"
+    Params = Chosen
+
+    def _fit(self, labels):
+        self.means = np.maximum(np.nanmean(labels.utility, axis=0), self.chosen.least)
+
+    def _scores(self, features):
+        at = positions(self.schema.arms, features.arms)
+        return np.tile(self.means[at], (len(features), 1))
+
+    def _state(self):
+        return {{"means": self.means}}
+
+    def _restore(self, schema, state):
+        self.means = state["means"]
+"""
+
+Install = Callable[..., Catalogue[Router]]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Return a function that puts packages with entry points on the path, and returns a new catalogue."""
+
+    def installed(source: str, *points: str) -> Catalogue[Router]:
+        install_package(tmp_path, monkeypatch, "their_routers", source, "armwise.routers", points)
+        catalogue: Catalogue[Router] = Catalogue("agent.routers", catalog.GROUP, "router", RouterError)
+        monkeypatch.setattr(catalog, "ROUTERS", catalogue)
+        return catalogue
+
+    return installed
+
+
+def test_every_router_of_this_package_is_in_its_face() -> None:
+    for kind, router in routers.ROUTERS.items():
+        named: object = getattr(routers, getattr(router, "__name__", ""))
+        assert named is router, kind
+
+
+def test_a_router_of_another_package_is_built_fitted_and_loaded_by_its_kind(install: Install) -> None:
+    kinds = install(ROUTER.format(name="Theirs", kind="theirs"), "theirs = their_routers:Theirs")
+    assert "theirs" in kinds
+    assert {*kinds} >= {"ridge", "blend", "theirs"}
+    assert len(kinds) == len([*kinds]) == len({*kinds})
+    assert "their_routers" not in sys.modules  # until it is needed
+    fitted = build_router(RouterSpec(kind="theirs", params={"least": 0.25})).fit(world(20, seed=1))
+    again = load_router(fitted.save())
+    assert again.params == {"least": 0.25}
+    assert again.scores(asked()).tolist() == fitted.scores(asked()).tolist()
+    with pytest.raises(RouterError, match="router 'theirs' has no parameter 'last'; did you mean 'least'"):
+        build_router(RouterSpec(kind="theirs", params={"last": 1}))
+
+
+def test_it_can_be_a_member_of_a_blend(install: Install) -> None:
+    install(ROUTER.format(name="Theirs", kind="theirs"), "theirs = their_routers:Theirs")
+    members = [{"kind": "theirs"}, {"kind": "ridge"}]
+    assert build_router(RouterSpec(kind="blend", params={"members": members})).kind == "blend"
+
+
+def test_a_router_of_ours_is_not_replaced(install: Install) -> None:
+    kinds = install(ROUTER.format(name="Theirs", kind="max_sim"), "max_sim = their_routers:Theirs")
+    assert kinds["max_sim"] is MaxSim
+    assert [*kinds].count("max_sim") == 1
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (["theirs = their_routers:Missing"], "router 'theirs': their_routers:Missing cannot be imported"),
+        (["theirs = their_routers:Chosen"], "their_routers:Chosen is not a class with kind = 'theirs'"),
+        (
+            ["theirs = their_routers:Theirs", "theirs = their_routers:Chosen"],
+            "router 'theirs' is registered more than once: their_routers:",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(install: Install, points: list[str], message: str) -> None:
+    install(ROUTER.format(name="Theirs", kind="theirs"), *points)
+    with pytest.raises(RouterError, match=message):
+        build_router(RouterSpec(kind="theirs"))
+    with pytest.raises(RouterError, match="no router of kind 'their'; did you mean 'theirs'"):
+        build_router(RouterSpec(kind="their"))

@@ -1,0 +1,36 @@
+"""The version of what an arm searches."""
+
+import pytest
+
+from arms.base import ArmError, Query, Retrieval
+from arms.retrievers.versioned import VersionedArm
+
+
+class Empty:
+    """Finds nothing."""
+
+    name = "empty"
+    backbones: frozenset[str] = frozenset()
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        return Retrieval(())
+
+
+@pytest.mark.parametrize(
+    ("versions", "settled"), [(["b", "a"], "a+b"), (["a", None], None), ([""], None), (["a..b"], None)]
+)
+def test_a_version_is_known_once_every_index_is_complete(
+    versions: list[str | None], settled: str | None
+) -> None:
+    arm = VersionedArm(Empty(), [lambda _fresh, version=version: version for version in versions])
+    assert arm.version() == settled
+
+
+def test_an_engine_that_is_away_leaves_the_version_unknown() -> None:
+    def away(_fresh: bool) -> str:
+        raise ArmError("away")
+
+    arm = VersionedArm(Empty(), [away])
+    assert arm.version() is None
+    assert arm.search(Query("river"), 3).index_version == ""
