@@ -139,8 +139,8 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str = Field(description="Name in the catalogue")
-    params: dict[str, Any] = Field(default_factory=dict, description="Arguments of its class, by name")
+    kind: str = Field(description="Name in the catalogue.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind, by name.")
 
 
 @cache
@@ -170,17 +170,17 @@ def params_of(make: Callable[..., object]) -> type[BaseModel]:
 
 
 def _arguments_in(doc: str) -> dict[str, str]:
-    r"""Return the descriptions of arguments in a docstring of Google's style.
+    r"""Return the descriptions of arguments in a docstring of Google's style, with None as YAML writes it.
 
-    >>> _arguments_in("Do.\n\nArgs:\n    a: One,\n        in two lines.\n    b: Other.\n\nRaises:\n    E: No")
-    {'a': 'One, in two lines.', 'b': 'Other.'}
+    >>> _arguments_in("Do.\n\nArgs:\n    a: One,\n        and two.\n    b: None: no\n\nRaises:\n    E: No")
+    {'a': 'One, and two.', 'b': 'null: no'}
     """
     section = re.search(r"^Args:\n((?:[ ].*\n?|\n)*)", doc, re.MULTILINE)
     found: dict[str, str] = {}
     for name, text in re.findall(
         r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
     ):
-        found[name] = " ".join(text.split())
+        found[name] = re.sub(r"\bNone\b", "null", " ".join(text.split()))
     return found
 
 

@@ -49,16 +49,23 @@ class Budget(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     usd_per_request: float | None = Field(
-        default=None, ge=1e-9, le=1e9, description="Ceiling in dollars charged by a paid engine."
+        default=None,
+        ge=1e-9,
+        le=1e9,
+        description="Ceiling in dollars charged by a paid engine; null if the ceiling is in steps.",
     )
     steps_per_request: float | None = Field(
-        default=None, ge=1e-9, le=1e9, description="Ceiling in rounds of retrieval."
+        default=None,
+        ge=1e-9,
+        le=1e9,
+        description="Ceiling in rounds of retrieval; null if the ceiling is in dollars.",
     )
     window: int = Field(
         default=200,
         ge=20,
         le=1_000_000,
-        description="Requests over which an overspend is paid back, and by which costs of arms are averaged.",
+        description="Requests over which an overspend is paid back, and over which the cost of each arm is "
+        "averaged.",
     )
 
     @model_validator(mode="after")

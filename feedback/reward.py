@@ -43,27 +43,32 @@ class Aggregation(StrEnum):
 
 
 class Metric(BaseModel):
-    """One quantity that feedback can report about an answer."""
+    """A quantity that feedback can report about an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["boolean", "float", "categorical"] = Field(
-        default="float", description="What its values are; of a categorical metric, labels."
+        default="float", description="Type of the values; those of a categorical metric are labels."
     )
     range: tuple[float, float] = Field(
-        default=(0.0, 1.0), description="Smallest and largest value of a float; that of the labels otherwise."
+        default=(0.0, 1.0),
+        description="Smallest and largest value. Of a boolean always [0, 1]; of a categorical metric, "
+        "those of its labels.",
     )
     values: dict[str, float] | None = Field(
         default=None,
         min_length=2,
         max_length=100,
         exclude_if=lambda values: values is None,  # so that digests of rules without labels stay
-        description="The number of each label of a categorical metric, such as `{good: 1, bad: 0}`.",
+        description="Number of each label of a categorical metric, such as `{good: 1, bad: 0}`; null for "
+        "other types.",
     )
-    optimize: Literal["max", "min"] = Field(default="max", description="Whether more is better.")
+    optimize: Literal["max", "min"] = Field(
+        default="max", description="Whether larger values (`max`) or smaller ones (`min`) are better."
+    )
     weight: float = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
     aggregation: Aggregation = Field(
-        default=Aggregation.LAST, description="How several values become one: first, last, mean, sum."
+        default=Aggregation.LAST, description="Which value counts where a decision has several."
     )
 
     @model_validator(mode="before")
@@ -134,10 +139,12 @@ class Prices(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: float = Field(default=1.0, ge=0, description="A round of retrieval.")
-    kilotokens: float = Field(default=0.0, ge=0, description="A thousand tokens, read or written.")
-    seconds: float = Field(default=0.0, ge=0, description="A second in the arm or the language model.")
-    usd: float = Field(default=0.0, ge=0, description="A dollar charged by a paid engine.")
+    steps: float = Field(default=1.0, ge=0, description="Price of a round of retrieval.")
+    kilotokens: float = Field(default=0.0, ge=0, description="Price of a thousand tokens, read or written.")
+    seconds: float = Field(
+        default=0.0, ge=0, description="Price of a second in the arm or the language model."
+    )
+    usd: float = Field(default=0.0, ge=0, description="Price of a dollar charged by a paid engine.")
 
     def total(self, cost: Cost) -> float:
         """Return the priced sum of a raw cost vector.
@@ -203,14 +210,21 @@ class RewardRule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    metrics: dict[str, Metric] = Field(default_factory=dict)
-    cost_weight: float = Field(default=0.1, ge=0, description="Quality given up for one unit of priced cost.")
+    metrics: dict[str, Metric] = Field(
+        default_factory=dict, description="Metrics that feedback can report about an answer, by name."
+    )
+    cost_weight: float = Field(
+        default=0.1, ge=0, description="Quality that one unit of priced cost is worth."
+    )
     cost: Prices = Prices()
-    wait_time: str = Field(default="PT30M", description="ISO 8601 duration in which feedback counts.")
+    wait_time: str = Field(
+        default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."
+    )
     complete: Complete = Field(
         default=Complete.ANY,
-        description="When a decision is learned: at its first value (`any`), once all metrics have one or "
-        "the wait time has passed (`all`), at the `deadline`. The default is `all` for several metrics.",
+        description="When a decision is learned: at its first value (`any`); once all metrics have one, or "
+        "the wait time has passed (`all`, the default for several metrics); when the wait time has passed "
+        "(`deadline`).",
     )
     default: float | None = Field(
         default=None, description="Quality of a decision without feedback; null leaves it out of learning."
@@ -219,7 +233,9 @@ class RewardRule(BaseModel):
         default=None,
         description="Quality of a decision whose drawn arm failed; null leaves it out of learning.",
     )
-    clip: tuple[float, float] = Field(default=(-1.0, 1.0), description="Rewards are cut to this range.")
+    clip: tuple[float, float] = Field(
+        default=(-1.0, 1.0), description="Smallest and largest reward; others are clipped."
+    )
 
     @model_validator(mode="before")
     @classmethod

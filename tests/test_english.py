@@ -65,6 +65,20 @@ def test_pages_are_written_in_the_terms_of_the_field() -> None:
     assert not found, "\n".join(found)
 
 
+def test_every_setting_is_described_by_a_sentence_that_says_what_it_is() -> None:
+    """The reference has a description in the last column of each row."""
+    rows = [
+        (page.stem, *re.split(r"(?<!\\)\|", line)[1:-1:3])
+        for page in (ROOT / "docs/reference/configuration").glob("*.md")
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\| `\w+` \| .* \| .* \|", line)
+    ]
+    assert len(rows) > 400
+    wrong = re.compile(r"^ *$|^ (Of|Its|No|None|Never) |[^.] $|\b(is|are) no\b|likewise")
+    found = [f"{page}: {key}:{about}" for page, key, about in rows if wrong.search(about)]
+    assert not found, "\n".join(found)
+
+
 def test_a_description_begins_with_what_it_describes_and_not_with_whose_it_is() -> None:
     """As "Seed that shuffles questions into folds." and not "Of the folds."."""
     begins = re.compile(

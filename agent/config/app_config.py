@@ -74,7 +74,7 @@ class ConfigError(ValueError):
 
 
 class PointSpec(BaseModel):
-    """A decision point: what differs from the top level, key by key."""
+    """A decision point: the keys in which it differs from the top level."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,7 +85,12 @@ class PointSpec(BaseModel):
     arms: dict[str, ArmSpec] | None = Field(
         default=None, min_length=1, description="Arms of the point; null for those of the top level."
     )
-    fallback: str | None = Field(default=None, description="As at the top level, like the keys below.")
+    fallback: str | None = Field(
+        default=None,
+        description="Arm that answers when the drawn one fails. This key and those below are by default as "
+        "at the top level; a point with `arms` or `actions` of its own starts without `fallback`, "
+        "`router`, `warm_start` and `observations`.",
+    )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
@@ -151,7 +156,7 @@ class AppConfig(BaseModel):
     log_url: str | None = Field(
         default=None,
         description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
-        "later; its password best in PGPASSFILE); null is an SQLite file in home.",
+        "later), with the password in the file that PGPASSFILE names; null is an SQLite file in `home`.",
     )
     keys: tuple[Key, ...] = Field(
         default=(),
@@ -160,14 +165,14 @@ class AppConfig(BaseModel):
     )
     open: bool = Field(
         default=False,
-        description="Whether a service without keys may listen on other addresses than loopback ones.",
+        description="Whether a service without keys may listen on an address other than loopback.",
     )
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` or "
-        "`*` for any; localhost and IP addresses are always accepted. Pages of sites that are named here may "
-        "send requests, as those of this machine may.",
+        description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` "
+        "or `*` for any; localhost and IP addresses are always accepted. Browsers may send requests from "
+        "pages of these sites, and from pages of this machine.",
     )
     salt: str = Field(
         default="armwise",
@@ -176,7 +181,10 @@ class AppConfig(BaseModel):
     )
     corpus: CorpusSpec = CorpusSpec()
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
-    arms: dict[str, ArmSpec] = Field(min_length=1, description="The actions of the bandit, by name.")
+    arms: dict[str, ArmSpec] = Field(
+        min_length=1,
+        description="Arms by name: the actions of the bandit, and arms that only other arms search.",
+    )
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
         description="Grids of further arms: each grid copies the arms that it names, once for each way to "
@@ -184,7 +192,8 @@ class AppConfig(BaseModel):
     )
     portfolio: str | None = Field(
         default=None,
-        description="A file that `armwise portfolio` wrote; its arms and backbones are added to these.",
+        description="A file that `armwise portfolio` wrote; its arms and backbones are added to these. "
+        "Null adds none.",
     )
     new_arms: NewArms = NewArms()
     fallback: str | None = Field(
@@ -202,7 +211,8 @@ class AppConfig(BaseModel):
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
-        default=None, description="A trained router, whose scores are a feature of the policy; null for none."
+        default=None,
+        description="A trained router, whose score of an arm is a feature of that arm; null for none.",
     )
     floor: float = Field(default=0.01, gt=0, lt=1, description="Least probability of every eligible arm.")
     reward: RewardRule

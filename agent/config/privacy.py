@@ -35,11 +35,11 @@ _CATEGORIES = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " "}
 
 
 class Redaction(BaseModel):
-    """One pattern, and what stands in the place of each match."""
+    """A pattern, and the text that replaces each match."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=64, description="Name of the pattern, shown to people.")
+    name: str = Field(min_length=1, max_length=64, description="Name of the pattern, for messages.")
     pattern: re.Pattern[str] = Field(
         description="A regular expression of Python's `re`. It is run on every text; one that a text of a "
         "thousand characters makes slow is refused.",

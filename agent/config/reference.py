@@ -56,12 +56,12 @@ every key, kind and range. What depends on several keys, such as the backbone th
 SUBJECTS = {
     "service": (
         "The service",
-        "Who may send requests, what is stored of them, and how much of it the service takes.",
+        "Access, privacy, the corpus, limits, and telemetry.",
         ("keys", "privacy", "corpus", "limits", "retrieval_cache", "http", "telemetry"),
     ),
     "arms": (
         "Arms and language models",
-        "What can be chosen: retrievers, the models that read and write, and how answers are written.",
+        "What can be chosen: retrievers, language models, and how answers are generated.",
         ("backbones", "arms", "pipelines", "new_arms", "llm", "llms", "prompts", "answering"),
     ),
     "learning": (
@@ -219,23 +219,41 @@ def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> 
 def _table(model: type[BaseModel]) -> list[str]:
     if not model.model_fields:
         return ["Nothing to set.", ""]
-    rows = ["| key | default | what it is |", "| --- | --- | --- |"]
+    rows = ["| key | default | values | what it is |", "| --- | --- | --- | --- |"]
     for name, field in model.model_fields.items():
         about = field.description or "".join(_first_sentence(one) for one in models_in(field.annotation)[:1])
-        what = " ".join(filter(None, (about, _one_of(field.annotation))))
-        rows.append(f"| `{name}` | {_default(field)} | {what} |")
+        rows.append(f"| `{name}` | {_default(field)} | {_values(field)} | {about} |")
     return [*rows, ""]
 
 
-def _one_of(annotation: Any) -> str:
-    """Return the values of a setting that can have a few alone."""
-    choices = [one for one in choices_in(annotation) if one is not NoneType]
+def _values(field: FieldInfo) -> str:
+    """Return the values of a setting that can have a few alone, or the range of a number."""
+    choices = [choice for choice in choices_in(field.annotation) if choice is not NoneType]
     values: tuple[Any, ...] = ()
     if len(choices) == 1 and get_origin(choices[0]) is Literal:
         values = get_args(choices[0])
     elif len(choices) == 1 and isinstance(choices[0], type) and issubclass(choices[0], Enum):
-        values = tuple(one.value for one in choices[0])
-    return f"One of {', '.join(f'`{one}`' for one in values)}." if len(values) > 1 else ""
+        values = tuple(member.value for member in choices[0])
+    return ", ".join(f"`{value}`" for value in values) if len(values) > 1 else _range(field)
+
+
+def _range(field: FieldInfo) -> str:
+    """Return the range of a number; empty where nothing bounds it.
+
+    >>> from pydantic import Field
+    >>> _range(Field(ge=1)), _range(Field(gt=0.0, lt=1.0)), _range(Field(min_length=1))
+    ('>= 1', '(0, 1)', '')
+    """
+    names = ("ge", "gt", "le", "lt")
+    bounds = {
+        name: f"{getattr(bound, name):.10g}"
+        for bound in field.metadata
+        for name in names
+        if hasattr(bound, name)
+    }
+    low = f"[{bounds['ge']}" if "ge" in bounds else f"({bounds['gt']}" if "gt" in bounds else ""
+    high = f"{bounds['le']}]" if "le" in bounds else f"{bounds['lt']})" if "lt" in bounds else ""
+    return f"{low}, {high}" if low and high else low.replace("[", ">= ").replace("(", "> ")
 
 
 def _default(field: FieldInfo) -> str:

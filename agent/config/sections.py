@@ -45,7 +45,7 @@ class KeyBase(BaseModel):
         description="Owner of the decisions, episodes and feedback that the key makes and reads.",
     )
     source: Source = Field(
-        default="user", description="Whose judgement the feedback of this key is; stored with each item."
+        default="user", description="Who judges in the feedback of this key; stored with each item."
     )
     groups: tuple[Group, ...] = Field(
         default=(),
@@ -101,24 +101,26 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     in_flight: int = Field(
-        default=64, ge=1, description="Concurrent requests of a replica; more get 503 before the draw."
+        default=64, ge=1, description="Most concurrent requests of a replica; more get 503 before the draw."
     )
     chats: int | None = Field(
         default=None,
         ge=1,
-        description="Answers of the language model at once in a replica; null for the slots of an embedded "
-        "model, and `in_flight` for an engine that has none.",
+        description="Most answers that the language model writes at once in a replica; null is the slots "
+        "of an embedded model, and `in_flight` for other engines.",
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description="Requests that wait for one of the `chats`; more get 503 before the draw.",
+        description="Most requests that wait for one of the `chats`; more get 503 before the draw.",
     )
     chat_queue_s: float = Field(
-        default=10.0, gt=0, description="Seconds that a request waits for one of the `chats`; then 503."
+        default=10.0, gt=0, description="Most seconds that a request waits for one of the `chats`; then 503."
     )
-    question_chars: int = Field(default=8000, ge=1, description="Characters in a question.")
-    context_features: int = Field(default=32, ge=0, le=64, description="Names in the context of a request.")
+    question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
+    context_features: int = Field(
+        default=32, ge=0, le=64, description="Most names in the context of a request."
+    )
     context_number: float = Field(
         default=1e6,
         ge=1,
@@ -127,21 +129,31 @@ class Limits(BaseModel):
         "1 by their logarithm.",
     )
     context_text: int = Field(
-        default=200, ge=1, description="Characters of a name, and of a text, in the context of a request."
+        default=200,
+        ge=1,
+        description="Most characters of a name, and of a text, in the context of a request.",
     )
     context_bytes: int = Field(
-        default=4096, ge=1, description="Bytes of all names and texts in the context of a request."
+        default=4096, ge=1, description="Most bytes of all names and texts in the context of a request."
     )
     actions: int = Field(
-        default=50, ge=1, le=200, description="Actions of a request, at a point whose actions come with it."
+        default=50,
+        ge=1,
+        le=200,
+        description="Most actions of a request, at a point whose actions come with it.",
     )
     action_features: int = Field(
-        default=64, ge=1, le=1024, description="Features of each action of a request, and of its context."
+        default=64,
+        ge=1,
+        le=1024,
+        description="Most features of each action of a request, and of its context.",
     )
     action_bytes: int = Field(
-        default=32_768, ge=1, description="Bytes of all names and texts among the features of one request."
+        default=32_768,
+        ge=1,
+        description="Most bytes of all names and texts among the features of one request.",
     )
-    body_bytes: int = Field(default=1 << 20, ge=1024, description="Bytes in a request body.")
+    body_bytes: int = Field(default=1 << 20, ge=1024, description="Most bytes of a request body.")
     body_s: float = Field(
         default=20.0,
         gt=0,
@@ -150,10 +162,10 @@ class Limits(BaseModel):
     feedback_items: int = Field(
         default=1000,
         ge=1,
-        description="Values of feedback on a decision or an episode, and retractions; more get 409.",
+        description="Most values of feedback on a decision or an episode, with retractions; more get 409.",
     )
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
-    arm_timeout_s: float = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
+    arm_timeout_s: float = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
     arm_failures: int = Field(
         default=3,
         ge=1,
@@ -168,10 +180,12 @@ class Limits(BaseModel):
     )
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
-        description="Most concurrent searches by arm, in one replica; an arm at its cap is not drawn, "
-        "and where all arms are at their caps the response is 503.",
+        description="Most concurrent searches by arm, in one replica. An arm at its cap is not drawn; "
+        "where all arms are at their caps the response is 503.",
     )
-    llm_timeout_s: float = Field(default=120.0, gt=0, description="Seconds that the language model may take.")
+    llm_timeout_s: float = Field(
+        default=120.0, gt=0, description="Most seconds that the language model may take."
+    )
     completion_tokens: int = Field(
         default=1024, ge=1, description="Largest max_tokens that a request may ask for."
     )
@@ -186,7 +200,7 @@ class Limits(BaseModel):
 
 
 class RetrievalCacheSpec(BaseModel):
-    """Where what arms with `cache` find is kept, on each machine: a file that its replicas share."""
+    """Cache of the passages that arms with `cache` found: on each machine, one file for its replicas."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -206,17 +220,17 @@ class RetrievalCacheSpec(BaseModel):
 
 
 class Http(BaseModel):
-    """What a client may hold of the HTTP proxy that `armwise serve` runs in front of the replicas."""
+    """Limits of the HTTP proxy that `armwise serve` runs in front of the replicas."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    connections: int = Field(default=4096, ge=64, description="Open connections of all clients.")
+    connections: int = Field(default=4096, ge=64, description="Most open connections of all clients.")
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Open connections of one client address, or of one /64 of IPv6; more are closed. An "
-        "address never holds more connections than are free, and without an accepted key (see `reserved`) "
-        "at most a quarter of the free ones.",
+        description="Most open connections of one client address, or of one /64 of IPv6; more are closed. "
+        "An address never holds more connections than are free, and without an accepted key (see "
+        "`reserved`) at most a quarter of the free ones.",
     )
     reserved: float = Field(
         default=0.5,
@@ -233,12 +247,14 @@ class Http(BaseModel):
     proxy_protocol: bool = Field(
         default=False,
         description="Whether every connection of `trusted_proxies` begins with the header of the PROXY "
-        "protocol, version 1 or 2, which proxies send that do not read HTTP.",
+        "protocol, version 1 or 2, as proxies send that forward TCP.",
     )
     header_bytes: int = Field(
-        default=16384, ge=1024, le=32768, description="Bytes of a request's header; more get 431."
+        default=16384, ge=1024, le=32768, description="Most bytes of a request's header; more get 431."
     )
-    headers: int = Field(default=100, ge=16, le=900, description="Header lines of a request; more get 431.")
+    headers: int = Field(
+        default=100, ge=16, le=900, description="Most header lines of a request; more get 431."
+    )
     request_s: float = Field(
         default=10.0,
         gt=0,
@@ -254,10 +270,10 @@ class Http(BaseModel):
     queue: int = Field(
         default=64,
         ge=1,
-        description="Requests of one kind (chat, feedback, probes, large bodies, others) that wait until a "
-        "replica has room; more get 503 at once.",
+        description="Most requests of one kind (chat, feedback, probes, large bodies, others) that wait "
+        "until a replica has room; more get 503 at once.",
     )
-    queue_s: float = Field(default=1.0, gt=0, description="Seconds that a request waits at most; then 503.")
+    queue_s: float = Field(default=1.0, gt=0, description="Most seconds that a request waits; then 503.")
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -286,12 +302,12 @@ class Learning(BaseModel):
     also: observed.Also | None = Field(
         default=None,
         description="Observations (see `observations`) that the policy learns from besides feedback; null "
-        "for none.",
+        "for feedback alone.",
     )
 
 
 class Observations(BaseModel):
-    """What is found out beside feedback, after answers were sent: at the operator's expense."""
+    """Second answers and grades of answers already sent, as evidence besides feedback: the operator pays."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -309,7 +325,7 @@ class Observations(BaseModel):
         default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
     )
     at_once: int = Field(default=1, ge=1, le=16, description="Questions that one replica observes at once.")
-    queue: int = Field(default=32, ge=1, description="Questions that wait; more are not observed.")
+    queue: int = Field(default=32, ge=1, description="Most questions that wait; more are not observed.")
     tokens_per_hour: int | None = Field(
         default=200_000,
         ge=1,

@@ -70,15 +70,15 @@ class Schedule(BaseModel):
 
     every: str | None = Field(
         default=None,
-        description="ISO 8601 duration from the start of a run to that of the next: PT1M or more.",
+        description="ISO 8601 duration from the start of a run to the start of the next, PT1M or more; "
+        "null for no fixed interval.",
     )
     cron: str | None = Field(
         default=None,
-        description="Times of the runs as a cron line, in UTC, instead of `every`: `0 3 * * *` is 3:00.",
+        description="Times of the runs as a cron line in UTC, instead of `every`: `0 3 * * *` is 3:00. "
+        "Null for none.",
     )
-    on_alarm: bool = Field(
-        default=True, description="Whether an alarm of drift starts a run, once for each alarm."
-    )
+    on_alarm: bool = Field(default=True, description="Whether each alarm of drift starts a run.")
 
     @field_validator("every")
     @classmethod
@@ -106,7 +106,11 @@ class Schedule(BaseModel):
 
 
 Metrics = Annotated[
-    dict[str, str], Field(min_length=1, description="Score that each declared metric gets, by metric.")
+    dict[str, str],
+    Field(
+        min_length=1,
+        description="Score of the labels that becomes the value of each declared metric, by metric.",
+    ),
 ]
 
 
@@ -130,10 +134,10 @@ class QuestionsSource(BaseModel):
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Score the retrieved passages, as `armwise score --measure`; null generates answers and "
-        "scores those, as `armwise label`.",
+        description="Measure by which the retrieved passages are scored, as `armwise score --measure`; "
+        "null generates answers and scores those, as `armwise label`.",
     )
-    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(
         default=None, ge=1, description="Number of questions to take, after shuffling; null for all."
     )
@@ -147,19 +151,20 @@ class SyntheticSource(BaseModel):
     kind: Literal["synthetic"] = Field(description="Kind of the source.")
     questions: int = Field(default=600, ge=20, le=100_000, description="Number of questions to make.")
     with_model: bool = Field(
-        default=False, description="Whether the language model writes them; else rules extract them."
+        default=False,
+        description="Whether the language model writes the questions; otherwise rules extract them.",
     )
-    measure: str = Field(default="R@4", description="Score of the retrieved passages.")
+    measure: str = Field(default="R@4", description="Measure by which the retrieved passages are scored.")
     balanced: bool = Field(
         default=True,
         description="Whether to keep a selection of questions on which arms of kind bm25 and dense score "
-        "alike on average. Made questions share the words of their passages, and would overrate bm25.",
+        "alike on average: made questions share the words of their passages, which favours bm25.",
     )
     seed: int = Field(default=0, ge=0, description="Seed that draws passages and wording of the questions.")
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Score that each declared metric gets, by metric. With it the labels are also inserted "
-        "as decisions; without it only a router learns from them.",
+        description="Score of the labels that becomes the value of each declared metric, by metric: the "
+        "labels are then also inserted as decisions. Empty: only a router learns from them.",
     )
 
 
@@ -195,13 +200,13 @@ class HindsightSource(BaseModel):
     metric: str = Field(description="Declared metric that confirms an answer.")
     above: float = Field(
         default=0.5,
-        description="Values above this one confirm an answer; of a metric to be minimised (`min`), values "
-        "below it.",
+        description="Threshold of the metric: values above it confirm an answer; for a metric to be "
+        "minimised (`min`), values below it.",
     )
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
     )
-    within: str = Field(default="P7D", description="ISO 8601 duration: how old a question may be.")
+    within: str = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
     @field_validator("within")
     @classmethod
@@ -216,7 +221,9 @@ class FeedbackSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["feedback"] = Field(description="Kind of the source.")
-    measure: str = Field(default=logged_labels.REWARD, description="A metric, or reward.")
+    measure: str = Field(
+        default=logged_labels.REWARD, description="Score of a label: a declared metric, or `reward`."
+    )
 
 
 Source = Annotated[
@@ -231,15 +238,19 @@ class PortfolioPlan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     measure: str = Field(description="Score of the labels by which arms are chosen.")
-    k: int = Field(default=5, ge=1, description="Arms to choose.")
+    k: int = Field(default=5, ge=1, description="Number of arms to choose.")
     budget: float | None = Field(
-        default=None, gt=0, description="Largest total cost of the arms; replaces k."
+        default=None,
+        gt=0,
+        description="Largest total cost of the arms, instead of `k`; null chooses `k` arms.",
     )
-    cost: str | None = Field(default=None, description="Unit of the budget; null is seconds, if known.")
+    cost: str | None = Field(
+        default=None, description="Cost that the budget limits; null is seconds, where the labels have them."
+    )
     live: bool = Field(
         default=False,
-        description="Whether the candidate brings these arms: they become live with its promotion. "
-        "False is a proposal.",
+        description="Whether the candidate brings these arms, which become live with its promotion; false "
+        "only proposes them.",
     )
 
 
@@ -256,8 +267,8 @@ class RouterPlan(RouterSpec):
     )
     live: bool = Field(
         default=True,
-        description="Whether the candidate brings this router: it goes live with its promotion. "
-        "False is a proposal.",
+        description="Whether the candidate brings this router, which goes live with its promotion; false "
+        "only proposes it.",
     )
     searched: int = Field(
         default=1000,
@@ -272,7 +283,7 @@ class WarmStartSpec(Schedule):
 
     sources: dict[str, Source] = Field(min_length=1, description="Sources of labels by name.")
     portfolio: PortfolioPlan | None = Field(
-        default=None, description="How arms are chosen by the labels; null for no choice."
+        default=None, description="How arms are chosen by the labels; null keeps all arms."
     )
     router: RouterPlan | None = Field(
         default=None, description="Which router is trained on the labels; null for none."
@@ -282,7 +293,8 @@ class WarmStartSpec(Schedule):
         description="Policy of candidates, such as one with `prior_feature: router`; null is the active one.",
     )
     promote: Literal["gate", "never"] = Field(
-        default="gate", description="What promotes a candidate: the gate, or an operator alone."
+        default="gate",
+        description="What promotes a candidate: the gate (`gate`), or only an operator (`never`).",
     )
     first: Literal["hold", "promote"] = Field(
         default="hold",

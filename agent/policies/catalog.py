@@ -35,9 +35,9 @@ POLICIES = Catalogue()
 
 
 class PolicySpec(Spec):
-    """The specification of a policy: a kind of the catalogue, and the arguments of its class."""
+    """A policy: a kind of the catalogue and its parameters."""
 
-    kind: str = Field(description=f"One of {', '.join(POLICIES.own)}, or of another package")
+    kind: str = Field(description=f"One of {', '.join(POLICIES.own)}, or a kind of another package.")
 
 
 def _parts(kind: str) -> Sequence[str]:

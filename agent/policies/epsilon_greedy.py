@@ -148,7 +148,7 @@ class EpsilonGreedy:
     arms tied for the best. Its decay is that of `Exploration`.
 
     Args:
-        model: `linear`, or the import path of a river regressor, one of `Model`.
+        model: Model of the rewards: `linear`, or the import path of a river regressor.
         params: Arguments of that regressor: numbers, strings, booleans, nulls and lists of these; its
             `seed` is 0 by default.
         epsilon: Probability of exploring at the start, in [0, 1].

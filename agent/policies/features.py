@@ -52,33 +52,44 @@ class EmbeddingSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backbone: str = Field(description="Backbone whose embedding of the question is used")
-    dims: int = Field(default=32, ge=1, description="How many numbers of it the policy sees")
+    backbone: str = Field(description="Backbone whose embedding of the question is used.")
+    dims: int = Field(default=32, ge=1, description="Dimensions that the policy sees.")
     reduce: Literal["leading", "random"] = Field(
-        default="random", description="Keep the leading dimensions, or project on fixed random directions"
+        default="random",
+        description="How dimensions are reduced: keep the leading ones, or project on fixed random "
+        "directions.",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the random directions")
+    seed: int = Field(default=0, ge=0, description="Seed of the random directions.")
 
 
 class FeatureSpec(BaseModel):
-    """What goes into a context."""
+    """Features of a question that a policy sees."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     words: int = Field(
-        default=16, ge=0, description="Most words that become features, first come; 0 for none"
+        default=16,
+        ge=0,
+        description="Most words that become features, in the order of the question; 0 for none.",
     )
     word_buckets: int | None = Field(
-        default=None, ge=1, description="Hash the words into so many features; null keeps them as they are"
+        default=None,
+        ge=1,
+        description="Number of features that the words are hashed into; null makes each word a feature.",
     )
-    stop_words: bool = Field(default=False, description="Whether words such as 'the' become features")
+    stop_words: bool = Field(default=False, description="Whether words such as 'the' become features.")
     shape: bool = Field(
-        default=True, description="Length, form (keyword, question, statement), digits, quotes, capitals"
+        default=True,
+        description="Whether length, form (keyword, question, statement), digits, quotes and capitals are "
+        "features.",
     )
-    embedding: EmbeddingSpec | None = Field(default=None, description="Dense features; null for none")
+    embedding: EmbeddingSpec | None = Field(
+        default=None, description="Embedding of the question as dense features; null for none."
+    )
     cost_weights: tuple[float, float] | None = Field(
         default=None,
-        description="Range in which a request may name its cost weight, which is a feature; null for none",
+        description="Smallest and largest cost weight that a request may name; the weight is then a "
+        "feature. Null refuses cost weights.",
     )
 
     @model_validator(mode="after")

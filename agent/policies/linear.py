@@ -304,7 +304,7 @@ class LinUCB(RidgePolicy):
     The bound is the mean of the reward plus `alpha` standard deviations.
 
     Args:
-        alpha: Standard deviations in the bound, not negative; 0 explores nothing.
+        alpha: Standard deviations in the bound, at least 0; 0 explores nothing.
         ridge: Penalty on the square of a weight: about the number of rewards that outweigh the
             prior. By default 100; with `prior_feature` 3000, so that the noise of single rewards
             does not unlearn a good router, and a wrong one is corrected.
@@ -355,12 +355,14 @@ class LinearThompson(RidgePolicy):
     reward is the highest, and the rest is treated as independent.
 
     Args:
-        scale: Standard deviation of the noise of a reward; the posterior's are proportional to it.
-        ridge: As in `LinUCB`, like all that follow; by default 10, with `prior_feature` 3000.
-        dims: Columns of the named features.
+        scale: Standard deviation of the noise of a reward, above 0; those of the posterior are
+            proportional to it.
+        ridge: Penalty on the square of a weight, as in `LinUCB`; by default 10, with
+            `prior_feature` 3000.
+        dims: Columns that the named features of the question are hashed into.
         shared: Whether arms share weights.
         prior: Expected reward of an arm without rewards.
-        prior_feature: A feature of an arm that is its expected reward.
+        prior_feature: A feature of an arm that is its expected reward, as in `LinUCB`.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.

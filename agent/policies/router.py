@@ -34,10 +34,10 @@ class Routed(Uniform):
     trained, gets the mean of the others; without any score, the distribution is uniform.
 
     Args:
-        explore: Which of the three.
-        epsilon: Probability of exploring, in [0, 1].
-        temperature: In units of the scores, above 0.
-        gamma: Per unit of the scores, at least 0; the larger, the greedier.
+        explore: How scores become a distribution.
+        epsilon: Probability of exploring with `epsilon`, in [0, 1].
+        temperature: Temperature of `softmax`, in units of the scores, above 0.
+        gamma: Exploitation of `squarecb`, per unit of the scores, at least 0; the larger, the greedier.
         feature: Name of the feature of an arm that holds its score.
 
     Raises:

@@ -21,8 +21,8 @@ class ShadowPolicy:
     slowly.
 
     Args:
-        baseline: Decides; must learn nothing, as `fixed`, `routed` and `uniform`.
-        policy: Learns.
+        baseline: Policy that decides and learns nothing: `fixed`, `routed` or `uniform`.
+        policy: Policy that learns from these decisions.
 
     Raises:
         PolicyError: The baseline learns, or the policy is itself a shadow policy.

@@ -139,10 +139,11 @@ class VowpalWabbit:
     `--learning_rate 0.5 --power_t 1 --gamma_scale 100`.
 
     Args:
-        args: Arguments of `vw` on the command line, of a list in which none names a file or a host.
-        baseline: The reward that is a cost of 0 for VW, and so the expected reward of an
-            unknown arm. At the top of the range, new arms are tried; at 0, the first arm
-            with a reward is rarely left.
+        args: Command-line arguments of `vw`, with `--cb_explore_adf`; those that name a file or a
+            host are refused.
+        baseline: Reward that is a cost of 0 for VW, and therefore the expected reward of an
+            unknown arm. At the top of the range, new arms are tried; at 0, the policy rarely
+            leaves the first arm with a reward.
 
     Raises:
         PolicyError: The arguments are not of a `--cb_explore_adf` learner, or VW refuses them.

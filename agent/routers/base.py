@@ -248,7 +248,7 @@ class StageParameters(Parameters):
     """The parameters of a router that can use features of arms."""
 
     stage: Literal["question", "retrieved", "answered"] = Field(
-        "retrieved", description="Stage of the features it needs; those of later stages are not used."
+        "retrieved", description="Latest stage whose features the router uses."
     )
     dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
 

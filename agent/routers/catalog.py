@@ -25,7 +25,7 @@ ROUTERS: Mapping[str, Callable[..., Router]] = Catalogue("agent.routers", GROUP,
 class RouterSpec(Spec):
     """The specification of a router: a kind of the catalogue, and the arguments of its class."""
 
-    kind: str = Field(description="Name in the catalogue of routers")
+    kind: str = Field(description="Name in the catalogue of routers.")
 
 
 def build_router(spec: Spec) -> Router:

@@ -26,17 +26,21 @@ class ContrastiveParameters(DescentParameters):
     encoder: str | None = Field(
         None,
         description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
-        "`package:NAME/PATH`, or `hashing:DIM`. null uses the embedding alone.",
+        "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",
     )
     width: int = Field(256, ge=1, description="Units of a hidden layer.")
     dropout: float = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
     temperature: float = Field(
-        1.0, gt=0.0, description="Divisor of the cosines in the loss; the published code has none."
+        1.0,
+        gt=0.0,
+        description="Divisor of the cosines in the loss; 1 leaves them as they are, as the published code "
+        "does.",
     )
     most_winners: int | None = Field(
         None,
         ge=1,
-        description="Largest number of tied best arms of a training question, 3 in the paper; null: any.",
+        description="Largest number of tied best arms of a training question, 3 in the paper; null for any "
+        "number.",
     )
     batch_size: int = Field(64, ge=1, description="Questions in a step.")
     learning_rate: float = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")

@@ -26,8 +26,8 @@ class BlendParameters(Parameters):
     )
     scale: Literal["spread", "rank"] = Field(
         "spread",
-        description="What makes scores of members comparable: division by their spread on the training "
-        "questions, or the share of arms that an arm scores above.",
+        description="How scores of members are made comparable: divided by their spread on the training "
+        "questions (`spread`), or replaced by the share of arms with a lower score (`rank`).",
     )
 
 
@@ -100,13 +100,15 @@ def _spread(scores: Floats) -> float:
 class CalibratedParameters(Parameters):
     """The router that is calibrated, and the cross-validation that does it."""
 
-    router: Spec = Field(description="A `kind` of the catalogue and its `params`.")
+    router: Spec = Field(
+        description="Router whose scores are calibrated: a `kind` of the catalogue and its `params`."
+    )
     folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
     held_out: Literal["questions", "kinds"] = Field(
         "questions",
-        description="What a fold holds out: questions drawn at random; or a kind of question, by features of "
-        "its form, to keep only differences between questions that hold for other kinds. That suits labels "
-        "of made questions.",
+        description="What a fold holds out: questions drawn at random (`questions`), or all questions of "
+        "one form (`kinds`), which keeps only differences between questions that hold across forms and "
+        "suits labels of synthetic questions.",
     )
     seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class NeuralParameters(StageParameters, DescentParameters):
     """The inputs, the size and the fit of a network."""
 
-    identity: bool = Field(True, description="Whether rows have the one-hot code of the arm; LTRR's do not.")
+    identity: bool = Field(
+        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
+    )
     hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
         [256, 128, 64], description="Units of each hidden layer."
     )

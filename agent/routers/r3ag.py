@@ -35,13 +35,18 @@ class CapabilityParameters(DescentParameters):
     encoder: str | None = Field(
         None,
         description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
-        "folder, or `package:NAME/PATH`. null projects the embedding instead.",
+        "folder, or `package:NAME/PATH`; null projects the embedding of the question instead.",
     )
     width: int = Field(
-        128, ge=1, description="Length of a vector; a text model has its own width, 1024 in the paper."
+        128,
+        ge=1,
+        description="Dimensions of a vector; with a text model, those of its own vectors (1024 in the "
+        "paper).",
     )
-    heads: int = Field(8, ge=1, description="Heads of the attention; a divisor of the width.")
-    best: int = Field(2, ge=1, description="Arms of a question that are positives, but for ties.")
+    heads: int = Field(8, ge=1, description="Number of attention heads; must divide the width.")
+    best: int = Field(
+        2, ge=1, description="Number of best arms of a question that are positives; ties add more."
+    )
     temperature: float = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
     regularization: float = Field(
         0.1, ge=0.0, description="Weight of the distance between the fused vector of an arm and its utility."

@@ -17,15 +17,16 @@ class RidgeParameters(Parameters):
 
     sees: Literal["words", "embedding", "features"] = Field(
         "words",
-        description="TF-IDF of words and pairs of words, the embedding, or named features and its PCA.",
+        description="What the regression sees: TF-IDF of words and pairs of words, the embedding, or named "
+        "features with principal components of the embedding.",
     )
     strengths: Strengths = Field(
         [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
         description="Penalties on the squared coefficients, one of which cross-validation chooses.",
     )
     folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
-    least: int = Field(3, ge=1, description="Smallest number of questions with a word for it to count.")
-    dims: int = Field(32, ge=0, description="Principal components among the features.")
+    least: int = Field(3, ge=1, description="Least number of questions in which a word must occur to count.")
+    dims: int = Field(32, ge=0, description="Principal components of the embedding among the features.")
     seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 

@@ -39,7 +39,7 @@ _LOADED: WeakValueDictionary[str, Router] = WeakValueDictionary()
 
 
 class RouterConfig(BaseModel):
-    """A trained router: its score of an arm is a feature of that arm, called `router`."""
+    """A trained router, whose score of an arm is the feature `router` of that arm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,8 +47,8 @@ class RouterConfig(BaseModel):
     k: int | None = Field(
         default=None,
         ge=1,
-        description="Passages of each arm that a router which looks at what was retrieved sees; "
-        "null is as many as it was trained on.",
+        description="Passages of each arm that a router of stage `retrieved` or `answered` sees; null is "
+        "as many as it was trained on.",
     )
 
     def settled(self) -> "RouterConfig":

@@ -16,15 +16,15 @@ from agent.routers.preprocessing import Preparation
 class PointwiseParameters(StageParameters):
     """The kernel and the regression."""
 
-    landmarks: int = Field(
-        256, ge=1, description="Training rows that the kernel compares with, if there are as many."
+    landmarks: int = Field(256, ge=1, description="Most training rows that the kernel compares with.")
+    gamma: float = Field(
+        0.01, gt=0.0, description="Inverse width of the Gaussian kernel: the larger, the narrower."
     )
-    gamma: float = Field(0.01, gt=0.0, description="Gamma of the kernel: the larger, the narrower.")
     identity: float = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
     cost: float = Field(
         1.0, gt=0.0, description="Cost of an error: the larger, the weaker the regularisation."
     )
-    tube: float = Field(0.1, ge=0.0, description="Errors up to this cost nothing (the epsilon of SVR).")
+    tube: float = Field(0.1, ge=0.0, description="Errors up to this size cost nothing (the epsilon of SVR).")
     seed: int = Field(0, ge=0, description="Seed that draws the landmarks.")
 
 

@@ -28,11 +28,19 @@ class TransformerParameters(NeuralParameters):
     )
     loss: Literal["listwise", "pointwise"] = Field(
         "listwise",
-        description="Cross-entropy of the list as in `listnet`, or the squared error as in `pointwise_ffn`.",
+        description="Loss: cross-entropy of the list as in `listnet`, or the squared error as in "
+        "`pointwise_ffn`.",
     )
-    train_layers: int = Field(0, ge=0, description="Last layers of the text model that are fitted, too.")
-    tuning_epochs: int = Field(3, ge=1, description="Passes over the questions to fit these.")
-    tuning_rate: float = Field(2e-5, gt=0.0, description="Learning rate of AdamW meanwhile.")
+    train_layers: int = Field(
+        0,
+        ge=0,
+        description="Number of last layers of the text model that are fitted after the network; 0 freezes "
+        "the model.",
+    )
+    tuning_epochs: int = Field(
+        3, ge=1, description="Passes over the questions in which those layers are fitted."
+    )
+    tuning_rate: float = Field(2e-5, gt=0.0, description="Learning rate of AdamW for those layers.")
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a question that are read; null is the model's own limit."
     )

@@ -31,15 +31,17 @@ Rows = NDArray[np.float32]
 class Boosting(StageParameters):
     """The rows and the trees; the defaults are LTRR's."""
 
-    identity: bool = Field(True, description="Whether rows have the one-hot code of the arm; LTRR's do not.")
+    identity: bool = Field(
+        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
+    )
     impute: bool = Field(
         False,
-        description="Whether missing features of an arm are the median of the training data, as in LTRR. "
-        "Otherwise each node learns a direction for them.",
+        description="Whether missing features of an arm are replaced by the median of the training data, "
+        "as in LTRR; otherwise each node learns a direction for them.",
     )
-    rounds: int = Field(100, ge=1, description="Trees.")
+    rounds: int = Field(100, ge=1, description="Number of trees.")
     depth: int = Field(5, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
+    learning_rate: float = Field(0.05, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves.")
     min_child_weight: float = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
     gamma: float = Field(0.1, ge=0.0, description="Smallest gain of a split.")
     subsample: float = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
@@ -50,9 +52,9 @@ class Boosting(StageParameters):
 class PointwiseBoosting(CentreParameters, Boosting):
     """The trees that predict utilities: by default more of them, with a smaller learning rate."""
 
-    rounds: int = Field(300, ge=1, description="Trees.")
+    rounds: int = Field(300, ge=1, description="Number of trees.")
     depth: int = Field(4, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="Factor of the leaves of a tree.")
+    learning_rate: float = Field(0.03, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves.")
     min_child_weight: float = Field(20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
     gamma: float = Field(0.0, ge=0.0, description="Smallest gain of a split.")
     subsample: float = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
@@ -184,7 +186,7 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
 class LogisticBoosting(PointwiseBoosting):
     """The trees that predict probabilities: utilities are not centred."""
 
-    centre: Literal[False] = Field(False, description="Never: a utility is the probability itself.")
+    centre: Literal[False] = Field(False, description="Always false: a utility is the probability itself.")
 
 
 class LogisticXGBoost(PointwiseXGBoost):

@@ -44,10 +44,14 @@ class Utility(BaseModel):
     cost_weight: float = Field(default=0.0, ge=0, description="Utility given up for one unit of priced cost.")
     cost: Prices = Prices()
     over: str | None = Field(
-        default=None, description="Arm whose utility is subtracted on each question, as no retrieval's."
+        default=None,
+        description="Arm whose utility is subtracted on each question, such as one that retrieves nothing; "
+        "null subtracts nothing.",
     )
     scale: Literal["none", "minmax"] = Field(
-        default="none", description="minmax scales each question to [0, 1]; all the same become 0.5."
+        default="none",
+        description="Scaling of the utilities of a question: `minmax` maps them to [0, 1], and equal ones "
+        "to 0.5.",
     )
 
     @model_validator(mode="after")

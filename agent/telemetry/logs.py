@@ -27,7 +27,7 @@ HIDDEN = 4
 
 
 class TelemetrySpec(BaseModel):
-    """Traces and logs; where traces go is said by the environment: OTEL_EXPORTER_OTLP_ENDPOINT and so on."""
+    """Traces and logs; the environment names where traces are sent, as OTEL_EXPORTER_OTLP_ENDPOINT."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,11 +37,11 @@ class TelemetrySpec(BaseModel):
     )
     logs: Literal["plain", "json"] = Field(
         default="plain",
-        description="How each process writes its log: as Ray has it, or a JSON object a line on its stderr "
-        "with the decision and the trace that a line belongs to, and a line for each turn.",
+        description="Format of each process's log: `plain` as Ray writes it; `json` writes one object per "
+        "line to stderr, with the decision and the trace of the line, and one line per turn.",
     )
     log_content: bool = Field(
-        default=False, description="Whether lines in JSON may have questions, and the public ids of keys."
+        default=False, description="Whether JSON lines include questions and the public ids of keys."
     )
 
 

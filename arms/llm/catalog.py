@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import orjson
-from pydantic import ConfigDict, Field, HttpUrl, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 from typing_extensions import override
 
 from arms.async_bridge import Blocking
@@ -157,9 +157,11 @@ class EmbeddedSpec(_Spec):
         description="A GGUF file: a path, or `package:<module>/<file>` inside an installed package.",
     )
     context_tokens: int = Field(
-        default=4096, ge=64, description="Longest prompt and answer together, for each of the slots."
+        default=4096,
+        ge=64,
+        description="Most tokens of a prompt and its answer together, for each of the slots.",
     )
-    slots: int = Field(default=4, ge=1, description="Answers written at once; more are queued.")
+    slots: int = Field(default=4, ge=1, description="Most answers written at once; more are queued.")
     threads: int | None = Field(
         default=None,
         ge=1,
@@ -179,7 +181,7 @@ class OpenAISpec(_Spec):
         default=None,
         description="Environment variable that holds the key; null for no key.",
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="Longest silence of the endpoint.")
+    timeout_s: float = Field(default=60.0, gt=0, description="Most seconds without a byte from the endpoint.")
     max_retries: int = Field(
         default=2,
         ge=0,
@@ -190,7 +192,8 @@ class OpenAISpec(_Spec):
     concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="Most answers at once in one replica; arms of a model that has as many are not drawn.",
+        description="Most answers at once in one replica; arms of a model that has as many are not drawn. "
+        "Null for no limit.",
     )
     hedge_after: float | None = Field(
         default=None,
@@ -201,7 +204,8 @@ class OpenAISpec(_Spec):
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Fields merged into each request body; null removes a field that the endpoint refuses.",
+        description="Fields merged into each request body; a null value removes a field that the endpoint "
+        "refuses.",
     )
 
 
@@ -217,8 +221,10 @@ class VllmSpec(_Spec):
     )
 
 
-class ScriptedCall(_Spec):
+class ScriptedCall(BaseModel):
     """A call of a function."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="Name of the function.")
     arguments: dict[str, JsonValue] = Field(
@@ -232,11 +238,13 @@ class ScriptedSpec(_Spec):
     options = base.FORM | {"n"}
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
-    replies: dict[str, str] = Field(default_factory=dict, description="Last message to reply.")
+    replies: dict[str, str] = Field(
+        default_factory=dict, description="Reply to each last message, by message."
+    )
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description="Last message to the functions that are called, where a request offers some.",
+        description="Functions called after each last message, by message, where a request offers functions.",
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

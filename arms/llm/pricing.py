@@ -98,12 +98,15 @@ UNPROMPTED = Bound()
 class Prices(BaseModel):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
-    usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read.")
-    usd_per_kilotoken_out: float = Field(default=0.0, ge=0, description="Price of 1000 tokens written.")
+    usd_per_kilotoken_in: float = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
+    usd_per_kilotoken_out: float = Field(
+        default=0.0, ge=0, description="Price of 1000 tokens written, in USD."
+    )
     usd_per_kilotoken_cached: float | None = Field(
         default=None,
         ge=0,
-        description="Price of 1000 tokens read from the engine's cache; null: as others.",
+        description="Price of 1000 tokens read from the engine's cache, in USD; null is the price of "
+        "tokens read.",
     )
 
     def usd_of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:

@@ -15,31 +15,37 @@ Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 class WritingSpec(BaseModel):
-    """How the answers of an arm are written, where that differs from `answering`."""
+    """How the answers of an arm are generated, where that differs from `answering`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    llm: str | None = Field(default=None, description="A language model of `llms`; null for `llm`.")
-    prompt: str | None = Field(
-        default=None, description="`direct`, `short`, or a prompt of `prompts`; null for `direct`."
+    llm: str | None = Field(
+        default=None,
+        description="A language model of `llms`; null for that of `answering`, like all keys here.",
     )
+    prompt: str | None = Field(default=None, description="`direct`, `short`, or a prompt of `prompts`.")
     passages: int | None = Field(
-        default=None, ge=1, le=50, description="Passages, where a request names no number."
+        default=None, ge=1, le=50, description="Number of passages, where a request names none."
     )
     word_budget: int | None = Field(
-        default=None, ge=10, description="Words of passages that the model reads."
+        default=None, ge=10, description="Most words of passages that the model reads."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Longest answer, where a request names no limit."
+        default=None, ge=1, description="Most tokens of an answer, where a request names no limit."
     )
     temperature: float | None = Field(
         default=None, ge=0, le=2, description="Sampling temperature, where a request names none."
     )
-    top_p: float | None = Field(default=None, gt=0, le=1, description="Nucleus sampling; likewise.")
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Probability mass of nucleus sampling, where a request names none.",
+    )
     reasoning: Effort | None = Field(
         default=None,
-        description="How much the model reasons before it answers (`reasoning_effort`), where a request does "
-        "not say it and the engine knows it.",
+        description="Effort of reasoning before the answer (`reasoning_effort`), where a request names "
+        "none and the engine supports it.",
     )
 
     def features(self) -> Iterator[tuple[str, float]]:
@@ -55,20 +61,32 @@ class WritingSpec(BaseModel):
 
 
 class Answering(BaseModel):
-    """How an answer is generated from passages; an arm may differ by `answering` of its own."""
+    """How answers are generated from passages; an arm may override it by `answering` of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    llm: str = Field(default=DEFAULT, description="A language model of `llms`; `default` is `llm`.")
+    llm: str = Field(
+        default=DEFAULT, description="A language model of `llms`; `default` is that of the key `llm`."
+    )
     prompt: str = Field(default="direct", description="`direct`, `short`, or a prompt of `prompts`.")
-    passages: int = Field(default=4, ge=1, description="Passages that an arm returns.")
-    word_budget: int = Field(default=400, ge=10, description="Words of passages that the model reads.")
-    max_tokens: int = Field(default=128, ge=1, description="Default of max_tokens.")
-    temperature: float = Field(default=0.0, ge=0, le=2, description="Default of the sampling temperature.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Default of top_p.")
+    passages: int = Field(default=4, ge=1, description="Number of passages, where a request names none.")
+    word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
+    max_tokens: int = Field(
+        default=128, ge=1, description="Most tokens of an answer, where a request names no limit."
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, le=2, description="Sampling temperature, where a request names none."
+    )
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Probability mass of nucleus sampling, where a request names none.",
+    )
     reasoning: Effort | None = Field(
         default=None,
-        description="Default of `reasoning_effort`, for engines that know it; null leaves it to the model.",
+        description="Effort of reasoning before the answer (`reasoning_effort`), where a request names "
+        "none and the engine supports it; null leaves it to the model.",
     )
     cite: bool = Field(
         default=False,
@@ -90,12 +108,14 @@ class Answering(BaseModel):
 
 
 class PromptSpec(BaseModel):
-    """Instructions of your own, as a system message."""
+    """Instructions for the language model, as a system message."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    with_passages: str = Field(description=f"Where there are passages, which take the place of `{PASSAGES}`.")
-    without_passages: str = Field(min_length=1, description="Where there are none.")
+    with_passages: str = Field(
+        description=f"Instructions where there are passages, which replace `{PASSAGES}`."
+    )
+    without_passages: str = Field(min_length=1, description="Instructions for a question without passages.")
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
@@ -114,18 +134,22 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
 class PipelineGrid(BaseModel):
-    """Arms of every combination: each way to retrieve, with each way to write an answer."""
+    """A grid of arms: each way to retrieve with each way to write an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    retrieval: Names = Field(description="Names of arms, of which each pipeline is a copy.")
-    llm: Names = Field(default=(DEFAULT,), description="Language models, by name.")
-    prompt: Names | None = Field(default=None, description="Prompts, by name; null for that of the service.")
-    passages: Counts | None = Field(default=None, description="Numbers of passages; null likewise.")
-    word_budget: Counts | None = Field(default=None, description="Words of passages; null likewise.")
-    max_tokens: Counts | None = Field(default=None, description="Lengths of answers; null likewise.")
+    retrieval: Names = Field(description="Names of arms that the pipelines copy.")
+    llm: Names = Field(default=(DEFAULT,), description="Names of language models.")
+    prompt: Names | None = Field(
+        default=None, description="Names of prompts; null for that of `answering`, like the keys below."
+    )
+    passages: Counts | None = Field(default=None, description="Numbers of passages.")
+    word_budget: Counts | None = Field(
+        default=None, description="Numbers of words of passages that the model reads."
+    )
+    max_tokens: Counts | None = Field(default=None, description="Numbers of tokens of an answer.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Efforts of reasoning; null likewise."
+        default=None, description="Efforts of reasoning."
     )
 
     def members(self, finds_nothing: Iterable[str] = ()) -> Iterator[tuple[str, str, WritingSpec]]:

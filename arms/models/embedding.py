@@ -40,15 +40,16 @@ class Backbone(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(
-        description="A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM` for no model at all."
+        description="A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
+        "DIM dimensions and loads no model."
     )
-    query_prefix: str = Field("", description="Put before each query, such as `query: `.")
-    passage_prefix: str = Field("", description="Put before each passage, such as `passage: `.")
+    query_prefix: str = Field("", description="Text put before each query, such as `query: `.")
+    passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
     batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="Precision of the weights. bfloat16 is about three times as fast on processors with "
-        "support for it, and changes cosines by about .001.",
+        "support for it, and changes cosines by about 0.001.",
     )
     host: Literal["ingress", "own"] = Field(
         "ingress",

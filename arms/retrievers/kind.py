@@ -72,24 +72,25 @@ class ArmSpec(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
     action: bool = Field(
         default=True,
-        description="False: not an action of the bandit, only a member of other arms.",
+        description="Whether the bandit may choose the arm; false for one that only other arms search.",
     )
     host: str = Field(
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
-        description="Deployment that runs it, with processes and a number of replicas of its own. At the "
-        "default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
+        description="Deployment that runs the arm, with processes and a number of replicas of its own. At "
+        "the default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
         "`learned_fusion`, `expand` and `plackett_luce` of such arms.",
     )
 
     cache: bool = Field(
         default=False,
-        description="Whether what it finds is kept in the `retrieval_cache` of a machine: worth it for arms "
-        "of a few milliseconds and more. Not for arms that draw.",
+        description="Whether passages that the arm found are kept in the `retrieval_cache`, which pays for "
+        "arms of a few milliseconds and more; refused for arms that draw at random.",
     )
     answering: WritingSpec = Field(
         default=WritingSpec(),
-        description="How its answers are written: an arm is a pipeline, from the passages to the answer.",
+        description="How answers from the arm's passages are generated, where that differs from "
+        "`answering` of the service.",
     )
 
     @field_validator("params")
@@ -428,7 +429,7 @@ class Kind(Generic[P]):
 
 NONE = Kind(
     "none",
-    "retrieves nothing, in no step",
+    "retrieves nothing",
     NoParams,
     lambda name, *_: NoRetrieval(name),
     steps=lambda _: 0.0,

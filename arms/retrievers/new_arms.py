@@ -24,11 +24,11 @@ Networks = tuple[IPv4Network | IPv6Network, ...]
 
 
 class EngineAccess(BaseModel):
-    """Collections of a search engine that arms put over HTTP may search."""
+    """Collections of a search engine that arms added over HTTP may search."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    place: str = Field(description="Address or folder of the engine, as the arms write it.")
+    place: str = Field(description="Address or folder of the engine, as arms write it.")
     collections: tuple[str, ...] = Field(description="Names of collections there.")
     variables: tuple[str, ...] = Field(
         default=(), description="Environment variables that may be sent there, as `key_env`."
@@ -36,7 +36,7 @@ class EngineAccess(BaseModel):
 
 
 class NewArms(BaseModel):
-    """What arms may name that are put over HTTP, besides those of this file."""
+    """What arms added over HTTP may use, besides what the arms of this file use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,20 +47,20 @@ class NewArms(BaseModel):
     )
     networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Private networks that such a host may be in, such as `10.0.0.0/8`; an address that "
-        "stands in `hosts` needs none.",
+        description="Private networks in which hosts named by such arms may be, such as `10.0.0.0/8`; an "
+        "address in `hosts` is always allowed.",
     )
     models: tuple[str, ...] = Field(
         default=(),
-        description="Models and trained routers, as an arm names them; those of the arms and backbones of "
-        "this file, and those below `home`, can be named anyway.",
+        description="Models and trained routers, as an arm names them; those that this file names, and "
+        "those below `home`, are always allowed.",
     )
     engines: tuple[EngineAccess, ...] = Field(
-        default=(), description="Search engines of arms such as `postgres` and `qdrant`."
+        default=(), description="Search engines that arms such as `postgres` and `qdrant` may search."
     )
     retrievers: tuple[str, ...] = Field(
         default=(),
-        description="Functions that make retrievers, `package.module:function`, which arms of kind "
+        description="Functions that return retrievers, `package.module:function`, which arms of kind "
         "`langchain`, `llamaindex` and `haystack` may name, without arguments.",
     )
 

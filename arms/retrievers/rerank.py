@@ -56,7 +56,10 @@ class RegularizeParams(RerankParams):
 
     backbone: str = Field(description="Name of the backbone for the similarity of passages.")
     neighbors: int = Field(
-        50, ge=1, description="Passages that a score is averaged over, the most alike; the passage is one."
+        50,
+        ge=1,
+        description="Number of most similar passages that a score is averaged over, the passage itself "
+        "included.",
     )
     passes: int = Field(1, ge=1, le=1000, description="Number of passes; each makes the scores more alike.")
 
@@ -129,7 +132,11 @@ class PlackettLuceParams(RerankParams):
     """Parameters of stochastic reranking."""
 
     power: float = Field(
-        2.0, ge=0.0, le=100.0, description="0 makes all orders as likely; the larger, the less is changed."
+        2.0,
+        ge=0.0,
+        le=100.0,
+        description="Power of the scores: 0 draws all orders alike; the larger, the closer to the ranking "
+        "of the arm.",
     )
 
 

@@ -46,8 +46,8 @@ class Adwin(BaseModel):
         lt=1,
         description="Bound on the probability of a false alarm in one check; the measured rate is far below.",
     )
-    clock: int = Field(default=8, ge=1, description="Values between two checks.")
-    grace: int = Field(default=32, ge=1, description="Values before the first check.")
+    clock: int = Field(default=8, ge=1, description="Number of values between two checks.")
+    grace: int = Field(default=32, ge=1, description="Number of values before the first check.")
 
     def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
@@ -72,7 +72,7 @@ class PageHinkley(BaseModel):
         le=1,
         description="Decay of the sum; below 1, false alarms become likely in the long run.",
     )
-    grace: int = Field(default=32, ge=1, description="Values before the first check.")
+    grace: int = Field(default=32, ge=1, description="Number of values before the first check.")
 
     def build(self) -> "DriftDetector":
         """Return a detector that has seen nothing."""
@@ -84,17 +84,17 @@ class PageHinkley(BaseModel):
 
 
 class DriftSpec(BaseModel):
-    """Settings of drift detection, and of what an alarm does."""
+    """How drift is detected, and how an alarm raises exploration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     detector: Literal["adwin", "page_hinkley"] = Field(
-        default="adwin", description="The detector: adwin, page_hinkley."
+        default="adwin", description="Detector of changes; the section of the same name has its settings."
     )
     adwin: Adwin = Adwin()
     page_hinkley: PageHinkley = PageHinkley()
     floor: float = Field(
-        default=0.05, gt=0, lt=1, description="Minimum probability of every eligible arm after an alarm."
+        default=0.05, gt=0, lt=1, description="Least probability of every eligible arm after an alarm."
     )
     raised_for: str = Field(
         default="PT1H", description="ISO 8601 duration for which an alarm raises the floor."

@@ -42,41 +42,44 @@ class GateSpec(BaseModel):
         default=0.95,
         gt=0.5,
         lt=1,
-        description="Chance that a candidate which is no better than `margin` is never promoted, however "
-        "often one looks.",
+        description="Probability that a candidate whose gain is at most `margin` is never promoted, "
+        "however often the gate looks.",
     )
     margin: float = Field(
         default=0.0,
         allow_inf_nan=False,
-        description="Reward a decision that a candidate must gain over what was served; below 0 lets one "
-        "through that is hardly worse.",
+        description="Mean reward of a decision that a candidate must gain over what was served; a negative "
+        "margin also promotes a candidate that is slightly worse.",
     )
     least_effective_n: float = Field(
         default=50.0,
         ge=1,
-        description="Decisions of the candidate itself that the weighted log must be worth (Kish).",
+        description="Least effective sample size of the weighted log (Kish), in decisions.",
     )
     largest_share: float = Field(
-        default=0.05, gt=0, le=1, description="Share of all weights that a single decision may have."
+        default=0.05,
+        gt=0,
+        le=1,
+        description="Largest share of the sum of weights that a single decision may have.",
     )
     largest_weight_error: float = Field(
         default=4.0,
         gt=0,
-        description="Standard errors by which the mean weight may differ from what it is expected to be; "
-        "more says that the logged propensities are not those that were drawn from.",
+        description="Most standard errors by which the mean weight may differ from its expectation; a "
+        "larger difference means that the logged propensities are not those of the draws.",
     )
     least_overlap: float = Field(
         default=0.99,
         gt=0,
         le=1,
-        description="Share of the candidate's choices that the log could have drawn; the rest counts as "
-        "the worst reward.",
+        description="Least share of the candidate's choices that the log could have drawn; the rest counts "
+        "as the worst reward.",
     )
     least_checked: int = Field(
         default=100,
         ge=0,
-        description="Decisions whose logged propensities were recomputed and must be right; 0 trusts a log "
-        "that cannot be recomputed, such as an imported one.",
+        description="Least number of decisions whose logged propensities were recomputed and agreed; 0 "
+        "accepts a log whose propensities cannot be recomputed, such as an imported one.",
     )
 
 

@@ -46,7 +46,7 @@ WINDOW = 1000
 
 
 class Also(BaseModel):
-    """What a policy learns beside the feedback on its own answers."""
+    """Observations that a policy learns from, besides the feedback on its own answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,17 +54,23 @@ class Also(BaseModel):
         default=None,
         gt=0,
         le=1,
-        description="How far the preference for a second answer moves the value of the first one, as a share "
-        "of each metric's range; null learns no second answers.",
+        description="How far the preference for a second answer moves the value of the first one, as a "
+        "share of each metric's range; null ignores second answers.",
     )
     judge: bool = Field(
         default=False, description="Whether decisions without feedback are learned with a judge's grade."
     )
     audits: int = Field(
-        default=50, ge=10, le=WINDOW, description="Decisions with grade and feedback before grades count."
+        default=50,
+        ge=10,
+        le=WINDOW,
+        description="Decisions with both a grade and feedback that are needed before grades are learned.",
     )
     agreement: float = Field(
-        default=0.3, gt=0, lt=1, description="Least correlation of grades with feedback; below, none counts."
+        default=0.3,
+        gt=0,
+        lt=1,
+        description="Least correlation of grades with feedback; below it, grades are not learned.",
     )
 
     @model_validator(mode="after")

@@ -179,14 +179,16 @@ class EngineParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    collection: Name = Field(description="Name of the collection: a table, an index.")
+    collection: Name = Field(description="Name of the collection: a table or an index.")
     mode: Literal["lexical", "dense", "hybrid"] = Field(
-        "lexical", description="By words, by vectors, or by both, fused by reciprocal ranks."
+        "lexical",
+        description="Searches by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal "
+        "ranks (`hybrid`).",
     )
     backbone: str | None = Field(
         None,
-        description="Backbone of the vectors; `dense` and `hybrid` need it, and a collection that has "
-        "vectors, to be filled.",
+        description="Backbone of the vectors: required by `dense` and `hybrid`, and to fill a collection "
+        "that has vectors; null for none.",
     )
     depth: int = Field(50, ge=1, description="hybrid: passages of each of the two rankings, at least k.")
 
@@ -229,7 +231,7 @@ class ServerParams(NetworkParams):
     """Parameters of an arm over an engine at an address."""
 
     url: str = Field(description="Address of the engine, without a password.")
-    connections: int = Field(8, ge=1, le=256, description="Connections to it of one process, at most.")
+    connections: int = Field(8, ge=1, le=256, description="Most connections of one process to the engine.")
 
     @property
     def place(self) -> str:

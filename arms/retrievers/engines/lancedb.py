@@ -31,14 +31,14 @@ class LanceParams(EngineParams):
     """Parameters of an arm over a table of LanceDB."""
 
     path: str = Field(
-        description="Folder of the database, or the address of an object store, as LanceDB has it."
+        description="Folder of the database, or the address of an object store that LanceDB can open."
     )
     probes: int = Field(
         default=20,
         ge=1,
         le=10_000,
-        description="Partitions of the index of vectors that a search looks through; more of them only until "
-        "`k` passages are found that a filter lets through.",
+        description="Partitions of the vector index that a search reads at first; a filtered search reads "
+        "more until `k` passages are found.",
     )
 
     @property

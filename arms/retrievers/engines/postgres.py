@@ -59,15 +59,16 @@ class Columns(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: Column = Field(default="id", description="The id, of any type.")
-    title: Column | None = Field(default="title", description="The title; null without.")
-    text: Column = Field(default="text", description="The text.")
+    id: Column = Field(default="id", description="Column of the id, of any type.")
+    title: Column | None = Field(default="title", description="Column of the title; null without titles.")
+    text: Column = Field(default="text", description="Column of the text.")
     metadata: Column | None = Field(
         default="metadata",
-        description="Metadata, of type jsonb; null without, and every passage is for everybody.",
+        description="Column of the metadata, of type jsonb; null without metadata, which makes every "
+        "passage readable by every caller.",
     )
-    search: Column = Field(default="search", description="The words, of type tsvector.")
-    vector: Column = Field(default="embedding", description="The vector, of type vector.")
+    search: Column = Field(default="search", description="Column of the words, of type tsvector.")
+    vector: Column = Field(default="embedding", description="Column of the vector, of type vector.")
 
 
 class PostgresParams(ServerParams):

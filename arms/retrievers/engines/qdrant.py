@@ -43,20 +43,22 @@ class PayloadFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: str | None = Field(default="id", description="The id; null for the id of the point.")
-    title: str | None = Field(default="title", description="The title; null without.")
-    text: str = Field(default="text", description="The text, such as page_content of LangChain.")
-    metadata: str = Field(default="metadata", description="The object of the metadata.")
-    vector: str = Field(default="dense", description="Name of the vector; empty for the one without a name.")
+    id: str | None = Field(default="id", description="Field of the id; null for the id of the point.")
+    title: str | None = Field(default="title", description="Field of the title; null without titles.")
+    text: str = Field(default="text", description="Field of the text, such as page_content of LangChain.")
+    metadata: str = Field(default="metadata", description="Field of the object of the metadata.")
+    vector: str = Field(default="dense", description="Name of the vector; empty for the unnamed one.")
     words: str = Field(default="words", description="Name of the sparse vector of the words.")
 
 
 class QdrantParams(NetworkParams):
     """Parameters of an arm over a collection of Qdrant."""
 
-    url: str | None = Field(None, description="Address of the server, such as http://localhost:6333.")
+    url: str | None = Field(
+        None, description="Address of the server, such as http://localhost:6333; null with `path`."
+    )
     path: str | None = Field(
-        None, description="A folder instead of a server, for one process at a time and small collections."
+        None, description="Folder of a database inside the process, for small collections; null with `url`."
     )
     fields: PayloadFields = Field(
         PayloadFields(), description="Fields, for a collection that something else fills."

@@ -39,8 +39,8 @@ class TantivyParams(EngineParams):
     """Parameters of an arm over an index of Tantivy."""
 
     path: str = Field(description="Folder of the indexes; each collection is a folder in it.")
-    mode: Literal["lexical"] = Field("lexical", description="By words.")
-    backbone: None = Field(None, description="None: there are no vectors.")
+    mode: Literal["lexical"] = Field("lexical", description="Always `lexical`: searches by words.")
+    backbone: None = Field(None, description="Always null: its collections have words alone.")
     language: str = Field("english", description="Language of the stemmer.")
 
     @property

@@ -24,15 +24,15 @@ class RetrieverParams(BaseModel):
 
     retriever: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="Import path `package.module:function` of what makes the retriever, such as its class. "
-        "Several threads use it at once.",
+        description="Import path `package.module:function` of a function or class that returns the "
+        "retriever, which several threads use at once.",
     )
     arguments: dict[str, JsonValue] = Field(
         default_factory=dict, description="Keyword arguments of that function."
     )
     id_field: str | None = Field(
         None,
-        description="Field of a document's metadata that has its id; null for the id of the document, or a "
+        description="Field of a document's metadata that has its id; null is the id of the document, or a "
         "hash of its text where it has none.",
     )
     title_field: str = Field("title", description="Field of a document's metadata that has its title.")
