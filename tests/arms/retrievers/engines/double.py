@@ -11,6 +11,9 @@ import orjson
 
 D = TypeVar("D", bound="Double")
 
+BODIES = ("application/json", "application/x-ndjson")
+"""What engines read."""
+
 
 class RefusedError(Exception):
     """A request that the engine refuses, with its status."""
@@ -49,6 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             with self.server.lock:
                 self.server.check(self.headers.get("Authorization"))
+                assert not content or self.headers.get("Content-Type") in BODIES
                 reply = self.server.reply(method, url.path.removeprefix("/"), parse_qs(url.query), content)
         except RefusedError as error:
             reply, status = {"error": str(error)}, error.status

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from arms.filters import Comparison
 from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
-from arms.retrievers.engines.collection import EngineArm, EngineParams
+from arms.retrievers.engines.collection import EngineArm, EngineParams, Row
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.postgres import PostgresTable
 from arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
@@ -167,6 +167,9 @@ def test_vectors_are_indexed_in_the_memory_that_an_arm_names(postgres: Server) -
     table.finish()
     where = next(n for n, statement in enumerate(ran) if "USING hnsw" in statement)
     assert "SET LOCAL maintenance_work_mem = '8MB'" in ran[:where]
+    assert "SET LOCAL statement_timeout = 0" in ran[:where], "an index of millions takes minutes"
+    counted = next(n for n, statement in enumerate(ran) if "search SET STATISTICS 1000" in statement)
+    assert any(statement.startswith("ANALYZE") for statement in ran[counted:])
     postgres.drop(url)
 
 
@@ -201,6 +204,7 @@ def test_a_search_by_vectors_considers_k_candidates_and_no_fewer_than_128_nor_mo
     table.lexical(Query("river"), 3)
     widths = [statement.rpartition(" ")[2] for statement in ran if "hnsw.ef_search" in statement]
     assert widths == ["128", "200", "1000"]
+    assert ran.count("SET LOCAL hnsw.iterative_scan = strict_order") == 3, "for a filter"
     postgres.drop(url)
 
 
@@ -228,6 +232,46 @@ def test_a_server_of_qdrant_gets_the_key_and_a_limit_of_whole_seconds(
     )
     assert clients == [
         {"url": "http://qdrant:6333", "api_key": "secret", "timeout": seconds, "check_compatibility": False}
+    ]
+
+
+def test_a_server_of_qdrant_indexes_the_groups_that_every_search_asks_for_and_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    class Recorder:
+        def __init__(self, **_: object) -> None: ...
+
+        def __getattr__(self, method: str) -> Any:
+            return lambda name, *args, **options: calls.append((method, (name, *args), options))
+
+    client = pytest.importorskip("qdrant_client")
+    monkeypatch.setattr(client, "QdrantClient", Recorder)
+    models = client.models
+    collection = QdrantCollection(QdrantParams(url="http://qdrant:6333", collection="c"))
+    collection.create(3)
+    assert [method for method, *_ in calls] == [
+        "collection_exists",
+        "create_collection",
+        "create_payload_index",
+        "create_payload_index",
+    ]
+    assert calls[1][2] == {
+        "vectors_config": {"dense": models.VectorParams(size=3, distance=models.Distance.COSINE)},
+        "sparse_vectors_config": {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+    }
+    keyword = models.PayloadSchemaType.KEYWORD
+    assert [args for _, args, _ in calls[2:]] == [
+        ("c", 'metadata."allowed_groups"', keyword),
+        ("c", "empty_lists", keyword),
+    ]
+    calls.clear()
+    collection.write([Row(Passage("p", "", "word"), "", np.ones(3, dtype=np.float32))])
+    collection.delete(["p"])
+    assert [(method, options) for method, _, options in calls] == [
+        ("upsert", {"wait": True}),
+        ("delete", {"wait": True}),
     ]
 
 

@@ -147,6 +147,10 @@ def test_an_arm_finds_by_words_by_vectors_and_by_both(engine: Engine, filled: Co
         assert len(found) == 3
 
 
+def test_a_word_of_a_title_finds_its_passage(filled: Collection) -> None:
+    assert [passage.id for passage in filled.lexical(Query("Amadeus"), 3)] == ["mozart"]
+
+
 def test_a_passage_of_a_group_is_found_by_its_members_alone(engine: Engine, filled: Collection) -> None:
     for mode in engine.modes:
         arm = engine.arm(filled, mode)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from typing_extensions import override
@@ -15,6 +16,7 @@ from arms.retrievers.engines.collection import EngineArm, Row
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.opensearch import ElasticIndex, Index, Rest
 from arms.retrievers.kind import ArmSpec
+from arms.retrievers.remote import Reply
 from tests.arms.retrievers.engines.double import Double, RefusedError, running
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.arms.retrievers.engines.search_server import SearchServer
@@ -122,6 +124,62 @@ def test_elasticsearch_looks_at_a_hundred_candidates_and_no_fewer_than_it_return
     assert (near["k"], near["num_candidates"]) == (k, candidates)
 
 
+UNREAD = {"type": "keyword", "index": False, "doc_values": False}
+
+
+@pytest.mark.parametrize(
+    ("index", "vector", "settings"),
+    [
+        (
+            Index,
+            {
+                "type": "knn_vector",
+                "dimension": 3,
+                "method": {"name": "hnsw", "space_type": "cosinesimil", "engine": "lucene"},
+            },
+            {"index": {"knn": True}},
+        ),
+        (ElasticIndex, {"type": "dense_vector", "dims": 3, "index": True, "similarity": "cosine"}, {}),
+    ],
+)
+def test_an_index_finds_words_of_title_and_text_and_compares_vectors_by_their_cosine(
+    index: type[Index], vector: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    with running(SearchServer(elastic=index is ElasticIndex)) as double:
+        params = described(
+            "arm", ArmSpec(kind="opensearch", params={"url": double.url, "collection": "passages"})
+        )[1]
+        index(params).create(3)
+        index(params).create(3)  # which changes nothing
+        made = double.indexes["passages"]
+    assert made.mappings == {
+        "dynamic": "strict",
+        "properties": {
+            "id": {"type": "keyword"},
+            "title": {"type": "text", "copy_to": "search"},
+            "text": {"type": "text", "copy_to": "search"},
+            "search": {"type": "text"},
+            "facts": {"type": "keyword"},
+            "metadata": UNREAD,
+            "digest": UNREAD,
+            "vector": vector,
+        },
+    }
+    assert made.settings == settings
+
+
+def test_a_passage_whose_vector_has_no_direction_is_written_without_it(
+    server: SearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "ApiKey secret")
+    collection = arm_over(server).collection
+    collection.create(3)
+    collection.write([Row(CORPUS.found[0], "", np.zeros(3, dtype=np.float32))])
+    collection.finish()
+    assert [p.id for p in collection.lexical(Query("word"), 3)] == ["p"]
+    assert collection.dense(np.ones(3, dtype=np.float32), Query("word"), 3) == []
+
+
 # -- requests ----------------------------------------------------------------------------------------------
 
 
@@ -171,3 +229,11 @@ def test_a_refusal_is_of_the_question_where_the_status_says_so(
         with pytest.raises(ArmError, match=f"{status} .*a reason") as failed:
             rest_over(double).call("GET", "/a", asked=asked)
     assert type(failed.value) is kind
+
+
+def test_a_request_and_its_further_attempts_have_the_time_of_a_search() -> None:
+    with running(Echo()) as double:
+        spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
+        http = described("arm", spec)[1].http
+        assert (http.timeout_s, http.total_s) == (1.5, 1.5)
+        assert rest_over(double).read(Reply(200, "OK", httpx.Headers(), b"")) == {}, "a reply without a body"

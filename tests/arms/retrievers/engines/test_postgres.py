@@ -1,10 +1,13 @@
 """What is PostgreSQL's own: words are weighted by what its planner has counted."""
 
+import socket
 from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,32 +24,95 @@ SHARES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-7, 1.0), min_
 WORDS = st.lists(st.sampled_from("abcdefghij"), min_size=1, unique=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def table(postgres: Server) -> Iterator[PostgresTable]:
-    """Two hundred passages with the words of the question, and one with the rarest of them alone."""
+    """Two hundred passages with the words of the question, one with the rarest of them, two with another."""
     url = postgres.fresh()
     table = PostgresTable(
         described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
     )
     common = [Passage(f"p{n}", "", f"An old river, an old country, number {n}.") for n in range(200)]
-    ingest(InMemory([*common, Passage("rare", "", "A bridge, and much that nobody asks for.")]), table, None)
+    others = {
+        "rare": "A bridge, and much that nobody asks for.",
+        "longer": "A tunnel below the mountains, of many miles, which was dug by hand.",
+        "short": "A tunnel.",
+    }
+    ingest(InMemory([*common, *(Passage(name, "", text) for name, text in others.items())]), table, None)
     yield table
     postgres.drop(url)
 
 
-def test_the_rarest_word_of_a_question_decides(table: PostgresTable) -> None:
+@pytest.mark.parametrize("looked_at", [(1_000, 10_000), (1, 100)], ids=["at once", "in steps"])
+def test_the_rarest_word_of_a_question_decides(
+    table: PostgresTable, looked_at: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LOOKED_AT", looked_at)
     found = table.lexical(Query("Which old bridge crosses the old river of the country?"), 3)
     assert found[0].id == "rare"
     assert len(found) == 3
 
 
-def test_a_question_of_common_words_finds_passages_with_them(table: PostgresTable) -> None:
-    assert len(table.lexical(Query("old country"), 5)) == 5
+def test_of_passages_with_the_words_in_common_those_of_the_first_ids_are_found(table: PostgresTable) -> None:
+    found = [passage.id for passage in table.lexical(Query("old country"), 5)]
+    assert found == sorted(f"p{n}" for n in range(200))[:5]
+
+
+def test_of_two_passages_with_the_word_the_shorter_one_comes_first(table: PostgresTable) -> None:
+    assert [passage.id for passage in table.lexical(Query("tunnel"), 2)] == ["short", "longer"]
 
 
 def test_nothing_has_none_of_the_words(table: PostgresTable) -> None:
     assert table.lexical(Query("cathedral"), 5) == []
     assert table.lexical(Query("the of and"), 5) == [], "words that the language leaves out"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "timeout_s", "connect_s", "limit_ms"),
+    [("postgresql", 7.5, 7, 7500), ("postgres", 0.25, 2, 250), ("postgresql+psycopg", 2.9, 2, 2900)],
+)
+def test_a_database_is_connected_to_within_the_limits_of_an_arm_until_nothing_uses_it(
+    scheme: str, timeout_s: float, connect_s: int, limit_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, disposed = list[tuple[str, dict[str, Any]]](), list[bool]()
+
+    def create(url: sa.URL, **options: Any) -> Any:
+        made.append((url.render_as_string(hide_password=False), options))
+        return SimpleNamespace(dispose=lambda: disposed.append(True))
+
+    monkeypatch.setattr(sa, "create_engine", create)
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    params = {
+        "url": f"{scheme}://me@db/search",
+        "collection": "p",
+        "key_env": "SEARCH_KEY",
+        "timeout_s": timeout_s,
+        "connections": 3,
+    }
+    table = PostgresTable(described("arm", ArmSpec(kind="postgres", params=params))[1])
+    options = {
+        "pool_size": 3,
+        "max_overflow": 0,
+        "pool_timeout": timeout_s,
+        "pool_pre_ping": True,
+        "hide_parameters": True,
+        "connect_args": {
+            "connect_timeout": connect_s,
+            "options": f"-c statement_timeout={limit_ms}",
+        },
+    }
+    assert made == [("postgresql+psycopg://me:secret@db/search", options)]
+    assert disposed == []
+    del table
+    assert disposed == [True]
+
+
+def test_a_database_that_nobody_serves_is_an_error_of_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"postgresql://me@127.0.0.1:{free.getsockname()[1]}/x"
+    params = described("arm", ArmSpec(kind="postgres", params={"url": url, "collection": "p"}))[1]
+    with pytest.raises(ArmError, match="connection failed") as failed:
+        PostgresTable(params).state()
+    assert "\n" not in str(failed.value)
 
 
 def test_an_error_of_the_database_does_not_show_the_question(postgres: Server) -> None:

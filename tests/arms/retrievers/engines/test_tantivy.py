@@ -1,0 +1,80 @@
+"""What is Tantivy's own: the words that it indexes, and the files of its folder."""
+
+from pathlib import Path
+
+import pytest
+
+from arms.base import ArmError, Passage, Query
+from arms.retrievers.engines.ingest import ingest
+from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
+from tests.arms.retrievers.engines.passages import InMemory
+
+pytest.importorskip("tantivy")
+
+RIVERS = InMemory([Passage("p", "", "The Danube and other rivers.")])
+
+
+def opened(folder: Path, language: str = "english") -> TantivyIndex:
+    return TantivyIndex(TantivyParams(path=str(folder), collection="c", language=language))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of an index that is filled."""
+    ingest(RIVERS, opened(tmp_path), None)
+    return tmp_path / "c"
+
+
+def found(index: TantivyIndex, text: str) -> list[str]:
+    return [passage.id for passage in index.lexical(Query(text), 3)]
+
+
+def test_words_are_reduced_as_the_language_does_and_compared_without_case(tmp_path: Path) -> None:
+    texts = {"english": "Running water", "german": "Die Häuser"}
+    for language, text in texts.items():
+        index = opened(tmp_path / language, language)
+        ingest(InMemory([Passage("p", "", text)]), index, None)
+        words = ("WATER", "run", "Haus")
+        expected = {"english": ["WATER", "run"], "german": ["Haus"]}
+        assert [word for word in words if found(index, word)] == expected[language]
+
+
+def test_the_files_by_which_tantivy_locks_a_folder_are_not_in_its_manifest(folder: Path) -> None:
+    locks = [path for path in folder.iterdir() if path.name.endswith(".lock")]
+    assert locks
+    for path in locks:
+        path.unlink()
+    assert opened(folder.parent).problems(contents=True) == []
+
+
+def test_a_file_that_was_cut_off_is_named_by_a_search_and_by_the_state_of_a_folder(folder: Path) -> None:
+    path = next(folder.glob("*.store"))
+    path.write_bytes(path.read_bytes()[:-1])
+    for read in (lambda: opened(folder.parent).lexical(Query("Danube"), 3), opened(folder.parent).state):
+        with pytest.raises(ArmError, match=rf"the index in .*{path.name} is damaged.*fills it again"):
+            read()
+
+
+def test_a_changed_byte_is_found_where_contents_are_compared(folder: Path) -> None:
+    path = next(folder.glob("*.store"))
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    assert opened(folder.parent).problems(contents=False) == []
+    (problem,) = opened(folder.parent).problems(contents=True)
+    assert problem.startswith(f"{path.name} is damaged")
+
+
+def test_a_folder_that_was_removed_is_filled_and_searched_by_the_same_index(folder: Path) -> None:
+    index = opened(folder.parent)
+    assert found(index, "river") == ["p"]
+    index.discard()
+    assert (index.state(), index.count()) == (None, 0)
+    other = InMemory([Passage("q", "", "The Rhine.")])
+    ingest(other, index, None)
+    assert (found(index, "river"), found(index, "Rhine")) == ([], ["q"])
+
+
+def test_what_another_index_has_written_is_seen_by_its_ids(folder: Path) -> None:
+    index = opened(folder.parent)
+    assert list(index.ids()) == ["p"]
+    ingest(InMemory([Passage("q", "", "The Rhine.")]), opened(folder.parent), None)
+    assert (list(index.ids()), index.count()) == (["q"], 1)
