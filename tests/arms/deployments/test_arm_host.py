@@ -5,13 +5,15 @@ import pickle
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from arms.base import ArmBuildError, ArmError, Query
+from arms.base import ArmBuildError, ArmError, Query, Usage
+from arms.corpus import Corpus
 from arms.deployments import Embedders, arm_host
 from arms.deployments.arm_host import UnknownArmError, key_of
 from arms.llm import Chunk, Prompt, base
@@ -66,10 +68,11 @@ async def test_an_arm_that_two_searches_need_at_once_is_built_once(
 
 
 async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:
-    host, specs = open_host(tmp_path), closure("rrf", SPECS)
-    await host.load({"rrf": specs})
-    found = await host.search("rrf", key_of("rrf", specs), asked(), 1)
-    assert [passage.title for passage in found.passages] == ["moon"]
+    host, names = open_host(tmp_path), ("rrf", "dense")
+    await host.load({name: closure(name, SPECS) for name in names})
+    for name in names:
+        found = await host.search(name, key_of(name, closure(name, SPECS)), asked(), 1)
+        assert [passage.title for passage in found.passages] == ["moon"]
 
 
 def test_an_arm_of_the_configuration_that_cannot_be_built_is_an_error_at_the_start(tmp_path: Path) -> None:
@@ -104,6 +107,29 @@ async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
     assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
 
 
+class Paid(base.ScriptedGenerator):
+    """A model of which each answer has a price, and whose engine has read a part of each prompt before."""
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().stream(prompt):
+            ends = chunk.finish_reason is not None
+            yield replace(chunk, cached_tokens=3, usd=0.25) if ends else chunk
+
+
+async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_an_arm_counts_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = {**SPECS, "both": ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})}
+    host = open_host(tmp_path, "both", specs=specs, generator=Paid({}, default="At the sea."))
+    key, search = key_of("both", closure("both", specs)), VersionedArm.search
+    usage = (await host.search("both", key, asked(), 1)).usage
+    assert (usage.completion_tokens, usage.cached_tokens, usage.usd) == (6, 6, 0.5)
+    monkeypatch.setattr(
+        VersionedArm, "search", lambda *told: replace(search(*told), usage=Usage(1000, 100, 10, 1.0))
+    )
+    assert (await host.search("both", key, asked(), 1)).usage == usage + Usage(1000, 100, 10, 1.0)
+
+
 def test_what_is_prompted_outside_of_a_search_is_of_none() -> None:
     """As where an index is prepared with a language model."""
     write = arm_host.metered(lambda prompt: (f"{prompt.max_tokens} tokens", Chunk(prompt_tokens=3)), Prices())
@@ -115,13 +141,14 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
 ) -> None:
     both = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
     specs = {**SPECS, "both": both, "broken": own(Broken)}
-    specs["half"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
+    specs["inner"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
+    specs["half"] = ArmSpec(kind="query_variants", params={"arm": "inner", "way": "hyde"})
     host = open_host(tmp_path, "both", "half", specs=specs)
     found = await host.search("both", key_of("both", closure("both", specs)), asked(), 1)
     assert found.usage.completion_tokens == 8
     with pytest.raises(ArmError, match="a mistake") as failed:
         await host.search("half", key_of("half", closure("half", specs)), asked(), 1)
-    assert failed.value.usage.completion_tokens == 4
+    assert failed.value.usage.completion_tokens == 8
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
 
 
@@ -159,6 +186,26 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     pool = host._arms[key_of("both", closure("both", specs))].pool  # noqa: SLF001 - its end shows nowhere else
     await asyncio.to_thread(pool.shutdown)
     assert slow.calls == 2
+
+
+async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothing(tmp_path: Path) -> None:
+    specs, model = {"slow": own(Waiting)}, base.ScriptedGenerator({}, default="DONE")
+    specs["steps"] = ArmSpec(kind="multistep", params={"arm": "slow"})
+    key = key_of("steps", closure("steps", specs))
+    host = open_host(tmp_path, "steps", specs=specs, generator=model)
+    for cancelled in (False, True):
+        model.last_prompt = None
+        task = asyncio.create_task(host.search("steps", key, asked(), 9))
+        assert await asyncio.to_thread(Waiting.began.acquire, timeout=30)
+        if cancelled:
+            task.cancel()
+            await asyncio.wait([task])
+        Waiting.gate.release()
+        if not cancelled:
+            await task
+            assert model.last_prompt is not None
+    await asyncio.to_thread(host._arms[key].pool.shutdown)  # noqa: SLF001 - its end shows nowhere else
+    assert model.last_prompt is None
 
 
 async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may_have_taken(
@@ -233,6 +280,18 @@ async def test_passages_are_returned_by_their_ids_and_others_are_left_out(tmp_pa
     host = open_host(tmp_path)
     assert [passage.title for passage in await host.passages(["p7", "elsewhere", "p1"])] == ["moon", "sea"]
     assert await host.restricted() is False
+
+
+async def test_a_corpus_that_cannot_be_read_is_an_error_of_the_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is away")
+
+    host = open_host(tmp_path)
+    monkeypatch.setattr(Corpus, "passages", fail)
+    with pytest.raises(ArmError, match="passages of the corpus: OSError: the disk is away"):
+        await host.passages(["p7"])
 
 
 @pytest.mark.parametrize(

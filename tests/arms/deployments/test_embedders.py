@@ -39,6 +39,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return models
 
 
+def test_a_process_is_prepared_before_its_model_is_loaded(loaded: list[str]) -> None:
+    EmbedderHost(HERE, lambda: loaded.append("prepare"))
+    assert loaded == ["prepare", "hashing:8"]
+
+
 async def test_a_question_has_the_vector_of_the_model() -> None:
     (expected,) = HashingEmbedder(8).encode_queries(["Where is the sea?"])
     assert np.array_equal(await EmbedderHost(HERE).embed("Where is the sea?"), expected)

@@ -216,17 +216,52 @@ class LoopBound:
     def __copy__(self) -> "LoopBound":
         return LoopBound()
 
+    def options(self, *, stream: bool) -> "LoopBound":
+        assert stream
+        return self
+
+    def _use(self) -> None:
+        self.loop = self.loop or asyncio.get_running_loop()
+        assert self.loop is asyncio.get_running_loop()
+
     @property
     def embed(self) -> Any:
         async def answer(_question: str, _carried: str) -> object:
-            self.loop = self.loop or asyncio.get_running_loop()
-            assert self.loop is asyncio.get_running_loop()
+            self._use()
             return np.ones(2)
+
+        return SimpleNamespace(remote=answer)
+
+    @property
+    def stream(self) -> Any:
+        def answer(_prompt: Prompt, _carried: str) -> Stream:
+            self._use()
+            return Stream()
 
         return SimpleNamespace(remote=answer)
 
 
 def test_a_client_can_be_used_in_several_event_loops() -> None:
     client: Any = RemoteEmbedder(LoopBound())  # type: ignore[arg-type]
+    generator = RemoteGenerator("a model", LoopBound())  # type: ignore[arg-type]
+
+    async def written() -> list[str]:
+        return [chunk.text async for chunk in generator.stream(PROMPT)]
+
     for _ in range(2):
         assert np.array_equal(asyncio.run(client.embed("x")), np.ones(2))
+        assert asyncio.run(written()) == ["a", "b", "c"]
+
+
+async def test_a_handle_is_copied_once_for_each_event_loop() -> None:
+    copies: list[str] = []
+
+    class Copied(LoopBound):
+        def __copy__(self) -> LoopBound:
+            copies.append("a copy")
+            return LoopBound()
+
+    client = RemoteEmbedder(Copied())  # type: ignore[arg-type]
+    for _ in range(2):
+        await client.embed("x")
+    assert copies == ["a copy"]

@@ -11,7 +11,16 @@ import orjson
 import pytest
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms, deployments_of, hosted_arms, place
+from arms.deployments import (
+    ArmHost,
+    ArmSettings,
+    Embedders,
+    HostedArms,
+    deployments_of,
+    hosted_arms,
+    place,
+    retrieval_cache,
+)
 from arms.deployments.arm_host import Specs, UnknownArmError
 from arms.deployments.retrieval_cache import RetrievalCache
 from arms.filters import Comparison
@@ -163,6 +172,12 @@ async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
 # -- what is kept of searches ------------------------------------------------------------------------------
 
 FAR = {"steps": SPECS["steps"].model_copy(update={"cache": True}), "dense": SPECS["dense"]}
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lookup take as long as it does on a busy machine."""
+    monkeypatch.setattr(retrieval_cache, "LOOKUP_S", 30.0)
 
 
 @pytest.fixture

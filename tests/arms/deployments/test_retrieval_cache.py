@@ -4,20 +4,25 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from arms.base import Passage, Query, Retrieval, Usage
+from arms.deployments import retrieval_cache
 from arms.deployments.retrieval_cache import FILE, RetrievalCache, key_of
 from arms.filters import Comparison
 
 MIB = 1 << 20
+
+LOOKUP_S = retrieval_cache.LOOKUP_S
 
 QUERY = Query("Where is the sea?", groups=frozenset({"crew", "deck"}))
 
@@ -46,6 +51,12 @@ def key(name: str = "") -> bytes:
     found = key_of("arm", "a1", replace(QUERY, text=f"{QUERY.text} {name}"), 4)
     assert found is not None
     return found
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lookup take as long as it does on a busy machine."""
+    monkeypatch.setattr(retrieval_cache, "LOOKUP_S", 30.0)
 
 
 @pytest.fixture
@@ -185,23 +196,48 @@ async def test_a_lookup_that_is_given_up_makes_room_for_others(cache: RetrievalC
     assert await cache.get(key()) == KEPT
 
 
+async def test_one_in_ten_entries_goes_where_there_is_no_room_and_the_oldest_first() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE found (key, used)")
+        database.executemany("INSERT INTO found VALUES (?, ?)", [(n, -n) for n in range(20)])
+        assert retrieval_cache._evict(database)  # noqa: SLF001
+        left = [n for (n,) in database.execute("SELECT key FROM found ORDER BY key")]
+        assert left == [*range(17)], "two of twenty, and one so that there is always one"
+        database.execute("DELETE FROM found")
+        assert not retrieval_cache._evict(database), "there is none to remove"  # noqa: SLF001
+
+
+async def test_a_lookup_that_takes_longer_finds_nothing(
+    cache: RetrievalCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrieval_cache, "LOOKUP_S", 0.01)
+    await kept(cache)
+    assert LOOKUP_S == 0.1
+    gate = threading.Event()
+    cache._thread.submit(gate.wait, 30)  # noqa: SLF001 - a file that does not answer
+    assert await cache.get(key()) is None
+    gate.set()
+    await cache.settled()
+
+
 async def test_the_use_of_an_entry_is_noted_after_a_minute(
     folder: Path, cache: RetrievalCache, clock: Clock
 ) -> None:
     await kept(cache)
     noted = []
-    for seconds in (59.9, 0.1):
+    for seconds in (59.9, 0.1, -60.0):  # at last, the clock is set back
         clock.now += seconds
         assert await cache.get(key()) == KEPT
         with closing(sqlite3.connect(folder / FILE)) as other:
             noted += other.execute("SELECT used - made FROM found").fetchone()
-    assert noted == [0.0, 60.0]
+    assert noted == [0.0, 60.0, 0.0]
 
 
 async def test_a_closed_cache_finds_and_keeps_nothing(folder: Path) -> None:
     cache = RetrievalCache(folder, MIB)
     await kept(cache)
     cache.close()
+    assert [path.name for path in folder.iterdir()] == [FILE], "its write-ahead log is gone"
     assert await cache.get(key()) is None
     await kept(cache, "later")
 
@@ -235,12 +271,16 @@ async def test_processes_share_a_file(folder: Path, cache: RetrievalCache) -> No
 
 
 async def test_while_another_process_writes_there_are_hits_and_nothing_is_kept(
-    folder: Path, cache: RetrievalCache
+    folder: Path, cache: RetrievalCache, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await kept(cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(retrieval_cache, "LOOKUP_S", 0.01)  # for which the other process is waited for
+        await kept(cache)
     other = sqlite3.connect(folder / FILE, isolation_level=None)
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     other.execute("BEGIN IMMEDIATE")
     await kept(cache, "meanwhile")
+    clock.now += 60.0  # the use of the entry would be noted, if it could be
     assert await cache.get(key()) == KEPT
     other.execute("ROLLBACK")
     other.close()
@@ -255,7 +295,7 @@ async def test_while_another_process_writes_there_are_hits_and_nothing_is_kept(
 async def broken(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
     """The one warning of a cache that finds nothing and keeps nothing."""
     cache = RetrievalCache(folder, MIB)
-    assert await cache.get(key()) is None
+    assert await asyncio.gather(cache.get(key()), cache.get(key())) == [None, None]
     await kept(cache, "new")
     assert await cache.get(key("new")) is None
     cache.close()
@@ -290,10 +330,19 @@ async def test_an_entry_under_the_key_of_another_is_not_served(
     assert await broken(folder, caplog) == "an entry is damaged"
 
 
+@pytest.mark.parametrize("mode", [0o720, 0o702])
 async def test_a_folder_that_others_may_write_to_is_not_used(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
-    folder.chmod(0o770)
+    folder.chmod(mode)
+    assert await broken(folder, caplog) == "other users may write to its folder"
+
+
+async def test_a_folder_of_another_user_is_not_used(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.stat().st_uid + 1
+    monkeypatch.setattr(retrieval_cache, "os", SimpleNamespace(getuid=lambda: other))
     assert await broken(folder, caplog) == "other users may write to its folder"
 
 
