@@ -28,6 +28,7 @@ from arms.llm.base import (
 from arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
+    HedgedGenerator,
     LlmSpec,
     OpenAISpec,
     ScriptedCall,
@@ -35,9 +36,11 @@ from arms.llm.catalog import (
     VllmSpec,
     build_generator,
     identity_of,
+    options_of,
 )
 from arms.llm.llama_cpp import EmbeddedGenerator
 from arms.llm.openai_api import OpenAIGenerator
+from arms.llm.pricing import PricedGenerator
 from arms.llm.prompts import answer_prompt
 from arms.models import ModelNotFoundError, locate
 
@@ -72,6 +75,58 @@ def test_a_spec_is_told_apart_by_its_engine() -> None:
 def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SPEC.validate_python(bad)
+
+
+FORM = {"response_format", "tools", "tool_choice"}
+SAMPLED = {"presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
+HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ({"engine": "embedded"}, FORM | SAMPLED),
+        ({"engine": "vllm", "model": "m"}, FORM | SAMPLED),
+        ({"engine": "openai", "base_url": "http://h/v1", "model": "m"}, FORM | SAMPLED | HINTS | {"n"}),
+        ({"engine": "scripted"}, FORM | {"n"}),
+    ],
+)
+def test_an_engine_is_given_the_options_that_it_knows(spec: dict[str, str], options: set[str]) -> None:
+    assert options_of(SPEC.validate_python(spec)) == options
+
+
+class Recorded:
+    """An engine that is not started, and keeps what it was built from."""
+
+    model = "recorded"
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        self.args, self.settings = args, settings
+
+
+def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("llama_cpp.EmbeddedGenerator", "openai_api.OpenAIGenerator", "vllm_engine.VllmGenerator"):
+        monkeypatch.setattr(f"arms.llm.{engine}", Recorded)
+    spec: dict[str, Any] = {"context_tokens": 64, "slots": 3, "threads": 5}
+    built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
+    assert (built.args, built.settings) == (("m.gguf",), spec)
+    built = build_generator(VllmSpec(engine="vllm", model="m", engine_args={"seed": 3}))
+    assert (built.args, built.settings) == (("m", {"seed": 3}), {})
+    asked = {"api_key_env": "KEY", "timeout_s": 7.0, "max_retries": 4, "request": {"top_k": 1}}
+    named = {"engine": "openai", "base_url": "http://h/v1", "model": "m", **asked}
+    built = build_generator(SPEC.validate_python(named))
+    assert (built.args, built.settings) == (("http://h/v1", "m"), asked)
+    hedged = build_generator(SPEC.validate_python({**named, "hedge_after": 0.75}))
+    assert isinstance(hedged, HedgedGenerator)
+    assert hedged._quantile == 0.75  # noqa: SLF001
+    assert isinstance(hedged._generator, Recorded)  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    "price", ["usd_per_kilotoken_in", "usd_per_kilotoken_out", "usd_per_kilotoken_cached"]
+)
+def test_an_engine_of_which_any_price_is_set_is_a_priced_one(price: str) -> None:
+    assert isinstance(build_generator(ScriptedSpec(engine="scripted", **{price: 0.1})), PricedGenerator)  # type: ignore[arg-type]
 
 
 def test_engines_without_settings_have_the_documented_ones() -> None:

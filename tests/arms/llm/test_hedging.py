@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import pytest
 
@@ -51,7 +52,8 @@ async def hedged() -> tuple[Slow, HedgedGenerator]:
     generator = HedgedGenerator(slow, 0.95)
     for _ in range(LEAST):
         assert generator._patience() is None, "too few answers say nothing of a quantile"  # noqa: SLF001
-        await complete(generator, PROMPT)
+        _, last = await complete(generator, PROMPT)
+        assert last.prompt_tokens == 100, "one request is paid for"
     assert generator.hedged == 0
     slow.released = False
     return slow, generator
@@ -87,6 +89,17 @@ async def test_the_first_of_two_requests_to_write_is_read_and_both_are_paid_for(
     assert (last.prompt_tokens, last.completion_tokens) == (200, 1)
     assert sorted(slow.ended[-2:]) == [LEAST, LEAST + 1]  # the other one was stopped
     assert len(generator._took) == LEAST + 1, "its time counts, too"  # noqa: SLF001
+
+
+async def test_the_slower_of_two_requests_is_stopped_before_the_other_is_read() -> None:
+    slow, generator = await hedged()
+    async with aclosing(generator.stream(PROMPT)) as chunks:
+        first = asyncio.ensure_future(anext(chunks))
+        await sent(slow, LEAST + 2)
+        slow.waiting[-1].set()
+        assert (await first).text == str(LEAST + 1)
+        assert slow.ended[LEAST:] == [LEAST], "the other one is not read to its end yet"
+    assert slow.ended[LEAST:] == [LEAST, LEAST + 1]
 
 
 @pytest.mark.parametrize("failing", [0, 1])

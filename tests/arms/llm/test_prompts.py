@@ -159,6 +159,45 @@ def test_an_answer_cites_where_there_are_passages_after_all_other_instructions()
     assert without == prompts.answer_prompt(asked, [])[0]["content"]
 
 
+def test_a_pipeline_writes_with_its_own_instructions_temperature_and_words() -> None:
+    template = prompts.Template("Mine: {passages}", "Mine, without.")
+    writing = prompts.PipelineWriting(
+        prompts.Form.SHORT, 4, 32, template=template, temperature=0.5, top_p=0.25, reasoning="high"
+    )
+    system, user = writing.prompt("Why?", [MERGE, INSORT])
+    assert system["content"] == "Mine: <passages>\n[1] heapq.merge\nMerge multiple sorted\n</passages>"
+    assert user == {"role": "user", "content": "Why?"}
+    assert writing.prompt("Why?", [])[0]["content"] == "Mine, without."
+    asked = writing.asked((user,))
+    assert (asked.messages, asked.max_tokens, asked.temperature, asked.top_p) == ((user,), 32, 0.5, 0.25)
+    plain = prompts.PipelineWriting(prompts.Form.SHORT, 4, 32)
+    assert plain.prompt("Why?", [MERGE]) == prompts.Writing(prompts.Form.SHORT, 4, 32).prompt("Why?", [MERGE])
+    assert plain.asked((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).asked((user,))
+
+
+def test_a_prompt_shows_600_words_of_passages_where_no_budget_is_named() -> None:
+    long = Passage("1", "", "word " * 700)
+    assert answer_prompt(CONVERSATION, [long])[0]["content"].split().count("word") == 600
+    titled = Passage("1", "title " * 599, "word")
+    assert [
+        prompt_name(Form.SHORT, [replace(titled, title=titled.title + more)]) for more in ("", "title")
+    ] == [
+        "short",
+        "short_without",
+    ]
+
+
+def test_the_bound_of_an_answer_with_reasons_is_of_two_calls_of_which_the_second_reads_the_first() -> None:
+    short, reasons = (
+        prompts.answer_bound(prompts.Writing(form, 0, 10)) for form in (Form.SHORT, Form.REASONING)
+    )
+    assert (short.questions, short.written) == (1, 10)
+    assert (reasons.questions, reasons.written) == (2, 20)
+    once = prompts.Bound.of_call(" ".join(prompts.Writing(Form.REASONING, 0, 10).words), 10)
+    alone = prompts.most_tokens(ANSWER_ALONE)
+    assert reasons.read == 2 * once.read + 10 + alone + 16, "the text, the second question, two messages"
+
+
 def test_an_effort_of_reasoning_is_an_option_where_an_arm_names_one() -> None:
     writing = prompts.PipelineWriting(prompts.Form.SHORT, 200, 32)
     assert writing.asked(()).options == {}
