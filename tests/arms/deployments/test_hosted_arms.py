@@ -95,6 +95,14 @@ def test_a_host_that_is_no_deployment_is_an_error_that_names_the_closest(tmp_pat
         hosted(tmp_path, specs, Deployed("Far"))
 
 
+def test_an_arm_that_only_others_search_needs_no_host(tmp_path: Path) -> None:
+    member = ArmSpec(kind="bm25", host="Gone", action=False)
+    specs = {"member": member, "expanded": ArmSpec(kind="expand", params={"arm": "member"})}
+    hosted(tmp_path, specs)
+    with pytest.raises(ArmBuildError, match="no deployment 'Gone'"):
+        hosted(tmp_path, specs | {"member": member.model_copy(update={"action": True})})
+
+
 async def test_an_arm_that_is_not_light_searches_here_without_a_deployment_and_this_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,5 +1,7 @@
 """What is built once is whole or absent, and nothing else in its folder is touched."""
 
+import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,12 +103,60 @@ def test_every_damaged_index_is_removed_and_no_other(
     for name in ("b", "c"):
         (tmp_path / name / "rows").write_text("wrong")  # of the same size
     (tmp_path / ".d.part").mkdir()
+    (tmp_path / ".b.damaged").mkdir()  # of a process that was killed
+    (tmp_path / ".b.damaged" / "rows").touch()
     (tmp_path / "file").write_text("mine")
     discard_damaged(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a", "d", ".d.part", "file"}
     removed = [record.getMessage().partition(" is removed")[0] for record in caplog.records]
     assert removed == ["index b", "index c"]
     discard_damaged(tmp_path / "missing")
+
+
+def whole(unfinished: Path) -> None:
+    (unfinished / "rows").write_text("whole")
+
+
+def test_an_index_is_built_again_where_a_file_has_another_size_or_its_identity_differs(
+    tmp_path: Path,
+) -> None:
+    target, identity = tmp_path / "thing", {"corpus": "a"}
+    assert build_once.build(target, identity, whole)
+    assert not build_once.build(target, identity, fail)
+    (target / "rows").write_text("cut")
+    assert build_once.build(target, identity, whole)
+    assert (target / "rows").read_text() == "whole"
+    assert build_once.build(target, {"corpus": "b"}, whole)
+    check(target, {"corpus": "b"})
+
+
+def test_a_damaged_index_that_another_process_has_removed_meanwhile_is_built_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, found = tmp_path / "thing", build_once.manifest.problems
+    build_once.build(target, {}, whole)
+    (target / "rows").write_text("cut")
+
+    def problems(folder: Path, *, contents: bool) -> list[str]:
+        damaged = found(folder, contents=contents)
+        if target.exists():
+            shutil.rmtree(target)
+        return damaged
+
+    monkeypatch.setattr(build_once.manifest, "problems", problems)
+    assert build_once.build(target, {}, whole)
+    assert (target / "rows").read_text() == "whole"
+
+
+def test_files_folder_and_the_one_around_it_are_synced_before_and_after_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    publish(tmp_path / "thing", {}, lambda folder: (folder / "rows").touch())
+    unfinished = f"{tmp_path}/.thing.part"
+    assert sorted(synced[:2]) == [f"{unfinished}/manifest.json", f"{unfinished}/rows"]
+    assert synced[2:] == [unfinished, str(tmp_path)]
 
 
 @pytest.mark.parametrize(

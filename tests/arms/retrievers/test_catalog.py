@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,12 @@ from arms.async_bridge import Blocking
 from arms.base import NoRetrieval, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import IndexMismatchError
-from arms.llm import base, blocking_writer
+from arms.llm import WritingSpec, base, blocking_writer
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import NewArms, Trust, catalog
 from arms.retrievers.catalog import (
     KINDS,
-    MOST_LEVELS,
-    MOST_SEARCHES,
     ArmSpecError,
     arm_features,
     build_arm,
@@ -59,6 +58,9 @@ SPECS = {
     "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
+MOST_LEVELS, MOST_SEARCHES = 8, 256
+"""Of an arm with its members."""
+
 ELSEWHERE = {"cascade", "cross_encoder", "haystack", "langchain", "llamaindex", "mcp", "remote"}
 ELSEWHERE |= {
     "elasticsearch",
@@ -104,6 +106,18 @@ class OddlyLight(Own):
     """An arm that does not say whether it is light."""
 
     light = "yes"
+
+
+class OddlyFiltering(Own):
+    """An arm that does not say whether it finds only what a query permits."""
+
+    filters = 1
+
+
+class Filtering(Own):
+    """An arm that finds only what a query permits."""
+
+    filters = True
 
 
 class NoArm:
@@ -225,6 +239,7 @@ def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: 
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:NoArm"), "is not an arm: it lacks search"),
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:Own"), "cannot be built: .*greeting"),
         (ArmSpec(kind="tests.arms.retrievers.test_catalog:OddlyLight"), "OddlyLight.light must be True or"),
+        (ArmSpec(kind="tests.arms.retrievers.test_catalog:OddlyFiltering"), "OddlyFiltering.filters must be"),
     ],
 )
 def test_a_class_that_is_no_arm_is_refused(
@@ -241,6 +256,11 @@ def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> 
     light = {name for name in specs if is_light(name, specs)}
     cheap = {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce"}
     assert {specs[name].kind for name in light} == {*cheap, own.kind}
+
+
+def test_an_arm_of_ones_own_filters_where_it_says_so() -> None:
+    own = {name: ArmSpec(kind=f"{__name__}:{name}") for name in ("Own", "Filtering")}
+    assert {name: catalog.filters(name, own) for name in own} == {"Own": False, "Filtering": True}
 
 
 def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
@@ -266,7 +286,15 @@ def test_features_tell_kind_backbone_and_expected_steps() -> None:
         "backbone=hashed": 1.0,
         "steps": 1.0,
     }
-    assert "member=words" in arm_features("both", SPECS["both"])
+    both = arm_features("both", SPECS["both"].model_copy(update={"answering": WritingSpec(passages=5)}))
+    assert both == {
+        "arm=both": 1.0,
+        "kind=rrf": 1.0,
+        "member=words": 1.0,
+        "member=near": 1.0,
+        "answering.passages": 0.5,
+        "steps": 1.0,
+    }
 
 
 def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
@@ -327,6 +355,14 @@ def test_a_member_that_is_named_twice_searches_twice() -> None:
         validate_specs(specs, {})
 
 
+@pytest.mark.parametrize(("members", "fits"), [(51, True), (52, False)])
+def test_an_arm_may_search_256_times(members: int, fits: bool) -> None:
+    specs = {"none": ArmSpec(kind="none"), "five": ArmSpec(kind="rrf", params={"arms": ["none"] * 4})}
+    specs["many"] = ArmSpec(kind="rrf", params={"arms": ["five"] * members})
+    with nullcontext() if fits else pytest.raises(ArmSpecError, match="would search 261 times"):
+        validate_specs(specs, {})
+
+
 @pytest.mark.parametrize(
     ("kind", "params", "total"),
     [
@@ -356,6 +392,7 @@ def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
     assert same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}, host="GPU"))
     assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.3}))
     assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="none"))
+    assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", answering=WritingSpec(prompt="short")))
 
 
 @pytest.mark.parametrize("params", [{"k1": float("inf")}, {"k1": 10**30}, {"x": "\ud800"}, {"x": {1, 2}}])
