@@ -334,6 +334,53 @@ def test_an_interval_that_does_not_cover_proves_no_gain() -> None:
     assert both.headline.estimator == "dr"
 
 
+def test_the_headline_has_an_interval_of_the_requested_kind_where_there_is_one() -> None:
+    *others, doubly_robust = BETTER.estimates
+    noted = doubly_robust.model_copy(update={"note": "normal interval: bernstein is none for it"})
+    judged = BETTER.model_copy(update={"estimates": (*others, noted)})
+    assert judged.headline is not None
+    assert judged.headline.estimator != "dr"
+    assert BETTER.headline is not None
+    assert BETTER.headline.estimator == "dr"
+
+
+def test_a_remark_names_the_estimators_that_it_is_about() -> None:
+    first, second, third = BETTER.estimates
+    notes = (
+        first.model_copy(update={"note": "normal interval: none"}),
+        second.model_copy(update={"note": "normal interval: none"}),
+        third.model_copy(update={"note": "no value", "value": None}),
+    )
+    judged = BETTER.model_copy(update={"estimates": notes})
+    assert judged.remarks == ["All about fixed:dense.", "ips, snips: normal interval: none."]
+    assert BETTER.remarks == ["All about fixed:dense."]
+
+
+def test_of_candidates_that_are_surely_better_the_summary_names_the_best() -> None:
+    good, better = candidate("good", 0.5, 0.2), candidate("better", 0.6, 0.3)
+    for order in ((good, better), (better, good)):
+        assert "each, better would have earned +0.600, 0.300 more than served" in summary(a_report(*order))
+
+
+def test_of_candidates_that_are_not_surely_better_the_summary_prefers_intervals_that_cover() -> None:
+    assert "the best, uniform, is at -0.020" in summary(a_report(NO_COVER, WORSE))
+
+
+@pytest.mark.parametrize(("low", "shown"), [(0.0, False), (0.001, True)])
+def test_a_gain_is_shown_where_its_interval_is_above_zero(low: float, *, shown: bool) -> None:
+    gain = Interval(value=0.2, low=low, high=0.4, kind="normal")
+    estimate = BETTER.estimates[-1].model_copy(update={"difference": gain})
+    said = summary(a_report(BETTER.model_copy(update={"estimates": (estimate,)})))
+    assert ("would have earned" in said) == shown
+
+
+def test_the_summary_names_the_kind_of_an_interval_that_was_not_requested() -> None:
+    gain = Interval(value=0.2, low=0.1, high=0.3, kind="bootstrap")
+    estimate = BETTER.estimates[-1].model_copy(update={"difference": gain})
+    report = a_report(BETTER.model_copy(update={"estimates": (estimate,)}))
+    assert "(bootstrap 95 % interval [+0.100, +0.300], by dr)" in summary(report)
+
+
 def test_a_report_of_before_the_mark_gets_it_from_the_name_of_the_estimator() -> None:
     estimated = NO_COVER.estimates[0].model_dump(exclude={"covers"})
     assert not Estimated.model_validate(estimated).covers
@@ -365,8 +412,14 @@ def test_many_arms_and_candidates_still_make_a_page() -> None:
     report = a_report(*many, drawn=dict.fromkeys(arms, 1 / 16))
     assert "others" in draw_svg(report, shares, "shares")
     lines = draw_svg(report, over_time, "over time")
-    assert "fixed:arm-15" in lines
-    assert "fixed:arm-3<" not in lines, "only those that look best are drawn"
+    drawn = {number for number in range(16) if f"fixed:arm-{number}<" in lines}
+    assert drawn == {9, 10, 11, 12, 13, 14, 15}, "beside the baseline, the seven that look best"
+    panels = draw_svg(a_report(*many[:13]), weights, "weights")
+    assert {number for number in range(16) if f"fixed:arm-{number}<" in panels} == {*range(12)}
+    assert "served" not in panels
+    gated = [one.model_copy(update={"verdict": HELD}) for one in many[:9]]
+    trails = draw_svg(a_report(*gated), evidence, "evidence")
+    assert {number for number in range(16) if f"fixed:arm-{number}<" in trails} == {*range(8)}
 
 
 REQUESTS = [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
+from agent.offline import alignment
 from agent.offline.alignment import (
     Alignment,
     Comparing,
@@ -99,7 +100,36 @@ def test_weights_have_mean_one_and_are_clipped() -> None:
     weights = align([*keyed(200, 0), *asked(5, 2)], asked(300, 1)).weights
     assert weights.mean() == pytest.approx(1.0)
     assert (weights >= 0).all()
-    assert weights.max() / weights.min() <= 10.0 / 1e-6
+    assert weights[200:].tolist() == [weights.max()] * 5, "of odds above ten, ten counts"
+
+
+def test_another_seed_cuts_other_folds() -> None:
+    made, real = [*keyed(20, 0), *asked(10, 2)], asked(30, 1)
+    assert align(made, real, 0).weights.tolist() != align(made, real, 1).weights.tolist()
+
+
+def test_another_seed_draws_another_sample() -> None:
+    weights = np.ones(1000)
+    assert sample(weights, 9, 0).tolist() != sample(weights, 9, 1).tolist()
+
+
+def test_the_seed_of_the_settings_shuffles_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, real = write(tmp_path / "made.jsonl", keyed(30, 0)), write(tmp_path / "real.jsonl", asked(30, 0))
+    seeds: list[int] = []
+
+    def aligned(_made: object, _real: object, seed: int) -> Alignment:
+        seeds.append(seed)
+        return Alignment(0.5, 0.0, np.ones(30), ((), ()))
+
+    def drawn(weights: np.ndarray[Any, Any], n: int, seed: int) -> np.ndarray[Any, Any]:
+        seeds.append(seed)
+        return sample(weights, n, seed)
+
+    monkeypatch.setattr(alignment, "align", aligned)
+    monkeypatch.setattr(alignment, "sample", drawn)
+    printed(tmp_path, made=made, traffic=real, output=tmp_path / "kept.jsonl", seed=7)
+    on_par(scored({"words": "bm25", "vectors": "dense"}, np.eye(2)), 9)
+    assert seeds == [7, 7, 9]
 
 
 weighted = st.lists(

@@ -1,6 +1,7 @@
 """Evaluating a trained model on a second file of outcomes: exact by hand, and never on its own questions."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from agent.cli.main import app
 from agent.config import AppConfig
 from agent.offline import Evaluation, evaluate_model
+from agent.offline import evaluate as evaluation
 from agent.offline.evaluate import RouterEvaluation, evaluate_scores
 from agent.routers import RouterError, Stage
 from agent.routers.utility import Utility
@@ -94,6 +96,46 @@ def test_without_a_cheaper_arm_than_the_best_there_is_no_curve(steps: list[float
     assert evaluated(known, [[0, 1], [0, 1]], COSTED, Stage.QUESTION).curve is None
 
 
+def test_the_interval_of_a_gap_holds_95_in_100_resamples() -> None:
+    """Of 50 questions that the single arm has wrong, the router has half right."""
+    known = table([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]] * 25, [1.0, 1.0])
+    scores, rng = np.array([[1, 0], [0, 1], [1, 0], [1, 0]] * 25, dtype=np.float64), np.random.default_rng(0)
+    result = evaluate_scores(known, scores, Utility(measures={"em": 1.0}), Stage.QUESTION, 2000, rng)
+    assert (result.single, result.gap) == ("a", pytest.approx(0.5))
+    half = 1.96 * 0.5 / 50**0.5
+    assert result.interval == pytest.approx((0.5 - half, 0.5 + half), abs=0.012)
+
+
+def test_the_intervals_of_a_curve_hold_95_in_100_resamples() -> None:
+    """The dearer arm is right on half of 100 questions, the cheaper one on none: the area is a line's."""
+    known = table([[0.0, 1.0], [0.0, 0.0]] * 50, [1.0, 3.0])
+    scores, rng = np.tile([0.0, 1.0], (100, 1)), np.random.default_rng(0)
+    result = evaluate_scores(known, scores, Utility(measures={"em": 1.0}), Stage.QUESTION, 2000, rng)
+    assert result.curve is not None
+    assert result.curve.area == pytest.approx(0.25)
+    half = 1.96 * 0.25 / 100**0.5
+    assert result.curve.interval == pytest.approx((0.25 - half, 0.25 + half), abs=0.004)
+
+
+@pytest.mark.parametrize(
+    ("costs", "unit"),
+    [
+        ({"usd": (0.0, 1.0), "steps": (1.0, 3.0), "prompt_tokens": (1.0, 2.0)}, "dollars"),
+        ({"usd": (1.0, 1.0), "prompt_tokens": (1.0, 2.0), "completion_tokens": (0.0, 0.0)}, "kilotokens"),
+        ({"usd": (1.0, 1.0), "prompt_tokens": (1.0, 2.0), "steps": (1.0, 3.0)}, "steps"),
+    ],
+    ids=["dollars", "tokens", "steps"],
+)
+def test_a_curve_is_over_the_first_cost_that_is_known_and_differs(
+    costs: dict[str, tuple[float, float]], unit: str
+) -> None:
+    known = table([[0.0, 1.0], [0.0, 1.0]], [1.0, 1.0])
+    known = replace(known, costs={name: np.tile(values, (2, 1)) for name, values in costs.items()})
+    curve = evaluated(known, [[0, 1], [0, 1]], Utility(measures={"em": 1.0}), Stage.QUESTION).curve
+    assert curve is not None
+    assert curve.unit == unit
+
+
 EM = arrays(np.float64, (8, 3), elements=st.sampled_from([0.0, 0.5, 1.0]))
 
 
@@ -140,17 +182,28 @@ def evaluate(config: AppConfig, model: Path, files: dict[str, Any], **fields: An
 def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = routed_outcomes(60)
     portfolio_outcomes.write_outcomes(tmp_path / "first.jsonl", rows[:90])
     portfolio_outcomes.write_outcomes(tmp_path / "second.jsonl", rows[45:])
     train_router(config, tmp_path / "first.jsonl")
+    drawn: list[tuple[int, float]] = []
+
+    def resampled(*given: Any) -> RouterEvaluation:
+        drawn.append((given[-2], given[-1].random()))
+        return evaluate_scores(*given)
+
+    monkeypatch.setattr(evaluation, "evaluate_scores", resampled)
     figures, said = evaluate(
         config,
         config.home_path / "router",
         {"outcomes": [tmp_path / "second.jsonl"]},
         output=tmp_path / "figures.json",
+        resamples=150,
+        seed=7,
     )
+    assert drawn == [(150, np.random.default_rng(7).random())]
     assert (figures["questions"], figures["known"]) == (30, 15)
     assert figures["gap"] > 0.9
     assert "left out, as the router was trained on them: 15 questions" in said

@@ -96,6 +96,17 @@ def test_levels_and_shares_are_of_thirds() -> None:
     assert (summary.reward["policy"].overall, summary.reward["policy"].last_third) == (2.5, 4.5)
 
 
+def test_a_third_of_two_turns_is_one_of_them() -> None:
+    summary = summary_of([a_turn(0, "bm25", 0.0), a_turn(1, "dense", 1.0)], {})
+    assert summary.shares == {"bm25": (1.0, 0.0), "dense": (0.0, 1.0)}
+    assert summary.reward["policy"].last_third == 1.0
+
+
+def test_the_latencies_are_those_of_half_of_the_answers_and_of_99_in_100() -> None:
+    summary = summary_of([a_turn(n, "bm25", 1.0, latency_s=float(n)) for n in range(101)], {})
+    assert (summary.latency_p50_s, summary.latency_p99_s) == pytest.approx((50.0, 99.0))
+
+
 def test_shares_groups_speed_and_versions_are_counted() -> None:
     summary = summary_of(*a_run())
     assert summary.shares == {"bm25": (1.0, 0.0), "dense": (0.0, 1.0)}

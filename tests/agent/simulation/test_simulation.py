@@ -33,6 +33,7 @@ class ToyService:
         values: Sum of all values and their count, by arm.
         trouble: Statuses to answer the next questions with, before any is served.
         broken: Arms that always fail.
+        fallen_back: Arms that fail, and the arm that answers in the place of each.
         behind: Feedback that the policy never catches up with.
         in_flight: Questions being answered, and the most there ever were.
     """
@@ -45,6 +46,7 @@ class ToyService:
         self.order: list[str] = []
         self.trouble: list[int] = []
         self.broken: set[str] = set()
+        self.fallen_back: dict[str, str] = {}
         self.behind = 0
         self.refuse_after = 10**9
         self.in_flight, self.most_in_flight = 0, 0
@@ -107,7 +109,7 @@ class ToyService:
             "decision_id": decision,
             "policy_version": len(self.feedback),
             "arm_drawn": arm,
-            "arm_served": arm,
+            "arm_served": self.fallen_back.get(arm, arm),
             "propensity": float(p[ARMS.index(arm)]),
             "pmf": dict(zip(ARMS, p.tolist(), strict=True)),
             "cost": {**COST, "total": float(STEPS[arm]), "steps": STEPS[arm], "retrieval_ms": 1.0},
@@ -277,9 +279,42 @@ async def test_a_failed_answer_costs_one_question_and_an_empty_cell(
     assert summary.turns == 60 - len(failed)
     assert all("arm_failed: bad is down" in turn["error"] for turn in failed)
     with (settings.output / "truth.csv").open() as file:
-        assert {row["bad"] for row in csv.DictReader(file)} == {""}
+        truth = list(csv.DictReader(file))
+    assert {row["bad"] for row in truth} == {""}
+    assert {row["id"] for row in truth} == {row["id"] for row in rows(settings) if "error" not in row}
     assert summary.compared == 0
     assert f"\n{summary.turns} not compared: no metric applied, or an arm failed on them\n" in said
+
+
+async def test_a_turn_is_that_of_the_arm_that_answered_it(service: ToyService, settings: Simulation) -> None:
+    service.fallen_back = dict.fromkeys(ARMS, "half")
+    summary, _ = await run(service, settings, limit=9)
+    assert {turn["arm"] for turn in rows(settings)} == {"half"}
+    assert {turn["drawn"] for turn in rows(settings)} > {"half"}
+    assert summary.shares["half"] == (1.0, 1.0)
+
+
+async def test_the_report_gives_latencies_in_milliseconds_and_versions_of_both_ends(
+    service: ToyService, settings: Simulation
+) -> None:
+    summary, said = await run(service, settings, limit=6, concurrency=1)
+    p50, p99 = summary.latency_p50_s * 1000, summary.latency_p99_s * 1000
+    assert f"latency p50 {p50:.1f} ms, p99 {p99:.1f} ms" in said
+    assert f"6 answers in {summary.traffic.duration_s:.1f} s, {summary.requests_per_s:.1f} a second" in said
+    assert "0 failed, 0 retries; policy version 0 at the start, 5 at the end" in said
+
+
+async def test_an_answer_is_waited_for_as_long_as_the_settings_say(settings: Simulation) -> None:
+    waited: list[float] = []
+
+    def note(request: httpx.Request) -> httpx.Response:
+        waited.append(request.extensions["timeout"]["read"])
+        return httpx.Response(403, json={"error": {"code": "forbidden", "message": "no scope"}})
+
+    hasty = settings.model_copy(update={"timeout_s": 7.5})
+    with pytest.raises(SimulationError, match="403"):
+        await simulate(hasty, Terminal(file=StringIO()), httpx.MockTransport(note))
+    assert waited == [7.5]
 
 
 async def test_a_run_without_any_answer_is_an_error(service: ToyService, settings: Simulation) -> None:
@@ -327,6 +362,10 @@ async def test_a_question_that_no_metric_applies_to_is_asked_but_not_scored(
     [
         ({"metrics": {"thumb": "recall"}}, "metric 'thumb' is not declared; declared are: recall, right"),
         ({"metrics": {"right": "recall"}}, "metric 'right' is boolean and recall is a fraction"),
+        (
+            {"metrics": {"right": "f1"}, "endpoint": "chat"},
+            "metric 'right' is boolean and f1 is a fraction; post em or acc",
+        ),
         ({"metrics": {"recall": "em"}}, "retrieve gives no answer; use chat, or post recall"),
         ({"questions": Path("nowhere.jsonl")}, r"cannot read questions from nowhere\.jsonl"),
         ({"output": Path("/dev/null/out")}, "cannot write the results to /dev/null/out"),

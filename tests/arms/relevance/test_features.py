@@ -153,7 +153,8 @@ def test_a_name_that_the_question_repeats_counts_once() -> None:
     ("question", "asked"),
     [
         *((f"How {word} is it?", "asks_number") for word in ("many", "much", "long", "old", "far")),
-        *((f"{word} is it?", "asks_who") for word in ("Who", "Whose")),
+        *((f"{word} is it?", "asks_who") for word in ("Who", "Whom", "Whose")),
+        ("When is it?", "asks_when"),
         *((f"Which {word} was it?", "asks_when") for word in ("year", "date")),
         ("Where is it?", "asks_where"),
         ("Will it be?", "asks_verdict"),

@@ -91,6 +91,42 @@ def test_a_fit_is_deterministic() -> None:
     assert fit(cases(40), QUICK).save() == MODEL.save()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"draws": 3},
+        {"by_name": False},
+        {"rounds": 19},
+        {"depth": 1},
+        {"learning_rate": 0.2},
+        {"min_child_weight": 20.0},
+        {"subsample": 0.5},
+        {"colsample": 0.2},
+        {"seed": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_setting_shapes_the_fit(change: dict[str, object]) -> None:
+    rng = np.random.default_rng(6)
+    noisy = [
+        Case(case.question, {**case.found, "third": case.found["bad"][::-1]}, frozenset([rng.choice(ids)]))
+        for case in cases(30)
+        for ids in [[passage.id for passage in case.found["good"]]]
+    ]
+    one, other = (fit(noisy, QUICK.model_copy(update=more)) for more in ({}, change))
+    told = [[model.relevance(case.question, case.found) for case in noisy] for model in (one, other)]
+    assert told[0] != told[1]
+
+
+def test_another_seed_draws_other_arms() -> None:
+    more = [Case(one.question, {**one.found, "third": one.found["bad"][:1]}, one.gold) for one in cases(8)]
+    first, same, other = (
+        Examples.of(more, Fitting(draws=4, by_name=False, seed=seed)).rows for seed in (0, 0, 1)
+    )
+    assert all(map(np.array_equal, first, same))
+    assert not all(map(np.array_equal, first, other))
+
+
 def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_and_with_them() -> None:
     (case,) = cases(1)
     examples = Examples.of([case], Fitting(draws=2))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from arms.base import Passage
 from arms.corpus import Corpus
 from arms.synthesis import STYLES, Extraction, Made
+from arms.synthesis import extraction as extraction_rules
 from arms.synthesis.wording import about, ask, definition, sentences, spans
 from arms.tokenizer import words
 from tests.arms.conftest import keep
@@ -156,6 +157,44 @@ def test_the_rules_of_version_1_make_these_questions(tmp_path: Path, style: str)
     documents = [one.document() for seed in range(30) for one in made(corpus, style, seed=seed)]
     digest = hashlib.blake2b(orjson.dumps(documents), digest_size=8).hexdigest()
     assert digest == MADE[style], "rules that make others have another version: blocks of two are not mixed"
+
+
+RARE, KNOWN = ("zwieback", "kohlrabi", "samovar", "cembalo"), ("pumpernickel", "broccoli", "kettle", "violin")
+
+
+@pytest.fixture(scope="module")
+def towns(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """2,000 passages: those of `KNOWN` each name four of the goods in turn, those of `RARE` three."""
+    goods = dict(enumerate([*RARE] * 3 + [*KNOWN] * 4))
+    passages = (
+        Passage(f"p{n}", f"Town {n}", f"The people sold {goods.get(n, 'bread')} in Town {n} in 1850.")
+        for n in range(2000)
+    )
+    return keep(tmp_path_factory.mktemp("towns"), passages)
+
+
+def test_a_word_of_fewer_than_two_passages_in_a_thousand_is_rare(towns: Corpus) -> None:
+    extraction = Extraction(towns, ("cloze",), 0, lambda *_: None)
+    asked = [one.question.lower() for some in extraction.make(range(28)) for one in some]
+    rare, known = ([one for one in asked if any(word in one for word in goods)] for goods in (RARE, KNOWN))
+    assert len(asked) == 28
+    assert len(known) == 16
+    assert 2 <= len(rare) <= 10, "of 12, of which half is left out"
+
+
+def test_the_whole_corpus_is_read_and_of_a_large_one_a_sample(
+    towns: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert extraction_rules.SAMPLED == 100_000
+
+    def reports() -> list[tuple[str, int, int | None]]:
+        found: list[tuple[str, int, int | None]] = []
+        Extraction(towns, (), 0, lambda *report: found.append(report))
+        return found
+
+    assert reports() == [("reading the corpus", n, 2000) for n in (1000, 2000)]
+    monkeypatch.setattr(extraction_rules, "SAMPLED", 1500)
+    assert reports() == [("reading the corpus", n, 1500) for n in (1000, 1500)]
 
 
 def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
+from arms.base import Passage, Progress
 from arms.corpus import Corpus
 from arms.jobs.checkpoint import JobError
 from arms.llm import Chunk, GeneratorError, Prompt
@@ -50,8 +50,15 @@ def extraction(corpus: Corpus, step: int = 5) -> Extraction:
     return maker
 
 
-def run(corpus: Corpus, maker: Maker, output: Path, n: int = 15, seed: int = 0) -> list[Made]:
-    return synthesize(corpus, maker, output, n, dict.fromkeys(maker.styles, 1.0), seed, lambda *_: None).kept
+def run(
+    corpus: Corpus,
+    maker: Maker,
+    output: Path,
+    n: int = 15,
+    seed: int = 0,
+    progress: Progress = lambda *_: None,
+) -> list[Made]:
+    return synthesize(corpus, maker, output, n, dict.fromkeys(maker.styles, 1.0), seed, progress).kept
 
 
 class Failing:
@@ -117,6 +124,18 @@ def test_questions_of_another_model_or_of_other_prompts_have_another_identity(
     distinct.add(identity("one"))
     monkeypatch.setattr(prompting, "TASKS", {**prompting.TASKS, "link": "Write a question of both."})
     assert len(distinct | {identity("one")}) == 4
+
+
+def test_another_seed_takes_other_passages_and_the_progress_counts_the_questions_that_are_kept(
+    people: Corpus, tmp_path: Path
+) -> None:
+    reports: list[tuple[str, int, int | None]] = []
+    first, other = (
+        run(people, extraction(people), tmp_path / f"{seed}.jsonl", n=6, seed=seed, progress=report)
+        for seed, report in ((0, lambda *report: reports.append(report)), (1, lambda *_: None))
+    )
+    assert {one.gold_ids for one in first} != {one.gold_ids for one in other}
+    assert reports == [("making questions", 5, 6), ("making questions", 6, 6)], "five passages a block"
 
 
 def test_who_reads_an_earlier_file_keeps_it_whole_while_another_takes_its_place(
@@ -234,6 +253,49 @@ def test_a_question_that_is_answered_otherwise_is_left_out(people: Corpus) -> No
     assert prompted(people, Model("Nobody knows.")).make([3]) == [[]]
 
 
+def test_a_model_writes_160_tokens_for_a_question_and_32_for_its_answer(people: Corpus) -> None:
+    model = Model()
+    prompted(people, model).make([3])
+    assert [prompt.max_tokens for prompt in model.prompts] == [160, 32]
+
+
+def test_a_passage_is_shown_up_to_its_300th_word(tmp_path: Path) -> None:
+    text = " ".join(["Max Planck was born in 1858.", *(f"word{n}" for n in range(7, 400))])
+    model = Model()
+    prompted(keep(tmp_path, (Passage("p", "", text),)), model).make([0])
+    for prompt in model.prompts:
+        assert "word299" in shown(prompt)
+        assert "word310" not in shown(prompt)
+
+
+@pytest.mark.parametrize(
+    ("reply", "made"),
+    [
+        ("I would rather not.", []),
+        (
+            '{"question": "When  was\\nMax Planck born? ", "answer": " 1803 "}',
+            [Made("When was Max Planck born?", ("p3",), "natural", ("1803",))],
+        ),
+    ],
+    ids=["unreadable", "untidy"],
+)
+def test_what_a_model_writes_is_tidied_and_left_out_where_it_cannot_be_read(
+    people: Corpus, reply: str, made: list[Made]
+) -> None:
+    class Careless(Model):
+        def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
+            answer, chunk = super().__call__(prompt)
+            return reply if "JSON" in shown(prompt) else answer, chunk
+
+    assert prompted(people, Careless()).make([3]) == [made]
+
+
+def test_a_passage_that_mentions_no_other_title_gives_no_link(people: Corpus) -> None:
+    model = Model()
+    assert prompted(people, model, ("link",)).make([3]) == [[]]
+    assert model.prompts == []
+
+
 def test_a_search_has_no_answer_to_check(people: Corpus) -> None:
     model = Model("Nobody knows.")
     ((found,),) = prompted(people, model, ("keywords",)).make([3])
@@ -292,6 +354,12 @@ def test_the_estimate_is_of_the_words_of_passages_tasks_and_answers(tmp_path: Pa
         "natural": (20, round(10 * (2 * 200 + 63 + 40) * 1.4), 500),
         "link": (20, round(10 * (2 * 300 + 64 + 40) * 1.4), 500),
     }
+
+
+def test_the_estimate_is_of_200_passages_from_the_whole_corpus(tmp_path: Path) -> None:
+    corpus = keep(tmp_path, tuple(Passage(f"p{n}", "", "word " * (1 + n % 2 * 200)) for n in range(399)))
+    _, read, _ = estimated_tokens(corpus, ("keywords",), 10)
+    assert read == round(10 * (1 + 58) * 1.4), "every other passage, which are all of one word"
 
 
 def test_the_estimate_counts_the_round_trips(people: Corpus) -> None:
