@@ -1,6 +1,7 @@
 """How alike made and real questions are: the classifier, the weights, and what is printed."""
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,10 @@ def test_a_sample_holds_no_row_twice_and_none_of_weight_zero(given_weights: list
 
 
 def write(path: Path, texts: list[str]) -> Path:
-    rows = [{"id": f"m{i}", "question": text, "gold_ids": ["p"], "type": "t"} for i, text in enumerate(texts)]
+    rows = [
+        {"id": f"m{i}", "question": text, "gold_ids": ["p"], "type": "asked" if "what" in text else "keyed"}
+        for i, text in enumerate(texts)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -203,6 +207,8 @@ def test_the_output_holds_questions_like_the_traffic(tmp_path: Path) -> None:
         *("words", "in small letters", "shape=keyword", "shape=question", "ask=what")
     ]
     assert rows[2][1:] == ["0.50", "0.00"]
+    (kinds,) = re.findall(r"mean weight by kind: asked (\d\.\d\d), keyed (\d\.\d\d)", report)
+    assert float(kinds[0]) > 1.5 > 0.5 > float(kinds[1])
     assert len(kept) > 60
     assert np.mean([question.text.startswith("what") for question in kept]) > 0.9
     assert all(question.gold_ids == ("p",) for question in kept)

@@ -273,6 +273,18 @@ def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
     assert "NO SCORE" not in said
 
 
+def test_the_parts_of_every_arm_of_the_log_come_with_it(
+    tmp_path: Path, config: AppConfig, store: Store
+) -> None:
+    store.append(turn(0, "the sea?", "bm25", 1.0) + turn(1, "the sea?", "rrf", 0.0))
+    join(store, config)
+    scored(tmp_path, config, from_log=True, measure="thumb")
+    matrix = read_matrix(tmp_path / "scores")
+    assert matrix.arms == ("bm25", "rrf", "dense"), "a part that was not drawn itself comes last"
+    np.testing.assert_array_equal(matrix.scores, [[1.0], [0.5], [np.nan]])
+    assert matrix.table.costs["steps"] == {"bm25": 2.0, "rrf": 2.0, "dense": 0.0}
+
+
 def test_an_arm_of_the_log_that_is_code_is_left_out_and_not_imported(
     tmp_path: Path, config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

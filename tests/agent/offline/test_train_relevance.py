@@ -28,7 +28,6 @@ from agent.offline import (
     train_relevance,
     train_router,
 )
-from agent.offline.router_features import FOLDS
 from agent.offline.train import ABOUT, auc
 from agent.routers import RouterError, Stage, Trained, cross_validation, read_trained
 from agent.routers.features import RELEVANCE, SUPPORT
@@ -199,7 +198,7 @@ def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
     before = relevance(gold)
     unseen = relevance([["p5"]] * 12 + gold[12:])
     assert unseen == before, "gold passages of questions that are not known change nothing"
-    fold = cross_validation.folds([texts[row] for row in known], FOLDS, 0)[0][1]
+    fold = cross_validation.folds([texts[row] for row in known], 5, 0)[0][1]
     own = known[fold]
     changed = relevance([["p5"] if row in own else ids for row, ids in enumerate(gold)])
     assert [changed[row] for row in own] == [before[row] for row in own]

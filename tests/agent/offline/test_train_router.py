@@ -423,6 +423,19 @@ def test_outcomes_of_several_places_are_put_together(tmp_path: Path) -> None:
         np.testing.assert_array_equal({**together.scores, **together.costs}[name], values)
 
 
+def test_places_may_have_other_arms_and_other_questions(tmp_path: Path) -> None:
+    rows = outcomes(2)
+    parts = [rows[0], rows[2]], [rows[4], rows[5]]
+    for number, part in enumerate(parts):
+        portfolio_outcomes.write_outcomes(tmp_path / f"{number}.jsonl", part)
+    together = read_labelled([tmp_path / "0.jsonl", tmp_path / "1.jsonl"])
+    assert together.arms == (rows[0].arm, rows[2].arm, rows[4].arm)
+    assert [question.id for question in together.questions] == ["q0", "q1"]
+    known = [[ids is not None for ids in row] for row in together.passages]
+    assert known == [[True, True, False], [False, True, True]]
+    assert together.scores["em"][1, 2] == rows[4].scores["em"]
+
+
 def test_places_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(2))
     one = read_labelled([tmp_path / "rows.jsonl"])

@@ -130,6 +130,30 @@ def test_weighted_by_one_over_the_propensity_the_labels_of_a_question_give_each_
                 assert sum(weights) / len(draws) == pytest.approx(truth)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"questions": (Question("q9", "What is 0?"),)},
+        {"questions": (Question("q0", "What else?"),)},
+        {"scores": {"em": np.array([[0.0, 1.0, 1.0]])}},
+        {"costs": {"steps": np.array([[7.0, 1.0, 2.0]])}},
+        {"passages": ((("p1",), None, None),)},
+        {"answers": (("She.", None, None),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_outcome_that_differs_in_one_fact_is_another_label(change: dict[str, Any]) -> None:
+    outcomes = told({"em": [[1.0, 1.0, 1.0]]}, {"steps": np.array([[0.0, 1.0, 1.0]])})
+    ids = {label.decision.id for label in entered(outcomes)}
+    assert {label.decision.id for label in entered(outcomes)} == ids
+    assert not {label.decision.id for label in entered(replace(outcomes, **change))} >= ids
+
+
+def test_labels_of_two_arms_with_the_same_outcome_are_two() -> None:
+    outcomes = told({"em": [[1.0, 1.0, 1.0]]}, {"steps": np.ones((1, 3))})
+    assert len({label.decision.id for label in entered(outcomes)}) == 3
+
+
 def test_fewer_draws_are_uniform_follow_from_the_question_and_are_among_those_of_more() -> None:
     outcomes = told({"em": np.zeros((1500, 3))})
     one, two = (entered(outcomes, draws=n, seed=3) for n in (1, 2))
@@ -350,6 +374,18 @@ def test_labels_are_entered_once_however_often_they_are(
     assert store.counts() == before
     more = outcomes_file(tmp_path, 30, [*ARMS, "rrf"])
     assert "0 new, 90 in the log before" in warmed(config, more), "an arm more leaves the others as they are"
+
+
+def test_texts_of_labels_are_redacted(config: AppConfig, store: Store, tmp_path: Path) -> None:
+    privacy = {"redact": [{"name": "number", "pattern": r"question \d", "replacement": "[number]"}]}
+    warmed(parse({**config.model_dump(mode="json"), "privacy": privacy}), outcomes_file(tmp_path, 2))
+    assert {decision.context.question for decision in label_decisions_of(store)} == {"[number]"}
+
+
+def label_decisions_of(store: Store) -> list[Decision]:
+    """Return the labels in the log."""
+    found = (store.record(name) for name in traffic.label_ids(store, (), others=True))
+    return [one.decision for one in found if one is not None]
 
 
 def test_a_run_enters_the_labels_again_that_its_candidate_does_not_learn(

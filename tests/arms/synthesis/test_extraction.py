@@ -236,6 +236,25 @@ def test_a_passage_that_defines_nothing_has_no_definition() -> None:
     assert definition("Faust was printed in 1808.") is None
 
 
+def test_a_kind_has_six_words_at_most_and_is_read_from_the_first_600_characters() -> None:
+    found = definition("Faust is a very old sad long German play of Goethe.")
+    assert found is not None
+    assert found.kind == "very old sad long German play"
+    assert definition("Faust is a very old sad long tragic German play of Goethe.") is None
+    long = definition(f"Faust is a play of {'many ' * 200}acts.")
+    assert long is not None
+    assert len(f"Faust is {long.what}") == 600
+
+
+def test_a_clause_is_asked_about_up_to_24_words() -> None:
+    def question(n: int) -> str | None:
+        sentence = f"The bishop met {' '.join(['kind'] * n)} people in 1404"
+        return ask(sentence, next(span for span in spans(sentence) if span.kind == "date"))
+
+    assert question(24 - 5) == f"When did the bishop meet {' '.join(['kind'] * 19)} people?"
+    assert question(24 - 4) is None
+
+
 @given(st.text(max_size=300))
 def test_any_text_can_be_cut_and_asked(text: str) -> None:
     for sentence in sentences(text):
