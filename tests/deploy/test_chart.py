@@ -224,6 +224,15 @@ def test_an_alert_leads_to_its_page_where_the_documentation_is_served() -> None:
     named = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts if "alert" in rule}
     assert named["ArmwiseDown"] == "https://docs.example.com/armwise/guide/telemetry.html#armwisedown"
     assert all(url.startswith("https://docs.example.com/armwise/guide/") for url in named.values())
+    assert all("runbook" not in rule["annotations"] for rule in alerts if "alert" in rule)
+
+
+def test_an_alert_names_its_page_and_no_address_where_the_documentation_is_not_served() -> None:
+    made = documents(rendered({**values_of("default"), "prometheusRule": {"enabled": True}}))
+    alerts = [rule for group in of_kind("PrometheusRule", made)["spec"]["groups"] for rule in group["rules"]]
+    pages = [rule["annotations"]["runbook"] for rule in alerts if "alert" in rule]
+    assert pages[0] == "docs/guide/telemetry.md#armwisedown"
+    assert all("runbook_url" not in rule["annotations"] for rule in alerts if "alert" in rule)
 
 
 def test_an_image_is_pinned_by_its_digest_unless_a_group_has_another_image() -> None:

@@ -38,7 +38,7 @@ def test_every_alert_leads_to_what_to_do() -> None:
     page = (ROOT / "docs/guide/telemetry.md").read_text(encoding="utf-8")
     headings = {heading.lower() for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)}
     for alert in ALERTS:
-        path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        path, _, anchor = alert["annotations"]["runbook"].partition("#")
         assert (ROOT / path).is_file()
         assert anchor in headings, alert["alert"]
 
