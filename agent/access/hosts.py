@@ -69,7 +69,7 @@ class Hosts:
 
 
 def _name(place: str) -> str:
-    """Return the host of a `host:port`; what is none as it is."""
+    """Return the host of a `host:port`; other texts unchanged."""
     found = _HOST.fullmatch(place)
     return (found[1] or found[2]).lower().removesuffix(".") if found else place
 

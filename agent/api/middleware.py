@@ -77,7 +77,7 @@ RequestCaller = Annotated[Caller, Depends(_caller)]
 
 
 def at_point(replica: Replica, point: str) -> Replica:
-    """Return the replica of a decision point. Raises ApiError where there is none of the name."""
+    """Return the replica of a decision point. Raises ApiError for an unknown name."""
     if point not in replica.points:
         there = ", ".join(replica.points)
         message = f"there is no decision point {point[:80]!r}; there are: {there}"
@@ -226,7 +226,7 @@ class RequestGuard:
         programs send neither header.
 
         Raises:
-            ApiError: The site is none of the service.
+            ApiError: The request comes from a page of another site.
         """
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if site == b"same-origin":

@@ -107,7 +107,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
         raise _refused(f"{twice!r} is the id of two actions", "actions")
     names = {action.id: f"{ACTION_PREFIX}{n}" for n, action in enumerate(body.actions, 1)}
     if unknown := [name for name in body.excluded if name not in names]:
-        raise _refused(f"{unknown[0]!r} is none of the actions", "excluded")
+        raise _refused(f"{unknown[0]!r} is not one of the actions", "excluded")
     reader = _Reader(limits)
     context = asking.redacted(reader.read(body.context, "context"), replica)
     described = {

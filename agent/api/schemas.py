@@ -144,7 +144,7 @@ class Request(BaseModel):
 
 
 Filters = Annotated[Filter | None, BeforeValidator(lambda found: found or None)]
-"""A condition on the metadata of passages; an empty object is none."""
+"""A condition on the metadata of passages; an empty object sets no condition."""
 
 
 class AgentOptions(Request):

@@ -226,7 +226,7 @@ def _asked_engine() -> Engine:
 
     def known(answer: str) -> None:
         if answer not in list(Engine):
-            raise ValueError(f"{answer!r} is none of {', '.join(Engine)}")
+            raise ValueError(f"{answer!r} is not one of {', '.join(Engine)}")
 
     return Engine(_asked(question, Engine.EMBEDDED.value, known))
 

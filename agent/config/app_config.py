@@ -388,7 +388,9 @@ class AppConfig(BaseModel):
                 raise ValueError(message) from None
         if self.personalizer is not None and self.personalizer not in self.ranking:
             hint = did_you_mean(self.personalizer, self.ranking)
-            raise ValueError(f"personalizer {self.personalizer!r} is no point of `actions: request`{hint}")
+            raise ValueError(
+                f"personalizer {self.personalizer!r} is not a point with `actions: request`{hint}"
+            )
         return self
 
     @property

@@ -168,7 +168,7 @@ def variables_of(environment: Mapping[str, str]) -> list[str]:
 def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str] = os.environ) -> Any:
     """Return settings with those of the environment in their place, unchecked.
 
-    A variable that the settings name as a value, such as that of a key, is none of them.
+    Variables that settings name as values, such as that of a key, are left alone.
 
     Args:
         args: The settings of the file; anything but a mapping is returned as it is.

@@ -117,12 +117,12 @@ def parse_name(name: str) -> CandidateName:
     7
     >>> parse_name("best")
     Traceback (most recent call last):
-    agent.evaluation.candidates.CandidateError: candidate 'best' is none of: served, uniform, \
+    agent.evaluation.candidates.CandidateError: candidate 'best' is not one of: served, uniform, \
 fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
     prefix, _, argument = name.partition(":")
     if prefix not in list(CandidateKind) or (CandidateKind(prefix) in ARGUMENT) != bool(argument.strip()):
-        raise CandidateError(f"candidate {name!r} is none of: {', '.join(CANDIDATE_NAMES)}")
+        raise CandidateError(f"candidate {name!r} is not one of: {', '.join(CANDIDATE_NAMES)}")
     kind = CandidateKind(prefix)
     if kind in (CandidateKind.VERSION, CandidateKind.RECIPE):
         if not argument.isdecimal() or int(argument) < 1:

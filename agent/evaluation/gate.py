@@ -75,7 +75,8 @@ async def verdict(
         evaluated is held, for that reason.
 
     Raises:
-        UndecidedError: The evaluation is not finished in time, and goes on; with `force`, there is none.
+        UndecidedError: The evaluation did not finish within the time, and continues; or, with `force`,
+            no verdict exists.
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """

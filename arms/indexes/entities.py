@@ -293,7 +293,7 @@ class Recogniser:
 class Lister:
     """The entities are the names that a language model lists and the text has.
 
-    An answer that is no list is prompted for again, once. The model is not part of the
+    An answer that cannot be read as a list is prompted for again, once. The model is not part of the
     identity: names are kept when it changes.
     """
 

@@ -75,7 +75,7 @@ AGAIN = "install it again: `make models`"
 def model_problems(model: str) -> list[str]:
     """Return which files of a model differ from those that pip installed, by size and digest.
 
-    Empty for a model that is no `package:NAME/PATH`, and for a package without a record of its files. Raises
+    Empty for a model outside of packages, and for a package without a record of its files. Raises
     ModelNotFoundError.
     """
     if not model.startswith(PACKAGE):

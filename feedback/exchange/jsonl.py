@@ -283,7 +283,7 @@ def _misfits(d: Decision) -> Iterator[str]:
     if len(set(d.arms)) != len(d.arms):
         yield f"an arm occurs twice among {', '.join(d.arms)}"
     if d.drawn not in d.arms:
-        yield f"decision.drawn {d.drawn!r} is none of the arms {', '.join(d.arms)}"
+        yield f"decision.drawn {d.drawn!r} is not one of the arms {', '.join(d.arms)}"
     alone = len(d.probabilities) == 1 and d.arms[:1] == (d.drawn,)
     if len(d.probabilities) != len(d.arms) and not alone:
         yield (

@@ -219,7 +219,7 @@ class Table:
         """Return the decision of a row. Raises LeftOut, ExchangeError."""
         item = row[self.column["item_id"]]
         if item not in self.arms:
-            raise self._error(line, f"item_id {item!r} is none of {ITEMS}")
+            raise self._error(line, f"item_id {item!r} is not one of {ITEMS}")
         value = row[self.column["timestamp"]]
         try:
             moment = datetime.fromisoformat(value)

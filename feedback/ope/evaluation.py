@@ -206,7 +206,7 @@ def _bernstein(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
 ) -> Interval:
     if not has_bernstein(ESTIMATORS[name], difference=baseline is not None):
-        raise ValueError("bernstein is none for it")
+        raise ValueError("bernstein does not apply to it")
     return bernstein(
         target.terms[name],
         target.bounded("bernstein"),
@@ -221,7 +221,7 @@ def _clopper_pearson(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
 ) -> Interval:
     if ESTIMATORS[name].rows is not Rows.KEPT or baseline:
-        raise ValueError("clopper_pearson is none for it")
+        raise ValueError("clopper_pearson does not apply to it")
     target.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
     two = np.unique(target.log.reward)
     low, high = (two[0], two[-1]) if len(two) == 2 else request.reward_range
@@ -232,7 +232,7 @@ def _anytime(
     target: TargetSample, baseline: TargetSample | None, name: str, request: IntervalRequest
 ) -> Interval:
     if not ESTIMATORS[name].anytime or (baseline and not baseline.served):
-        raise ValueError("anytime is none for it")
+        raise ValueError("anytime does not apply to it")
     reach = None if target.log.p_log is None else target.reach
     evidence = sequences.Evidence(target.weight, target.log.reward, request.reward_range, reach)
     bound = sequences.difference if baseline else sequences.value

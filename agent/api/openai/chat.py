@@ -252,7 +252,7 @@ def options_of_sampling(body: Sampling) -> dict[str, Any]:
 
 
 def options_of_chat(body: ChatRequest) -> dict[str, Any]:
-    """Return the options of a chat as it gives them; a choice among no tools is none. Raises ApiError."""
+    """Return the options of a chat as given, a `tool_choice` only with tools. Raises ApiError."""
     for name, why in _ELSEWHERE.items():
         if getattr(body, name):
             raise ApiError("unsupported_parameter", f"{name!r} is not supported: {why}", name)

@@ -119,7 +119,7 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
     for slot in body.slots:
         if slot.baseline_action not in {action.id for action in body.actions}:
             raise ApiError(
-                "invalid_value", f"{slot.baseline_action!r} is none of the actions", "slots.baselineAction"
+                "invalid_value", f"{slot.baseline_action!r} is not one of the actions", "slots.baselineAction"
             )
         first = slot.baseline_action
         actions = [

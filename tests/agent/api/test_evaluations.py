@@ -154,7 +154,7 @@ def nested(apprentices: int) -> str:
 
 REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidate": ["uniform"]}, "invalid_request", "candidate", "unknown field 'candidate'"),
-    ({"candidates": ["best"]}, "invalid_value", None, "'best' is none of: served, uniform"),
+    ({"candidates": ["best"]}, "invalid_value", None, "'best' is not one of: served, uniform"),
     ({"candidates": ["fixed:bm52"]}, "invalid_value", "candidates", "did you mean 'bm25'?"),
     ({"baseline": "fixed:bm52"}, "invalid_value", "candidates", "did you mean 'bm25'?"),
     ({"candidates": ["version:77"]}, "invalid_value", "candidates", "there is no version 77"),

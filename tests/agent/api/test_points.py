@@ -127,7 +127,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str, str]] = [
     ({"actions": actions(*map(str, range(51)))}, "actions", "51 actions were sent; at most 50"),
     ({"actions": []}, "actions", "at least 1 item"),
     ({"actions": actions("a\0b")}, "actions.0.id", "NUL"),
-    ({"excluded": ["z"]}, "excluded", "'z' is none of the actions"),
+    ({"excluded": ["z"]}, "excluded", "'z' is not one of the actions"),
     ({"context": {"x": 10**400}}, "context.x", "from -1e+06 to 1e+06"),
     ({"context": {"x": 1e7}}, "context.x", "from -1e+06 to 1e+06"),
     ({"context": {"x": ["a\0b"]}}, "context.x.0", "NUL"),

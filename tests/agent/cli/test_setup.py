@@ -87,7 +87,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
     said = " ".join(printed.decode().split())
     for expected in (
         "no corpus at",
-        "'opnai' is none of embedded, openai, vllm",
+        "'opnai' is not one of embedded, openai, vllm",
         "'localhost' is not an address such as",
         "has no model 'small'; there are: big",
         "fine: model 'big' is at",

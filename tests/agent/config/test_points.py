@@ -97,5 +97,7 @@ def test_personalizer_speaks_to_a_point_of_actions() -> None:
     document = {**CONFIG, "points": {"news": NEWS, "cheap": {}}}
     assert parse({**document, "personalizer": "news"}).personalizer == "news"
     for wrong in ("cheap", "nwes", "default"):
-        with pytest.raises(ConfigError, match=f"personalizer '{wrong}' is no point of `actions: request`"):
+        with pytest.raises(
+            ConfigError, match=f"personalizer '{wrong}' is not a point with `actions: request`"
+        ):
             parse({**document, "personalizer": wrong})

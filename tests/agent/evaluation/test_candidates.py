@@ -394,10 +394,10 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("best", "'best' is none of: served, uniform, fixed:<arm>, configured"),
-        ("fixed", "'fixed' is none of"),
-        ("fixed:", "'fixed:' is none of"),
-        ("uniform:dense", "'uniform:dense' is none of"),
+        ("best", "'best' is not one of: served, uniform, fixed:<arm>, configured"),
+        ("fixed", "'fixed' is not one of"),
+        ("fixed:", "'fixed:' is not one of"),
+        ("uniform:dense", "'uniform:dense' is not one of"),
         ("version:x", "'version:x' names no version: a whole number from 1 on"),
         ("recipe:0", "'recipe:0' names no version"),
         ("policy:{kind: lin", "is not YAML"),

@@ -148,9 +148,11 @@ def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
     report = evaluated(
         filled, store, "fixed:dense", estimators=("ips", "snips", "sndr"), interval="bernstein"
     )
-    said = "snips, sndr: normal interval: bernstein is none for it."
+    said = "snips, sndr: normal interval: bernstein does not apply to it."
     assert said in of(report, "fixed:dense").remarks
-    assert report.html().count("normal interval: bernstein is none for it") == 4, "of both, served and fixed"
+    assert report.html().count("normal interval: bernstein does not apply to it") == 4, (
+        "of both, served and fixed"
+    )
     one = of(report, "fixed:dense")
     assert {name: value.kind for name, value in values(one).items()} == {
         "ips": "bernstein",
@@ -553,7 +555,7 @@ def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--policy", "best"], "candidate 'best' is none of: served, uniform"),
+        (["--policy", "best"], "candidate 'best' is not one of: served, uniform"),
         (["--policy", "policy:nowhere.yaml"], "No such file"),
         (["--policy", "fixed:bm52"], "that arm was never eligible"),
         (["--since", "yesterday"], "--since 'yesterday' is not a date such as 2026-05-01"),

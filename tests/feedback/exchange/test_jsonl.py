@@ -203,7 +203,10 @@ P = '"probabilities":[0.25,0.625,0.125]'
     [
         (put('"drawn":"dense"', '"drawn":7'), "decision.drawn is 7: Input should be a valid string"),
         (put('"drawn":"dense",', ""), "decision.drawn is missing"),
-        (put('"drawn":"dense"', '"drawn":"x"'), "decision.drawn 'x' is none of the arms bm25, dense, none"),
+        (
+            put('"drawn":"dense"', '"drawn":"x"'),
+            "decision.drawn 'x' is not one of the arms bm25, dense, none",
+        ),
         (put('"none"]', '"bm25"]'), "an arm occurs twice among bm25, dense, bm25"),
         (
             put(P, '"probabilities":[]'),

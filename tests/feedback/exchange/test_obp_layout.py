@@ -257,7 +257,7 @@ def test_a_row_that_cannot_be_evaluated_is_counted(tmp_path: Path, old: str, new
     ("old", "new", "told"),
     [
         (",0.25,", ",high,", "line 2: propensity_score is 'high', which is not a number"),
-        (",1,3,0,", ",9,3,0,", "line 2: item_id '9' is none of item_context.csv"),
+        (",1,3,0,", ",9,3,0,", "line 2: item_id '9' is not one of item_context.csv"),
         (
             "2019-11-24 00:03:13",
             "yesterday",

@@ -199,13 +199,13 @@ def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kin
             if one.estimator in applies and (of == "value" or of_both) and (kind, of) != ONE_SIDED:
                 assert (figure.kind, figure.why) == (kind, "")
             else:
-                assert (figure.kind, figure.why) == ("normal", f"{kind} is none for it")
+                assert (figure.kind, figure.why) == ("normal", f"{kind} does not apply to it")
         if one.value.kind == one.difference.kind == kind:
             assert (one.note, one.value.why) == ("", "")
         elif one.value.kind == kind:
-            assert one.note == f"normal interval of the difference: {kind} is none for it"
+            assert one.note == f"normal interval of the difference: {kind} does not apply to it"
         else:
-            assert one.note == f"normal interval: {kind} is none for it"
+            assert one.note == f"normal interval: {kind} does not apply to it"
             assert replace(one.value, why="") == usual[one.estimator].value
 
 
@@ -237,7 +237,7 @@ def test_equal_rewards_do_not_make_a_value_certain() -> None:
         if kind == "clopper_pearson":
             assert found["a"].estimates[0].note == (
                 "normal interval of the value: rewards must be -1 or 1, got 0.9; "
-                "normal interval of the difference: clopper_pearson is none for it"
+                "normal interval of the difference: clopper_pearson does not apply to it"
             )
 
 
