@@ -328,3 +328,8 @@ def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_no
     arms = ["b", *"a" * 202]
     watch(rewarded([PLAIN] * 203, map(float, range(203)), arms))
     assert seen == [201.0, 202.0]
+
+
+def test_statistics_restart_after_a_hundred_thousand_examples_and_are_of_some_hundred_values() -> None:
+    assert (monitor.BLOCK, monitor.WARM, monitor.REFERENCE, monitor.RECENT) == (100_000, 200, 500, 32)
+    assert (monitor.LONGEST, monitor.NAMES, monitor.LEVELLED) == (32, 10_000, 0.02)

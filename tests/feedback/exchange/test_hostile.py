@@ -357,3 +357,8 @@ def test_a_pipe_in_the_place_of_a_table_is_not_waited_for(tmp_path: Path) -> Non
     (path / "men.csv").unlink()
     os.mkfifo(path / "men.csv")
     assert "men.csv or men.csv.gz was expected" in refusal(path)
+
+
+def test_what_is_read_at_once_has_a_bound() -> None:
+    assert (jsonl.LONGEST_LINE, obp.LONGEST) == (64 * 2**20, 64 * 2**20)
+    assert (obp.MOST_BYTES, obp.MOST_ARMS, obp.MOST_FEATURES) == (4 * 2**30, 100_000, 256)

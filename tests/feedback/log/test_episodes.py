@@ -178,3 +178,7 @@ def test_a_commit_of_feedback_does_as_little_on_a_long_episode_as_on_a_short_one
         taken.append(steps(store, lambda store=store: store.append([said()])))  # type: ignore[misc]
         store.close()
     assert taken[1] <= taken[0] + 1
+
+
+def test_ten_thousand_episodes_are_remembered() -> None:
+    assert append.REMEMBERED == 10_000

@@ -404,3 +404,7 @@ def test_texts_that_another_process_erases_meanwhile_are_counted_once(
     assert erasures.erase_older(store, 1.0, 2 * DAY_S), "it looks again"
     (found,) = erasures.erasures(store)
     assert (found.decisions, found.executions, found.feedback, found.observations) == (1, 1, 1, 1)
+
+
+def test_no_more_than_a_thousand_positions_are_erased_by_age_at_a_time() -> None:
+    assert erasures.AT_ONCE == 1000

@@ -112,3 +112,7 @@ def test_each_condition_lets_through_what_it_names_and_nothing_else(varied: Stor
 def test_what_is_under_way_is_running(store: Store) -> None:
     store.append([decision("d1"), execution("d1"), decision("d2")])
     assert every(store, 9, DecisionFilter(status="running")) == [["d2"]]
+
+
+def test_a_page_looks_at_a_hundred_thousand_positions() -> None:
+    assert listing.WINDOW == 100_000

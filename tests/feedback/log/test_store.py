@@ -31,6 +31,7 @@ from feedback.events import (
     Status,
     Tick,
 )
+from feedback.log import append
 from feedback.log import tables as t
 from feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
 from feedback.log.store import Store
@@ -234,6 +235,10 @@ def test_the_index_the_cache_and_the_models_of_an_execution_are_kept(store: Stor
     assert second is not None
     assert first.execution == done
     assert second.execution == execution("d2")
+
+
+def test_a_probe_writes_64_kib_which_is_more_than_most_commits() -> None:
+    assert append.PROBE_BYTES == 65_536
 
 
 def test_a_probe_leaves_nothing_and_takes_no_position(store: Store) -> None:

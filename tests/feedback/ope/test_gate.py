@@ -14,7 +14,7 @@ from benchmarks.gate import SITUATIONS, Delayed
 from feedback.arrays import Floats
 from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
-from feedback.ope.gate import TRAIL, GateSpec, Verdict, judge
+from feedback.ope.gate import GateSpec, Verdict, judge
 
 SPEC = GateSpec()
 SERVED = np.array([0.6, 0.3, 0.1])
@@ -247,7 +247,7 @@ def test_figures_are_what_they_are_called() -> None:
 def test_the_trail_is_the_sequence_at_some_decisions_and_ends_at_the_verdict() -> None:
     log = made_log()
     verdict = verdict_of(log)
-    assert len(verdict.trail) == TRAIL
+    assert len(verdict.trail) == 200
     weight = (CANDIDATE / SERVED)[log.drawn]
     evidence = sequences.Evidence(weight, log.reward, (0.0, 1.0), float((CANDIDATE / SERVED).max()))
     every = sequences.difference(evidence, SPEC.level, one_sided=True)

@@ -101,3 +101,9 @@ def test_means_of_arms_need_two_audits_each_and_the_curve_counts_all() -> None:
     grades, values = np.array([0.2, 0.4, 0.9, 1.0]), np.array([0.0, 1.0, 1.0, np.nan])
     assert set(by_arm(["a", "a", "b", "b"], grades, values)) == {"a"}
     assert sum(one.audits for one in calibration_curve(grades, values)) == 3
+
+
+def test_a_calibration_curve_has_five_bins() -> None:
+    grades = np.linspace(0.0, 0.99, 100)
+    assert [one.audits for one in calibration_curve(grades, grades)] == [20] * 5
+    assert [one.grade for one in calibration_curve(np.array([0.2, 1.0]), np.ones(2))] == [0.2, 1.0]

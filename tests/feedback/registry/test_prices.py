@@ -60,3 +60,7 @@ def test_what_policies_spent_is_read_in_order_a_page_at_a_time(store: Store) -> 
     assert prices.read_spending(store, STEPS, 2, 1) == [(8, "b", 4.0)]
     assert prices.read_spending(store, DOLLARS, 8, 9) == [(10, "b", 1.25)]
     assert prices.read_spending(store, DOLLARS, 10, 9) == []
+
+
+def test_a_thousand_prices_of_a_budget_are_kept() -> None:
+    assert prices.KEPT == 1000

@@ -302,3 +302,11 @@ def test_a_group_that_unpacks_to_more_than_fits_is_refused_before_it_is_read(
     with pytest.raises(LogGapError, match="too large"):
         archived.resolved({"archived": [forged(tmp_path, repeated), 0]})
     assert archived.resolved({"archived": [forged(tmp_path, parquet_of(['{"n": 1}'] * 4)), 3]}) == {"n": 1}
+
+
+def test_a_file_has_50_000_decisions_in_groups_of_1_000_and_short_features_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    assert (archive.SEGMENT, archive.AT_ONCE, archive.LEAST) == (50_000, 1000, 400)
+    assert (archived.GROUP, archived.MOST_GROUP_BYTES) == (1000, 2**30)

@@ -174,3 +174,8 @@ def test_a_found_decision_says_what_came_of_it(varied: Store) -> None:
         cost=execution("d1").cost,
         reward=pytest.approx(0.9),
     )
+
+
+def test_a_page_looks_through_50_000_facts_and_fewer_where_it_computes_rewards() -> None:
+    looked_at = decision_search.STRETCH, decision_search.FURTHEST, decision_search.FURTHEST_BY_REWARD
+    assert looked_at == (5000, 50_000, 10_000)

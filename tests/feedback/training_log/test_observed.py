@@ -377,3 +377,7 @@ def test_a_learner_that_continues_knows_the_audits_up_to_where_it_stopped_and_no
     )
     assert known(0, 9, seq - 1) == ["a3", "a2", "a1", "a0"], "a grade that comes later is not known"
     assert (known(1, 3, seq), known(0, 9, seq, 2)) == (["a2", "a1"], ["late", "a3"])
+
+
+def test_grades_are_calibrated_by_the_newest_thousand_audits() -> None:
+    assert observed.WINDOW == 1000

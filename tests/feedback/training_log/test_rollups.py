@@ -229,3 +229,7 @@ RULES = {
 
 def test_rules_that_differ_in_anything_have_sums_of_their_own() -> None:
     assert len({rollups.digest_of(rule) for rule in RULES.values()}) == len(RULES) == 7
+
+
+def test_minutes_are_kept_for_two_days_and_facts_are_added_5_000_at_a_time() -> None:
+    assert (rollups.MINUTE, rollups.HOUR, rollups.MINUTES_FOR_S, rollups.BATCH) == (60, 3600, 172_800, 5000)
