@@ -90,6 +90,14 @@ def test_a_curve_charges_what_the_router_had_to_see() -> None:
     assert curve.cost.tolist() == [3.0, 4.0, 4.0, 1.0]
 
 
+def test_resamples_in_which_nothing_can_be_saved_do_not_count() -> None:
+    known = table([[0.0, 1.0], [0.0, 1.0]], [1.0, 1.0])
+    known = replace(known, costs={"steps": np.array([[1.0, 1.0], [1.0, 3.0]])})
+    curve = evaluated(known, [[0, 1], [0, 1]], Utility(measures={"em": 1.0}), Stage.QUESTION).curve
+    assert curve is not None
+    assert np.isfinite([*curve.interval, *curve.gain_interval]).all()
+
+
 @pytest.mark.parametrize("steps", [[1.0, 1.0], [3.0, 1.0]])
 def test_without_a_cheaper_arm_than_the_best_there_is_no_curve(steps: list[float]) -> None:
     known = table([[0.0, 1.0], [0.0, 1.0]], steps)

@@ -215,6 +215,9 @@ def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:
         ("It is a 1994 film about a dog.", "1994", None),
         ("The bishop pleaded with Rome in 1404.", "1404", "When did the bishop plead with Rome?"),
         ("The chronicle visited Ghent in 1404.", "1404", "When did the chronicle visit Ghent?"),
+        ("The mayor filled a moat in 1404.", "1404", "When did the mayor fill a moat?"),
+        ("The bishop passed a gate in 1404.", "1404", "When did the bishop pass a gate?"),
+        ("The miller stopped a mill in 1404.", "1404", "When did the miller stop a mill?"),
     ],
 )
 def test_a_statement_becomes_a_question(sentence: str, asked: str, question: str | None) -> None:
