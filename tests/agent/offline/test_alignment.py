@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from agent.offline.labelled_data import read_questions
 from arms.portfolio import ArmTable, ScoreMatrix, write_matrix
 from arms.questions import Question
 from arms.retrievers import ArmSpec
-from feedback.events import Mode
+from feedback.events import LABELS, Mode
 from feedback.log import Store
+from feedback.training_log import examples, read_examples
 from tests.agent.asking import join
 from tests.agent.offline.test_score import turn
 from tests.agent.offline.test_synthesize import config
@@ -229,7 +231,10 @@ def test_the_log_has_the_questions_that_were_asked(tmp_path: Path) -> None:
         for number, text in enumerate(asked(35, 1)):
             store.append(turn(number, text, "bm25", 1.0))
         store.append(turn(90, keyed(1, 0)[0], "bm25", 1.0, Mode.FORCED))
+        label, *facts = turn(91, "what a label asks", "bm25", 1.0)
+        store.append([replace(label, policy=LABELS, episode_id=examples.episode_of(3)), *facts])
         join(store, settings)
+        assert "d-91" in [one.decision.id for one in read_examples(store, settings.reward.join)]
     finally:
         store.close()
     report = printed(tmp_path, made=made, from_log=True)

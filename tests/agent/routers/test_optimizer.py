@@ -125,3 +125,30 @@ def test_the_number_of_threads_is_given_back_also_after_a_failure() -> None:
     with pytest.raises(KeyError, match=str(before + 1)):
         fail()
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 6},
+        {"weight_decay": 0.5},
+        {"held_out": 0.25},
+        {"clip": 0.001},
+        {"seed": 1},
+        {"rate": 0.05},
+        {"batch": 5},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_setting_shapes_the_descent(change: dict[str, float]) -> None:
+    goals = torch.linspace(-1.0, 3.0, 20)
+
+    def ended(**settings: float) -> float:
+        point = Point()
+        given = {"epochs": 5, "rate": 0.1, "batch": 4, "at_once": 20, **settings}
+        run = descent(**given)  # type: ignore[arg-type]
+        run.run(point, lambda rows: (point.at - goals[rows]) ** 2 + 0.1 * point.at**2, np.arange(20))
+        return point.at.item()
+
+    assert ended() == ended()
+    assert abs(ended(**change) - ended()) > 1e-5

@@ -258,3 +258,23 @@ def test_parameters_build_the_same_router_again(kind: type[BoostedTrees[Any]]) -
     router = kind(**QUICK, seed=5, impute=True)
     assert kind(**router.params).params == router.params
     assert router.params["seed"] == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_trees_are_grown_as_the_parameters_say(
+    kind: type[BoostedTrees[Any]], grown: list[tuple[dict[str, Any], NDArray[Any], NDArray[Any], Any]]
+) -> None:
+    given = {
+        "depth": 3,
+        "learning_rate": 0.25,
+        "min_child_weight": 1.5,
+        "gamma": 0.125,
+        "subsample": 0.75,
+        "colsample": 0.625,
+        "seed": 7,
+    }
+    kind(rounds=3, dims=4, **given).fit(world(40, seed=1))
+    params = grown[0][0]
+    names = {"depth": "max_depth", "learning_rate": "eta", "colsample": "colsample_bytree"}
+    assert {name: params[names.get(name, name)] for name in given} == given
+    assert params["nthread"] == 1
