@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import ArmBuildError, ArmError, Query, Usage
+from arms import tracing
+from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from arms.corpus import Corpus
 from arms.deployments import Embedders, arm_host
 from arms.deployments.arm_host import UnknownArmError, key_of
@@ -223,6 +224,28 @@ async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may
     read, written = catalog.search_bound("steps", SPECS).tokens(MOON)
     assert usage.prompt_tokens <= read
     assert usage.completion_tokens <= written
+
+
+class Noting:
+    """An arm of a user's own that finds the turn that it searches for."""
+
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        turn = tracing.TURN.get()
+        return Retrieval((Passage(turn.decision_id, turn.episode_id, turn.question),))
+
+
+async def test_an_arm_searches_for_the_turn_that_its_caller_carries(tmp_path: Path) -> None:
+    specs = {"noting": own(Noting)}
+    host, key = open_host(tmp_path, "noting", specs=specs), key_of("noting", specs)
+    for search in (host.search, host.search_version):
+        found = await search("noting", key, asked(), 1, carried='["", "d-1", "e-1"]')
+        assert found.passages == (Passage("d-1", "e-1", MOON),)
 
 
 async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:

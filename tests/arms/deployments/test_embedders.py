@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from arms import tracing
 from arms.base import ArmError
 from arms.deployments import EmbedderHost, Embedders, embedders
 from arms.models import Backbone
@@ -47,6 +48,11 @@ def test_a_process_is_prepared_before_its_model_is_loaded(loaded: list[str]) -> 
 async def test_a_question_has_the_vector_of_the_model() -> None:
     (expected,) = HashingEmbedder(8).encode_queries(["Where is the sea?"])
     assert np.array_equal(await EmbedderHost(HERE).embed("Where is the sea?"), expected)
+
+
+async def test_a_question_is_embedded_for_the_turn_that_its_caller_carries() -> None:
+    await EmbedderHost(HERE).embed("Where?", '["", "d-1", "e-1"]')
+    assert tracing.TURN.get() == tracing.Turn("d-1", "e-1", "Where?")
 
 
 async def test_an_encoder_of_a_deployment_is_asked_there_and_another_is_loaded_here(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from arms import tracing
 from arms.deployments import GeneratorHost, generator_host
-from arms.llm import Chunk, Prompt
+from arms.llm import Chunk, Message, Prompt
 from arms.llm.base import Generator
 
 PROMPT = Prompt(({"role": "user", "content": "Why?"},))
@@ -55,6 +56,14 @@ async def test_an_answer_that_is_closed_ends_at_the_engine(model: Endless) -> No
     async with aclosing(host().stream(PROMPT)) as chunks:
         assert (await anext(chunks)).text == "on and "
     assert model.ended == 1
+
+
+@pytest.mark.usefixtures("model")
+async def test_an_answer_is_written_for_the_turn_that_its_caller_carries() -> None:
+    system: Message = {"role": "system", "content": "Be brief."}
+    async with aclosing(host().stream(Prompt((system, *PROMPT.messages)), '["", "d-1", "e-1"]')) as chunks:
+        await anext(chunks)
+        assert tracing.TURN.get() == tracing.Turn("d-1", "e-1", "Why?")
 
 
 async def test_an_answer_whose_caller_is_cancelled_ends_at_the_engine(model: Endless) -> None:

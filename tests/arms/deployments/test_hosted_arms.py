@@ -25,6 +25,7 @@ from arms.deployments.arm_host import Specs, UnknownArmError
 from arms.deployments.retrieval_cache import RetrievalCache
 from arms.filters import Comparison
 from arms.llm.base import ScriptedGenerator
+from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import ArmSpec
 from tests.arms.deployments.places import BACKBONES, SPECS, Light, Waiting, open_host, own
@@ -119,7 +120,7 @@ async def test_an_arm_that_is_not_light_searches_here_without_a_deployment_and_t
 async def test_arms_are_built_where_they_will_search_with_the_encoders_of_their_questions(
     tmp_path: Path,
 ) -> None:
-    far, encoders = Deployed("Arms"), Embedders(BACKBONES)
+    far, encoders = Deployed("Arms"), Embedders(BACKBONES | {"other": Backbone(model="hashing:8")})
     arms = HostedArms(open_host(tmp_path), {"Arms": far}, encoders, {"bm25": SPECS["bm25"]})
     assert encoders.loaded == frozenset()
     await arms.load(SPECS)
@@ -315,6 +316,19 @@ async def test_what_an_index_that_changes_or_is_unknown_has_answered_is_not_reca
     await arms.search("steps", QUERY, 1)
     await cache.settled()
     assert await arms.recall("steps", QUERY, 1) is None
+
+
+async def test_an_arm_whose_version_was_asked_for_is_still_the_same_arm(
+    tmp_path: Path, cache: RetrievalCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), FAR, cache)
+    await arms.search("steps", QUERY, 1)
+    await cache.settled()
+    assert await arms.recall("steps", QUERY, 1) is not None
+    (record,) = caplog.records
+    assert "is not light" in record.getMessage()
+    arms.know(FAR)
+    assert len(caplog.records) == 1, "it is said once"
 
 
 class Turned:

@@ -1,5 +1,6 @@
 """Embedders: unit vectors, the same in any company, and known by what shaped them."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from arms.models import embedding
 from arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
 from arms.models.files import ModelNotFoundError, digest_of, locate
 
@@ -96,6 +98,9 @@ def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: E
     assert tiny.digest == digest_backbone(plain)
     assert digest_backbone(plain.model_copy(update={"query_prefix": "query : "})) == tiny.digest
     assert digest_backbone(plain.model_copy(update={"passage_prefix": "passage : "})) != tiny.digest
+    assert digest_backbone(plain.model_copy(update={"precision": "bfloat16"})) != tiny.digest
+    for same in ({"batch_size": 7}, {"host": "own"}):
+        assert digest_backbone(plain.model_copy(update=same)) == tiny.digest
     assert (
         digest_backbone(Backbone(model="hashing:16")) == build_embedder(Backbone(model="hashing:16")).digest
     )
@@ -180,6 +185,47 @@ def test_the_digest_of_a_folder_sees_contents_and_names(tmp_path: Path) -> None:
     (second / "config.json").rename(second / "weights.json")
     (second / "weights.json").write_text("{}")
     assert digest_of(first) != digest_of(second)
+
+
+def test_the_digest_of_a_folder_sees_where_in_it_a_file_is(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, parts in ((first, ("a", "b")), (second, ("b", "a"))):
+        for part, content in zip(parts, ("one", "two"), strict=True):
+            (folder / part).mkdir(parents=True)
+            (folder / part / "weights").write_text(content)
+    assert digest_of(first) != digest_of(second)
+    (second / "a" / "weights").rename(second / "a" / "model")
+    digest = digest_of(second)
+    (second / "c").mkdir()
+    assert digest_of(second) == digest, "an empty folder is nothing"
+
+
+def test_vectors_are_of_one_backbone_wherever_it_runs() -> None:
+    one = Backbone(model="hashing:8", query_prefix="query: ")
+    assert one.vectors_as(one.model_copy(update={"host": "own"}))
+    for other in (
+        {"model": "hashing:9"},
+        {"query_prefix": ""},
+        {"passage_prefix": "p"},
+        {"precision": "bfloat16"},
+    ):
+        assert not one.vectors_as(one.model_copy(update=other))
+
+
+@pytest.mark.parametrize(("allowed", "threads"), [("3", 3), ("8", 8), ("64", 8)])
+def test_passages_are_embedded_by_the_threads_that_are_allowed_and_by_eight_at_most(
+    allowed: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", allowed)
+    assert embedding._threads() == threads  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("cores", "computing"), [({0, 3, 5}, [3, 5]), ({4}, [4])])
+def test_the_first_core_is_left_to_the_service_where_there_are_several(
+    cores: set[int], computing: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert embedding.compute_cores() == computing
 
 
 def test_minilm_puts_a_question_nearer_to_its_answer() -> None:

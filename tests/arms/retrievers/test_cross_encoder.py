@@ -139,6 +139,14 @@ def test_arms_over_one_model_load_it_once(
     ]
 
 
+def test_arms_that_read_pairs_of_another_length_do_not_share_a_model(
+    resources: Resources, model: Path
+) -> None:
+    whole, short = (build(resources, model, max_length=length) for length in (None, 16))
+    first, second = (arm.search(Query(QUESTION), 13).passages for arm in (whole, short))
+    assert {p.id: p.score for p in first} != {p.id: p.score for p in second}
+
+
 def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
     arm = build(resources, make_model(tmp_path / "broken", bias=float("nan")))
     with pytest.raises(ArmError, match=r"arm 'keen': .*/broken scores 'vienna' as nan"):

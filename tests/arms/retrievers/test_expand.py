@@ -97,6 +97,39 @@ def test_words_are_weighted_as_by_rm3() -> None:
     )
 
 
+def test_passages_count_alike_where_one_has_no_score_above_zero_and_words_tie_by_their_letters() -> None:
+    for scores in ((3.0, 0.0), (3.0, -1.0), (0.0, 0.0)):
+        relevant = [Passage("1", "", "river", scores[0]), Passage("2", "", "canal", scores[1])]
+        assert Counter(expanded("water", relevant, terms=2, own_weight=0.5).split()) == {
+            "water": 50,
+            "canal": 25,
+            "river": 25,
+        }
+        assert set(expanded("water", relevant, terms=1, own_weight=0.0).split()) == {"canal"}
+
+
+def test_a_question_of_stop_words_alone_keeps_them() -> None:
+    counts = Counter(expanded("the who", [Passage("1", "", "band")], terms=1, own_weight=0.5).split())
+    assert counts == {"the": 25, "who": 25, "band": 50}
+
+
+def test_as_many_passages_as_are_named_are_taken_to_be_relevant_whatever_is_asked_for() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Words:
+        name, backbones = "words", frozenset[str]()
+
+        def search(self, query: Query, k: int) -> Retrieval:
+            asked.append((query.text, k))
+            return Retrieval(tuple(Passage(one, "", one, 1.0) for one in ("alpha", "beta", "gamma"))[:k])
+
+    arm = ExpandArm("e", Words(), ExpandParams(arm="words", passages=2, own_weight=0.0), {})
+    arm.search(Query("?"), 1)
+    arm.search(Query("?"), 3)
+    assert [k for _, k in asked] == [2, 1, 3, 3]
+    assert [set(text.split()) for text, _ in asked[1::2]] == [{"alpha", "beta"}] * 2
+
+
 @given(
     TEXTS,
     st.lists(st.tuples(TEXTS, st.floats(-2.0, 9.0)), min_size=1, max_size=4),
