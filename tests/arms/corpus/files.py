@@ -42,11 +42,17 @@ def table(*rows: Sequence[str]) -> str:
     return f"<w:tbl>{grid}{''.join(f'<w:tr>{line}</w:tr>' for line in lines)}</w:tbl>"
 
 
-def write_docx(path: Path, *body: str, prologue: str = "", extra: dict[str, bytes] | None = None) -> None:
+def write_docx(
+    path: Path,
+    *body: str,
+    prologue: str = "",
+    extra: dict[str, bytes] | None = None,
+    content_types: str = CONTENT_TYPES,
+) -> None:
     """Write a DOCX file with a body of WordprocessingML, and other members."""
     document = f'{prologue}<w:document xmlns:w="{WORD}"><w:body>{"".join(body)}</w:body></w:document>'
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("[Content_Types].xml", CONTENT_TYPES)
+        packed.writestr("[Content_Types].xml", content_types)
         packed.writestr(
             "_rels/.rels", RELATIONSHIPS.format(target="word/document.xml", kind="officeDocument")
         )

@@ -3,9 +3,11 @@
 import os
 import signal
 import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ from arms.corpus import documents, readers
 from arms.corpus.corpus import ingest
 from arms.corpus.readers import LIMITS, Limits, Parser, open_source
 from arms.corpus.records import CorpusError
-from tests.arms.corpus.files import BREAK, assembled, paragraph, pdf, table, write_docx
+from tests.arms.corpus.files import BREAK, CONTENT_TYPES, assembled, paragraph, pdf, table, write_docx
 
 for library in ("pypdfium2", "docx", "lxml"):
     pytest.importorskip(library, reason="the extra is not installed: pip install 'armwise[documents]'")
@@ -169,6 +171,28 @@ def test_paragraphs_tables_and_laid_out_pages_of_a_docx_are_read(tmp_path: Path)
     assert second.metadata == {"path": "plan.docx", "page": 2, "heading": "The plan"}
 
 
+def test_a_paragraph_is_on_the_page_where_it_begins_and_the_next_one_on_that_where_it_ends(
+    tmp_path: Path,
+) -> None:
+    halves = [f"<w:r><w:t>{text}</w:t></w:r>" for text in ("It begins here", " and ends there.")]
+    write_docx(
+        tmp_path / "a.docx",
+        paragraph("First."),
+        f"<w:p>{halves[0]}{BREAK}{halves[1]}</w:p>",
+        paragraph("Next."),
+    )
+    first, second = passages(tmp_path / "a.docx")
+    assert (first.metadata["page"], first.text) == (1, "First.\n\nIt begins here and ends there.")
+    assert (second.metadata["page"], second.text) == (2, "Next.")
+
+
+def test_a_title_and_a_heading_have_200_characters_at_most(tmp_path: Path) -> None:
+    path = html(tmp_path, f"<title>{'t' * 201}</title><h1>{'h' * 201}</h1><p>Fine.")
+    reply = documents.read(path, asdict(LIMITS))
+    assert reply["title"] == "t" * 200
+    assert reply["parts"] == [{"page": None, "text": f"{'h' * 201}\n\nFine.", "headings": [[0, "h" * 200]]}]
+
+
 def test_a_docx_that_was_never_laid_out_has_no_pages(tmp_path: Path) -> None:
     write_docx(tmp_path / "plan.docx", paragraph("Grow."))
     (found,) = passages(tmp_path / "plan.docx")
@@ -299,6 +323,18 @@ def test_an_archive_within_a_docx_is_not_opened(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["inner.docx", "outer.docx"]
 
 
+def test_an_archive_that_is_of_another_format_is_no_docx(tmp_path: Path) -> None:
+    path = tmp_path / "a.docx"
+    sheet = CONTENT_TYPES.replace("wordprocessingml.document.main", "spreadsheetml.sheet.main")
+    write_docx(path, paragraph("x"), content_types=sheet)
+    assert problem_of(path).startswith("is not a DOCX: ")
+    assert "not a Word file" in documents.read(path, asdict(LIMITS))["problem"]
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("other", "x")
+    assert problem_of(path).startswith("is not a DOCX: ")
+    assert documents.read(path, asdict(LIMITS))["problem"].startswith("is not a DOCX: ")
+
+
 def test_entities_of_a_docx_are_not_expanded_and_read_no_file(tmp_path: Path) -> None:
     levels = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
     secret = tmp_path / "secret"
@@ -407,7 +443,24 @@ def test_the_limits_of_a_document_are_those_that_are_documented() -> None:
     assert (LIMITS.pages, LIMITS.chars, LIMITS.memory_bytes) == (10_000, 20_000_000, 2 << 30)
 
 
-def test_keys_of_the_environment_do_not_reach_the_parser() -> None:
+def test_keys_of_the_environment_do_not_reach_the_parser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_TEST_KEY", "secret")
+    given: list[dict[str, Any]] = []
+
+    def start(arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        given.append({"arguments": arguments, **options})
+        return subprocess.Popen(arguments, **options)
+
+    stand_in = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    with monkeypatch.context() as patch, closing(Parser()) as parser:
+        patch.setattr(readers, "subprocess", stand_in)
+        assert list(parser.passages(html(tmp_path, "<p>Fine."), "page.html", {}))
+    (one,) = given
+    assert one["arguments"] == [sys.executable, "-P", documents.__file__]
+    assert one["env"].keys() <= {"PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH"}
+    assert one["env"]["PATH"] == os.environ["PATH"]
     assert not [name for name in readers.GIVEN if "KEY" in name or "TOKEN" in name or "PASSWORD" in name]
     assert documents.read(Path("x.pdf"), {"chars": 1, "pages": 1}).keys() == {"problem"}
 

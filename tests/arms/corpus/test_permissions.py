@@ -107,6 +107,16 @@ def test_the_newest_filter_stays_in_a_cache_that_it_alone_exceeds() -> None:
     assert len(read) == 2, "columns of groups and of years, for the first of three"
 
 
+def test_the_size_of_a_column_is_that_of_its_codes_and_of_its_values() -> None:
+    def size(values: list[str]) -> int:
+        known = Permissions(lambda: enumerate({"a": value} for value in values), len(values))
+        known.of(Comparison(type="eq", key="a", value="x"), frozenset())
+        return known.nbytes
+
+    assert size(["x" * 100, "y" * 100]) - size(["x", "y"]) == 198
+    assert size(["x", "y", "z"]) - size(["x", "y", "y"]) == 200 + len('"z"')
+
+
 def test_a_filter_that_is_used_again_and_again_stays_in_the_cache() -> None:
     read = []
 

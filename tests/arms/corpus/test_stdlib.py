@@ -8,6 +8,8 @@ import pytest
 
 from arms.corpus import stdlib
 from arms.corpus.corpus import Corpus, ingest
+from arms.corpus.readers import open_source
+from arms.corpus.records import CorpusError
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,16 @@ def test_reading_writes_nothing_to_standard_error() -> None:
     reading = subprocess.run([sys.executable, "-I", "-S", stdlib.__file__], capture_output=True, check=True)
     assert reading.stderr == b""
     assert reading.stdout.count(b"\n") >= 3_000
+
+
+def test_an_interpreter_that_fails_is_an_error_with_the_last_line_that_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tmp_path / "failing.py"
+    failing.write_text("print('{}', flush=True)\nraise SystemExit('first line\\nno module named this')\n")
+    monkeypatch.setattr(stdlib, "__file__", str(failing))
+    with pytest.raises(CorpusError, match=r"could not be read: no module named this$"):
+        list(open_source("stdlib").records())
 
 
 def test_a_class_is_told_with_its_constructor(corpus: Corpus) -> None:
