@@ -1,6 +1,7 @@
 """What holds for all tests: the same examples, no limit that a busy machine breaks, a Ray, a PostgreSQL.
 
-Every log has the same secret, so that the draws of a test are the same in every run.
+Every log has the same secret, so that the draws of a test are the same in every run. What a test or a fixture
+changes in the environment is restored after it, also where the code under test changed it.
 
 Two settings make mistakes visible that the tests would otherwise pass over: the local time is not UTC, and
 SQLite returns rows in reverse where a query does not order them.
@@ -9,8 +10,11 @@ SQLite returns rows in reverse where a query does not order them.
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
@@ -19,6 +23,10 @@ from hypothesis import HealthCheck, settings
 from arms.local_ray import UMASK
 from feedback.log import schema
 from tests.postgres import Server, running
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile(
     "armwise",
@@ -43,9 +51,60 @@ def _one_secret() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def environment_restored() -> Iterator[None]:
+    """Undo what a block changes in the environment, but for the name of the test, which is pytest's."""
+    before = dict(os.environ)
+    yield
+    name = {key: value for key, value in os.environ.items() if key == "PYTEST_CURRENT_TEST"}
+    if dict(os.environ) != before | name:
+        os.environ.clear()
+        os.environ.update(before | name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment_of_a_file() -> Iterator[None]:
+    with environment_restored():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_a_test() -> Iterator[None]:
+    with environment_restored():
+        yield
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of a real service, whose file takes longest to finish."""
-    items.sort(key=lambda item: item.path.parent.name != "live")
+    """Begin with the files that take longest, so that processes which share the tests end together.
+
+    These are the tests of a real service, then files of tests that may take long, then those of many tests.
+    """
+    number = Counter(item.path for item in items)
+    limit_s: dict[Path, float] = dict.fromkeys(number, 0.0)
+    for item in items:
+        if marker := item.get_closest_marker("timeout"):
+            limit_s[item.path] = max(limit_s[item.path], marker.args[0])
+    items.sort(key=lambda item: (not _live(item.nodeid), -limit_s[item.path], -number[item.path]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
+    """Give a process whole files in their order, and the files that share a real service to the same one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # here: some environments lack it
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/live" if _live(nodeid) else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False  # by number of tests, however long they take
+    return Scheduling(config, log)
+
+
+def _live(nodeid: str) -> bool:
+    return nodeid.startswith("tests/live/")
 
 
 @sa.event.listens_for(sa.Engine, "connect")
@@ -55,28 +114,39 @@ def _reverse_unordered_selects(driver: object, _record: object) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A Ray of one processor inside this process, which leaves the environment as it was."""
+def _ray() -> Iterator[Mapping[str, str]]:
+    """A Ray of one processor inside this process; yields the variables that it adds to the environment."""
     from arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
 
-    before = dict(os.environ)
-    os.environ.pop("RAY_ADDRESS", None)
-    with worker_pool.cluster(1):
-        yield
-    os.environ.clear()
-    os.environ |= before
+    with environment_restored():
+        before = dict(os.environ)
+        os.environ.pop("RAY_ADDRESS", None)
+        with worker_pool.cluster(1):
+            added = {key: value for key, value in os.environ.items() if before.get(key) != value}
+            os.environ.clear()
+            os.environ.update(before)
+            yield added
+            os.environ.update(added)
+
+
+@pytest.fixture
+def cluster(_ray: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray inside this process, which only the tests that ask for it find in the environment."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in _ray.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A PostgreSQL that is started by the first test that asks for it."""
-    with running() as server:
+    """A PostgreSQL in memory that is started by the first test that asks for it."""
+    with running(in_memory=True) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def killable_postgres() -> Iterator[Server]:
-    """A second PostgreSQL, for tests that kill it or change its settings; each leaves it running."""
+    """A second PostgreSQL, on disk, for tests that kill it or change its settings; each leaves it running."""
     with running() as server:
         yield server
 
