@@ -4,7 +4,7 @@ A reply that no client of ours reads is defined beside the route that sends it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -20,8 +20,18 @@ class Reply(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    if not TYPE_CHECKING:  # a type checker would allow every name
 
-_set = object.__setattr__
+        def __getattr__(self, name: str) -> Any:
+            """Return what pydantic keeps beside the fields, which `construct` leaves out."""
+            if name == "__pydantic_fields_set__":
+                return {*vars(self)}
+            if name in ("__pydantic_extra__", "__pydantic_private__"):
+                return None
+            return super().__getattr__(name)
+
+
+_set_fields = BaseModel.__dict__["__dict__"].__set__
 
 
 def construct(model: Callable[Fields, R], /, *_: Fields.args, **fields: Fields.kwargs) -> R:
@@ -33,12 +43,8 @@ def construct(model: Callable[Fields, R], /, *_: Fields.args, **fields: Fields.k
     >>> vars(construct(FeedbackReceipts, items=[]))
     {'items': []}
     """
-    kind = cast("type[R]", model)
-    reply = kind.__new__(kind)
-    _set(reply, "__dict__", fields)
-    _set(reply, "__pydantic_fields_set__", set(fields))
-    _set(reply, "__pydantic_extra__", None)
-    _set(reply, "__pydantic_private__", None)
+    reply = object.__new__(cast("type[R]", model))
+    _set_fields(reply, fields)
     return reply
 
 
