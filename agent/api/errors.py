@@ -7,10 +7,10 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from agent.access import (
@@ -345,7 +345,7 @@ class ApiError(Exception):
         )
         return construct(Envelope, error=failure)
 
-    def response(self, request_id: str | None, body: Mapping[str, Any] | None = None) -> JSONResponse:
+    def response(self, request_id: str | None, body: BaseModel | None = None) -> JSONResponse:
         """Return the response: the envelope, or another body that its clients know."""
         wait = self.status == 503 or (self.status == 429 and self.retryable)
         seconds = self.retry_after_s

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -137,7 +138,7 @@ class Dialect:
 
     path: str
     authorization: Callable[[Mapping[bytes, bytes]], str] = _authorization
-    body: Callable[[ApiError], Mapping[str, Any]] | None = None
+    body: Callable[[ApiError], BaseModel] | None = None
     answers_refusals: bool = False
 
     def speaks(self, path: str) -> bool:

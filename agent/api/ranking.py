@@ -60,7 +60,6 @@ async def rank(
     """Choose among the actions of the request; nothing is retrieved, and nothing generated."""
     replica = ranking_at(service, body.point)
     decision = await decide(replica, caller_at(replica, caller), body, key, timeout_s)
-    order = ranked(decision)
     reply = construct(
         ActionChoice,
         object="decision",
@@ -71,7 +70,7 @@ async def rank(
         mode=decision.mode.value,
         chosen=decision.drawn,
         propensity=decision.propensity,
-        ranking=[construct(ActionProbability, id=name, probability=p) for name, p in order.items()],
+        ranking=ranked(decision),
         pmf=dict(zip(decision.arms, decision.probabilities, strict=True)),
         reward_deadline=decision.deadline,
     )
@@ -220,7 +219,8 @@ def record_by_ids(found: Record) -> Record:
     )
 
 
-def ranked(decision: Decision) -> dict[str, float]:
+def ranked(decision: Decision) -> list[ActionProbability]:
     """Return the probability of each action: the chosen one first, the others by falling probability."""
     p = dict(zip(decision.arms, decision.probabilities, strict=True))
-    return {name: p[name] for name in sorted(p, key=lambda name: (name != decision.drawn, -p[name]))}
+    order = sorted(p, key=lambda name: (name != decision.drawn, -p[name]))
+    return [construct(ActionProbability, id=name, probability=p[name]) for name in order]

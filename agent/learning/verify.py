@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from agent.policies import Policy, choose, sampling, served_distribution
+from agent.replies import DecisionVerification, Draw, Recomputed, construct
 from feedback.events import Decision, Mode
 
 TOLERANCE = 1e-12
@@ -43,6 +44,15 @@ class Compared:
         """Whether both are the same distribution, or both are empty."""
         return len(self.logged) == len(self.recomputed) and self.max_difference <= TOLERANCE
 
+    def reply(self, arms: tuple[str, ...]) -> Recomputed:
+        """Return both distributions by arm, as they are sent."""
+        return construct(
+            Recomputed,
+            max_difference=self.max_difference,
+            logged=dict(zip(arms, self.logged, strict=False)),
+            recomputed=dict(zip(arms, self.recomputed, strict=False)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -69,23 +79,24 @@ class Verification:
         """Whether everything that is recomputed is as logged."""
         return not self.why
 
-    def document(self) -> dict[str, Any]:
-        """Return the body of the HTTP response."""
-        arms, shadow = self.decision.arms, self.shadow
-        return {
-            "decision_id": self.decision.id,
-            "policy_version": self.decision.version,
-            "candidate": self.decision.candidate or None,
-            "share": self.decision.share,
-            "mode": self.decision.mode.value,
-            "verified": self.verified,
-            "erased": self.decision.erased,
-            "tolerance": TOLERANCE,
-            **_compared(arms, self.distribution),
-            "draw": {"u": self.u, "arm": self.arm, "agrees": self.arm == self.decision.drawn},
-            "shadow": _compared(arms, shadow) if shadow.logged or shadow.recomputed else None,
-            "why": list(self.why),
-        }
+    def reply(self, decision_id: str) -> DecisionVerification:
+        """Return the reply to send; `decision_id` is the id as the caller knows it."""
+        decision, shadow = self.decision, self.shadow
+        return construct(
+            DecisionVerification,
+            decision_id=decision_id,
+            policy_version=decision.version,
+            candidate=decision.candidate or None,
+            share=decision.share,
+            mode=decision.mode.value,
+            verified=self.verified,
+            erased=decision.erased,
+            tolerance=TOLERANCE,
+            **vars(self.distribution.reply(decision.arms)),
+            draw=construct(Draw, u=self.u, arm=self.arm, agrees=self.arm == decision.drawn),
+            shadow=shadow.reply(decision.arms) if shadow.logged or shadow.recomputed else None,
+            why=list(self.why),
+        )
 
 
 def verify(
@@ -158,11 +169,3 @@ def _distributions(
         theirs = decision.candidate_context, decision.arms, decision.floor
         p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
     return p, sampling.shadow_distribution(policy, *seen)
-
-
-def _compared(arms: tuple[str, ...], compared: Compared) -> dict[str, Any]:
-    return {
-        "max_difference": compared.max_difference,
-        "logged": dict(zip(arms, compared.logged, strict=False)),
-        "recomputed": dict(zip(arms, compared.recomputed, strict=False)),
-    }

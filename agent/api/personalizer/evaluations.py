@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, Field, StrictStr
 
 from agent.access import Caller
@@ -22,6 +21,7 @@ from agent.api.personalizer.protocol import (
     route,
     unsupported,
 )
+from agent.api.responses import StdlibJson
 from agent.config import ACTION_PREFIX
 from agent.evaluation import EvaluationRequest, parse_name
 from agent.serving import Replica
@@ -64,24 +64,75 @@ class Reference(Body):
     policy_name: str
 
 
+class State(Body):
+    """An evaluation without its result."""
+
+    id: str
+    name: str
+    start_time: str | None
+    end_time: str | None
+    creation_time: str
+    evaluation_type: str = "Manual"
+    status: str
+    description: str
+
+
+class States(Body):
+    """Evaluations, newest first."""
+
+    value: Sequence[State]
+
+
+class Summary(Body):
+    """What a policy would have earned a decision."""
+
+    expected_reward: float
+    confidence_interval: tuple[float, float]
+
+
+class PolicyResult(Body):
+    """A policy that was evaluated; without a summary where it cannot be estimated."""
+
+    name: str
+    arguments: str
+    policy_source: str
+    summary: Summary | None
+
+
+class Results(Body):
+    """The policies that were evaluated, in the order of the request."""
+
+    value: Sequence[PolicyResult]
+
+
+class Evaluated(State):
+    """An evaluation with its result."""
+
+    content: Results
+
+
+class Importances(Body):
+    """Importances of features: none."""
+
+    value: Sequence[Any] = ()
+
+
 @route(router, "POST", "/evaluations", 201, "operate")
-async def create(
-    replica: PointReplica, caller: PointCaller, body: Contract, request: Request
-) -> JSONResponse:
+async def create(replica: PointReplica, caller: PointCaller, body: Contract, request: Request) -> Response:
     """Request an evaluation; its id is a number."""
     submitted = await _submit(replica, caller, body, "")
     place = {"location": f"{request.url.path}/{submitted.seq}"}
-    return JSONResponse(_document(submitted), 201, place)
+    return StdlibJson(_state(submitted), 201, place)
 
 
 @route(router, "PUT", "/evaluations/{evaluation_id}", 200, "operate")
-async def put(replica: PointReplica, caller: PointCaller, evaluation_id: Id, body: Contract) -> JSONResponse:
+async def put(replica: PointReplica, caller: PointCaller, evaluation_id: Id, body: Contract) -> Response:
     """Request an evaluation under an id of the client's."""
     if await asyncio.to_thread(_by_id, replica, evaluation_id) is not None:
         raise ApiError(
             "idempotency_conflict", f"there is an evaluation {evaluation_id!r} already", "evaluationId"
         )
-    return JSONResponse(_document(await _submit(replica, caller, body, evaluation_id)))
+    return StdlibJson(_state(await _submit(replica, caller, body, evaluation_id)))
 
 
 @route(router, "GET", "/evaluations", 200, "read")
@@ -90,21 +141,20 @@ async def listed(
     request: Request,
     top: Annotated[int, Field(ge=1, le=MOST)] = 100,
     skip: Annotated[int, Field(ge=0, le=MOST)] = 0,
-) -> JSONResponse:
+) -> Response:
     """The newest evaluations, newest first, without results."""
     found = await asyncio.to_thread(registry_evaluations.page, replica.store, skip + top)
-    documents = [_document(one) for one in found[skip:]]
-    return JSONResponse(documents if request.url.path.startswith(VERSIONS[0]) else {"value": documents})
+    states = [_state(one) for one in found[skip:]]
+    return StdlibJson(states if request.url.path.startswith(VERSIONS[0]) else States(value=states))
 
 
 @route(router, "GET", "/evaluations/{evaluation_id}", 200, "read")
-async def one(replica: PointReplica, evaluation_id: Id) -> JSONResponse:
+async def one(replica: PointReplica, evaluation_id: Id) -> Response:
     """One evaluation, with the expected reward of each policy once it is done; there are no time series."""
     found = await _found(replica, evaluation_id)
     result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, found.seq)
-    return JSONResponse(
-        _document(found) if result is None else {**_document(found), "content": _content(result)}
-    )
+    state = _state(found)
+    return StdlibJson(state if result is None else Evaluated(**state.model_dump(), content=_results(result)))
 
 
 @route(router, "DELETE", "/evaluations/{evaluation_id}", 204, "operate")
@@ -128,9 +178,9 @@ async def apply(replica: PointReplica, body: Reference) -> Response:
 
 
 @route(router, "GET", "/featureImportances", 200, "read")
-async def importances(_replica: PointReplica) -> JSONResponse:
+async def importances(_replica: PointReplica) -> Response:
     """None: this service does not compute them."""
-    return JSONResponse({"value": []})
+    return StdlibJson(Importances())
 
 
 async def importance(_replica: PointReplica, importance_id: Id) -> Response:
@@ -183,18 +233,17 @@ async def _found(replica: Replica, name: str) -> Evaluation:
     return found
 
 
-def _document(one: Evaluation) -> dict[str, Any]:
+def _state(one: Evaluation) -> State:
     own_id, name = _names_of(one)
-    return {
-        "id": own_id,
-        "name": name,
-        "startTime": one.request.get("since"),
-        "endTime": one.request.get("until"),
-        "creationTime": datetime.fromtimestamp(one.submitted_at, UTC).isoformat(),
-        "evaluationType": "Manual",
-        "status": STATES[one.status.value],
-        "description": one.error or "",
-    }
+    return State(
+        id=own_id,
+        name=name,
+        start_time=one.request.get("since"),
+        end_time=one.request.get("until"),
+        creation_time=datetime.fromtimestamp(one.submitted_at, UTC).isoformat(),
+        status=STATES[one.status.value],
+        description=one.error or "",
+    )
 
 
 def _name_of(candidate: str) -> str:
@@ -206,18 +255,17 @@ def _name_of(candidate: str) -> str:
     return SOURCES.get(candidate) or candidate.rpartition(NAMED)[2]
 
 
-def _content(result: Mapping[str, Any]) -> dict[str, Any]:
-    rows = []
-    for one in result["candidates"]:
-        value = one["estimates"][0]["value"] if one["estimates"] else None
-        policy = parse_name(one["name"]).policy
-        rows.append(
-            {
-                "name": _name_of(one["name"]),
-                "arguments": policy.params["args"] if policy else "",
-                "policySource": SOURCES.get(one["name"], "Custom"),
-                "summary": value
-                and {"expectedReward": value["value"], "confidenceInterval": [value["low"], value["high"]]},
-            }
-        )
-    return {"value": rows}
+def _results(result: Mapping[str, Any]) -> Results:
+    return Results(value=list(map(_result, result["candidates"])))
+
+
+def _result(candidate: Mapping[str, Any]) -> PolicyResult:
+    value = candidate["estimates"][0]["value"] if candidate["estimates"] else None
+    policy = parse_name(candidate["name"]).policy
+    return PolicyResult(
+        name=_name_of(candidate["name"]),
+        arguments=policy.params["args"] if policy else "",
+        policy_source=SOURCES.get(candidate["name"], "Custom"),
+        summary=value
+        and Summary(expected_reward=value["value"], confidence_interval=(value["low"], value["high"])),
+    )

@@ -11,6 +11,7 @@ from agent.access import Caller
 from agent.api import asking, feedback, ranking, responses, schemas
 from agent.api.errors import ApiError
 from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, PointReplica, route
+from agent.replies import ActionProbability
 from agent.serving import Replica
 from feedback.events import Decision
 from feedback.log import listing
@@ -70,6 +71,28 @@ class SlotRewards(Body):
     reward: list[SlotReward] = Field(min_length=1, max_length=50)
 
 
+class Ranking(Body):
+    """The action that was chosen: the first of the ranking."""
+
+    ranking: Sequence[ActionProbability]
+    event_id: str
+    reward_action_id: str
+
+
+class SlotChoice(Body):
+    """The action of a slot."""
+
+    id: str
+    reward_action_id: str
+
+
+class SlotChoices(Body):
+    """The actions of all slots, in the order of the request."""
+
+    event_id: str
+    slots: Sequence[SlotChoice]
+
+
 @route(router, "POST", "/rank", 201, "decide")
 async def rank(replica: PointReplica, caller: PointCaller, body: RankRequest) -> Response:
     """Choose among the actions; the first that is not excluded is the baseline."""
@@ -77,15 +100,12 @@ async def rank(replica: PointReplica, caller: PointCaller, body: RankRequest) ->
     decision = await _ranked(
         replica, caller, body, body.event_id, body.context_features, body.actions, excluded
     )
-    order = ranking.ranked(decision)
-    return responses.Json(
-        {
-            "ranking": [{"id": name, "probability": p} for name, p in order.items()],
-            "eventId": _event_of(decision, replica),
-            "rewardActionId": decision.drawn,
-        },
-        201,
+    reply = Ranking(
+        ranking=ranking.ranked(decision),
+        event_id=_event_of(decision, replica),
+        reward_action_id=decision.drawn,
     )
+    return responses.Json(reply, 201)
 
 
 @route(router, "POST", "/events/{event_id}/reward", 204, "feedback")
@@ -115,7 +135,7 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
         raise ApiError("invalid_value", "there are more slots than actions", "slots")
     await asking.admit(replica, caller, len(body.slots) - 1)  # the request was counted as one
     event = body.event_id or caller.shown(caller.new_id())
-    taken, found = list[str](), list[dict[str, str]]()
+    taken, choices = list[str](), list[SlotChoice]()
     for slot in body.slots:
         if slot.baseline_action not in {action.id for action in body.actions}:
             raise ApiError(
@@ -132,8 +152,8 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
             replica, caller, body, f"{event}:{slot.id}", context, actions, excluded, episode=event
         )
         taken.append(decision.drawn)
-        found.append({"id": slot.id, "rewardActionId": decision.drawn})
-    return responses.Json({"eventId": event, "slots": found}, 201)
+        choices.append(SlotChoice(id=slot.id, reward_action_id=decision.drawn))
+    return responses.Json(SlotChoices(event_id=event, slots=choices), 201)
 
 
 @route(router, "POST", "/multislot/events/{event_id}/reward", 204, "feedback")
@@ -151,8 +171,9 @@ async def activate_slots(replica: PointReplica, caller: PointCaller, event_id: E
     """Record that the actions of all slots of an event were shown."""
     stored = caller.stored(_named(replica, event_id), "episode")
     wanted = listing.DecisionFilter(episode=stored)
-    found, _ = await asyncio.to_thread(listing.decisions, replica.store, wanted, 50)
-    for one in found:
+    rule = replica.config.reward
+    page = await asyncio.to_thread(listing.decisions, replica.store, rule, wanted, 50)
+    for one in page.decisions:
         item = feedback.activation(replica, caller, caller.shown_id(one.decision.id))
         await feedback.keep(item)
     return Response(status_code=204)

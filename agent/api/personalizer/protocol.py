@@ -3,7 +3,7 @@
 The paths of version 1.0 begin with `/personalizer/v1.0`, those of 2022-09-01-preview with `/personalizer`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -41,12 +41,54 @@ def _authorization(headers: Mapping[bytes, bytes]) -> str:
     return headers.get(b"authorization", b"").decode("latin-1")
 
 
-def _body_of(failure: ApiError) -> dict[str, Any]:
-    """Return the body of an error as Personalizer has it; our own code is the inner one."""
+class Body(BaseModel):
+    """Base of the bodies and the replies: what an older or newer client sends besides is not read."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+    )
+
+
+class Code(Body):
+    """The code of `/v1`."""
+
+    code: str
+
+
+class Reason(Code):
+    """One of several reasons, under Personalizer's code."""
+
+    message: str
+
+
+class Failure(Reason):
+    """What went wrong."""
+
+    target: str | None
+    details: Sequence[Reason]
+    inner_error: Code
+
+
+class ErrorBody(Body):
+    """The body of an error as Personalizer has it; our own code is the inner one."""
+
+    error: Failure
+
+
+def _body_of(failure: ApiError) -> ErrorBody:
     code = CODES.get(failure.status, "InternalServerError")
-    details = [{"code": code, "message": reason} for reason in failure.reasons or ()]
-    error = {"code": code, "message": failure.message, "target": failure.param, "details": details}
-    return {"error": {**error, "innerError": {"code": failure.code}}}
+    error = Failure(
+        code=code,
+        message=failure.message,
+        target=failure.param,
+        details=[Reason(code=code, message=reason) for reason in failure.reasons or ()],
+        inner_error=Code(code=failure.code),
+    )
+    return ErrorBody(error=error)
 
 
 DIALECT = Dialect(PATH, _authorization, _body_of)
@@ -56,12 +98,6 @@ EventId = Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9._:~-]{1,128}$")]
 """Id of an event, which is a decision: fewer characters than Personalizer allows."""
 
 EventPath = Annotated[EventId, Path()]
-
-
-class Body(BaseModel):
-    """Base of the bodies: what an older or newer client sends besides is not read."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 def route(

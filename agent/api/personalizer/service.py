@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter
 
 from agent.api.decisions import with_policies
@@ -19,6 +18,7 @@ from agent.api.errors import ApiError
 from agent.api.operations import policies
 from agent.api.operations.policies import ShadowAgreement
 from agent.api.personalizer.protocol import Body, PointReplica, route, unsupported
+from agent.api.responses import StdlibJson
 from agent.api.schemas import PromotionChoice
 from agent.config import ACTION_PREFIX
 from agent.learning import Recipe, publish_candidate
@@ -46,16 +46,15 @@ AGGREGATIONS = {"first": "earliest", "sum": "sum"}
 
 EPSILON = "--epsilon"
 
-FIXED = {
-    "logRetentionDays": -1,
-    "modelRetrainDays": 0,
-    "logMirrorEnabled": False,
-    "isAutoOptimizationEnabled": False,
-}
-"""Settings that have one value here: the log is kept, and a policy learns all of it."""
+
+class Settings(Body):
+    """The learning settings that are in use."""
+
+    name: str
+    arguments: str
 
 
-class LearningSettings(Body):
+class LearningSettings(Settings):
     """`PUT /configurations/policy`."""
 
     name: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
@@ -77,17 +76,66 @@ class ServiceConfiguration(Body):
     learning_mode: str | None = None
 
 
-@route(router, "GET", "/configurations/service", 200, "read")
-async def configuration(replica: PointReplica) -> JSONResponse:
+class FixedSettings(Body):
+    """Settings that have one value here: the log is kept, and a policy learns all of it."""
+
+    log_retention_days: int = -1
+    model_retrain_days: int = 0
+    log_mirror_enabled: bool = False
+    is_auto_optimization_enabled: bool = False
+
+
+class ServiceSettings(FixedSettings):
     """The settings of the point, by Personalizer's names."""
-    return JSONResponse(_configuration(replica))
+
+    reward_wait_time: str
+    default_reward: float
+    reward_aggregation: str
+    exploration_percentage: float
+    model_export_frequency: str
+    learning_mode: str
+    last_configuration_edit_date: str | None
+
+
+class ModelProperties(Body):
+    """When the served version was learned."""
+
+    creation_time: str
+    last_modified_time: str
+
+
+class DateRange(Body):
+    """The times of the first and the last event."""
+
+    since: str | None = Field(serialization_alias="from")
+    to: str | None
+
+
+class LogProperties(Body):
+    """What the log spans."""
+
+    date_range: DateRange
+
+
+class Status(Body):
+    """Whether the point decides."""
+
+    service: str = "personalizer"
+    api_status: str
+    api_status_message: str
+
+
+@route(router, "GET", "/configurations/service", 200, "read")
+async def configuration(replica: PointReplica) -> Response:
+    """The settings of the point, by Personalizer's names."""
+    return StdlibJson(_configuration(replica))
 
 
 @route(router, "PUT", "/configurations/service", 200, "operate")
-async def configure(replica: PointReplica, body: ServiceConfiguration) -> JSONResponse:
+async def configure(replica: PointReplica, body: ServiceConfiguration) -> Response:
     """Change the learning mode and the exploration; another value of anything else is refused."""
-    now = _configuration(replica)
-    asked = body.model_dump(exclude_none=True, by_alias=True)
+    now = _configuration(replica).model_dump()
+    asked = body.model_dump(exclude_none=True)
     changed = {name: value for name, value in asked.items() if value != _DURATIONS.get(name, same)(now[name])}
     spec = replica.watcher.recipe.policy
     for name in changed:
@@ -102,30 +150,30 @@ async def configure(replica: PointReplica, body: ServiceConfiguration) -> JSONRe
     if changed:
         wanted = ", ".join(f"{name} {value}" for name, value in changed.items())
         await _adopt(replica, replace(replica.watcher.recipe, policy=spec), wanted)
-    return JSONResponse(_configuration(replica))
+    return StdlibJson(_configuration(replica))
 
 
 @route(router, "GET", "/configurations/policy", 200, "read")
-async def policy(replica: PointReplica) -> JSONResponse:
+async def policy(replica: PointReplica) -> Response:
     """The learning settings: the arguments of Vowpal Wabbit, or another policy as JSON."""
-    return JSONResponse(_settings(replica))
+    return StdlibJson(_settings(replica))
 
 
 @route(router, "PUT", "/configurations/policy", 200, "operate")
-async def settle(replica: PointReplica, body: LearningSettings) -> JSONResponse:
+async def settle(replica: PointReplica, body: LearningSettings) -> Response:
     """Learn the log by other settings, and promote what was learned; returns when that decides."""
     spec = PolicySpec(kind=VowpalWabbit.kind, params={"args": body.arguments})
     if _mode(replica.watcher.recipe.policy) == "Apprentice":
         spec = _in_mode(spec, "Apprentice")
     await _adopt(replica, replace(replica.watcher.recipe, policy=spec), SETTINGS + body.name)
-    return JSONResponse(_settings(replica))
+    return StdlibJson(_settings(replica))
 
 
 @route(router, "DELETE", "/configurations/policy", 200, "operate")
-async def unsettle(replica: PointReplica) -> JSONResponse:
+async def unsettle(replica: PointReplica) -> Response:
     """Return to the policy of the configuration file."""
     await _adopt(replica, replica.watcher.configured, "the configured policy")
-    return JSONResponse(_settings(replica))
+    return StdlibJson(_settings(replica))
 
 
 @route(router, "GET", "/model", 200, "read")
@@ -154,18 +202,18 @@ async def reset_model(replica: PointReplica) -> Response:
 
 
 @route(router, "GET", "/model/properties", 200, "read")
-async def model_properties(replica: PointReplica) -> JSONResponse:
+async def model_properties(replica: PointReplica) -> Response:
     """When the served version was learned."""
     at = _time(_version(replica).created_at)
-    return JSONResponse({"creationTime": at, "lastModifiedTime": at})
+    return StdlibJson(ModelProperties(creation_time=at, last_modified_time=at))
 
 
 @route(router, "GET", "/logs/properties", 200, "read")
-async def log_properties(replica: PointReplica) -> JSONResponse:
+async def log_properties(replica: PointReplica) -> Response:
     """The times of the first and the last event."""
     span = await asyncio.to_thread(listing.span, replica.store)
     first, last = (None, None) if span is None else map(_time, span)
-    return JSONResponse({"dateRange": {"from": first, "to": last}})
+    return StdlibJson(LogProperties(date_range=DateRange(since=first, to=last)))
 
 
 @route(router, "DELETE", "/logs", 204, "admin")
@@ -175,26 +223,25 @@ async def delete_logs() -> Response:
 
 
 @route(router, "GET", "/status", 200, "read")
-async def status(replica: PointReplica) -> JSONResponse:
+async def status(replica: PointReplica) -> Response:
     """Whether the point decides."""
     state = "Valid" if replica.decides else "NotReady"
-    return JSONResponse({"service": "personalizer", "apiStatus": state, "apiStatusMessage": replica.point})
+    return StdlibJson(Status(api_status=state, api_status_message=replica.point))
 
 
-def _configuration(replica: Replica) -> dict[str, Any]:
+def _configuration(replica: Replica) -> ServiceSettings:
     config, promotion = replica.config, replica.active.promotion
     rule, spec = config.reward, replica.watcher.recipe.policy
     metric = next(iter(rule.metrics.values()))
-    return {
-        **FIXED,
-        "rewardWaitTime": rule.wait_time,
-        "defaultReward": 0.0 if rule.default is None else rule.default,
-        "rewardAggregation": AGGREGATIONS.get(metric.aggregation.value, metric.aggregation.value),
-        "explorationPercentage": _exploration(spec, config.floor),
-        "modelExportFrequency": f"PT{config.learning.poll_s:g}S",
-        "learningMode": _mode(spec),
-        "lastConfigurationEditDate": None if promotion is None else _time(promotion.at),
-    }
+    return ServiceSettings(
+        reward_wait_time=rule.wait_time,
+        default_reward=0.0 if rule.default is None else rule.default,
+        reward_aggregation=AGGREGATIONS.get(metric.aggregation.value, metric.aggregation.value),
+        exploration_percentage=_exploration(spec, config.floor),
+        model_export_frequency=f"PT{config.learning.poll_s:g}S",
+        learning_mode=_mode(spec),
+        last_configuration_edit_date=None if promotion is None else _time(promotion.at),
+    )
 
 
 _DURATIONS = dict.fromkeys(("rewardWaitTime", "modelExportFrequency"), TypeAdapter(timedelta).validate_python)
@@ -207,7 +254,7 @@ def same(value: Any) -> Any:
 
 
 _WHERE = {
-    **dict.fromkeys(FIXED, "it is part of how this service works"),
+    **dict.fromkeys(FixedSettings().model_dump(), "it is part of how this service works"),
     **dict.fromkeys(
         ("rewardWaitTime", "defaultReward", "rewardAggregation"),
         "set `reward` of the point in the configuration file, as all of the log is then scored again",
@@ -265,11 +312,11 @@ def _arguments(spec: PolicySpec) -> str:
     return json.dumps(learner.model_dump(mode="json"))
 
 
-def _settings(replica: Replica) -> dict[str, str]:
+def _settings(replica: Replica) -> Settings:
     promotion, recipe = replica.active.promotion, replica.watcher.recipe
     reason = "" if promotion is None else promotion.reason
     name = reason.removeprefix(SETTINGS) if reason.startswith(SETTINGS) else recipe.policy.kind
-    return {"name": name, "arguments": _arguments(recipe.policy)}
+    return Settings(name=name, arguments=_arguments(recipe.policy))
 
 
 async def _adopt(replica: Replica, recipe: Recipe, reason: str) -> None:

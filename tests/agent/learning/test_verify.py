@@ -98,7 +98,7 @@ def test_a_changed_row_is_not_verified_and_told_why(change: dict[str, Any], why:
     found = verify(replace(made, **change), policy, SALT)
     assert not found.verified
     assert any(why in sentence for sentence in found.why), found.why
-    json.dumps(found.document(), allow_nan=False)
+    json.dumps(found.reply("d-1").model_dump(), allow_nan=False)
 
 
 @pytest.mark.parametrize("column", ["probabilities", "shadow"])
@@ -121,7 +121,7 @@ def test_an_arm_that_was_not_drawn_is_not_verified_whatever_the_probabilities(mo
     for arm in {*made.arms, "elsewhere"} - {made.drawn}:
         found = verify(replace(made, drawn=arm), policy, SALT)
         assert (found.verified, found.distribution.same, found.arm) == (False, True, made.drawn)
-        assert found.document()["draw"]["agrees"] is False
+        assert found.reply("d-1").draw.agrees is False
         assert f"arm {arm!r} is on record, {made.drawn!r} comes out" in found.why[0]
 
 
