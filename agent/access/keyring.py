@@ -89,6 +89,16 @@ class Caller:
         """Whether it reads the decisions of every project, by their ids in the log."""
         return "admin" in self.scopes
 
+    def reads(self, name: str) -> bool:
+        """Return whether it reads a decision, by its id in the log.
+
+        >>> Caller("k", frozenset(), "acme").reads("d-1"), Caller("k", frozenset()).reads("acme~d-1")
+        (False, False)
+        """
+        if self.prefix:
+            return name.startswith(self.prefix)
+        return self.sees_all or keys.SEPARATOR not in name
+
     def stored(self, name: str, kind: str = "decision") -> str:
         """Return the id in the log of what the caller names; the log is that of its point.
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from agent.access import Caller, ForeignIdError
@@ -201,19 +201,21 @@ async def listed(
     replica: AppReplica,
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
-) -> Response:
+) -> StdlibJson[DecisionList]:
     """Decisions of the caller's project, newest first; `next` is the `before` of the next page, or null.
 
     A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
     """
-    rows_of_log, before = await asyncio.to_thread(
-        listing.decisions, replica.store, _wanted(replica, caller, wanted), wanted.limit, wanted.before
+    page = await asyncio.to_thread(
+        listing.decisions,
+        *(replica.store, replica.config.reward, filter_of(replica, caller, wanted)),
+        *(wanted.limit, wanted.before),
     )
-    rows = [_row(one, replica, caller) for one in rows_of_log]
-    return StdlibJson(construct(DecisionList, decisions=rows, next=before or None))
+    rows = [row_of(one, replica, caller) for one in page.decisions]
+    return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
 
 
-def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
+def filter_of(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
     """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
     return listing.DecisionFilter(
         since=None if query.since is None else query.since.timestamp(),
@@ -230,7 +232,8 @@ def _wanted(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.D
     )
 
 
-def _row(row: listing.ListedDecision, replica: Replica, caller: Caller) -> DecisionRow:
+def row_of(row: listing.ListedDecision, replica: Replica, caller: Caller) -> DecisionRow:
+    """Return a decision of a page as a caller sees it."""
     decision = ranking.by_ids(row.decision) if replica.ranks else row.decision
     served = decision.drawn if replica.ranks and row.served else row.served
     return construct(
@@ -253,7 +256,9 @@ def _row(row: listing.ListedDecision, replica: Replica, caller: Caller) -> Decis
     "/v1/decisions/{decision_id}",
     **documented("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
 )
-async def decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def decision(
+    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> StdlibJson[DecisionRecord]:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
     found = _shown(await record(replica, caller, decision_id), caller)
     if replica.ranks:
@@ -308,7 +313,9 @@ async def _permitted(replica: Replica, caller: Caller, found: Record) -> tuple[R
         scopes=("operate",),
     ),
 )
-async def verify(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def verify(
+    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+) -> StdlibJson[DecisionVerification]:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`; on the same machine they are equal to the bit.
@@ -327,7 +334,7 @@ async def verify(replica: AppReplica, caller: RequestCaller, decision_id: Decisi
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
     if logged.mode is Mode.FORCED:  # no policy took part
-        return _verified(recompute(None), decision_id)
+        return StdlibJson(recompute(None).reply(decision_id))
     if logged.floor is None:
         message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
         raise ApiError("not_recorded", message, "decision_id")
@@ -339,12 +346,7 @@ async def verify(replica: AppReplica, caller: RequestCaller, decision_id: Decisi
             raise ApiError("version_unavailable", message, "decision_id")
         versions.append(version)
     verification = await with_policies(replica, versions, recompute, "decision_id")
-    return _verified(verification, decision_id)
-
-
-def _verified(verification: Verification, decision_id: str) -> Response:
-    fields = {**verification.document(), "decision_id": decision_id}
-    return StdlibJson(construct(DecisionVerification, **fields))
+    return StdlibJson(verification.reply(decision_id))
 
 
 async def with_policies(

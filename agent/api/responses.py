@@ -1,8 +1,8 @@
 """The responses of a turn: passages, headers, and the fields that decisions share."""
 
 import json
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -36,21 +36,32 @@ HEADERS = {
 def fields_of(model: object) -> Any:
     """Return a model as JSON has it: of a reply, the fields that it was constructed with."""
     if isinstance(model, Reply):
-        return vars(model)
+        return model.__dict__
     if isinstance(model, BaseModel):
         return model.model_dump(mode="json")
     raise TypeError(f"{type(model).__name__} is not JSON")
 
 
-class Json(JSONResponse):
-    """A body that orjson writes: several times faster than the standard library's json."""
+Sent = TypeVar("Sent")
+
+
+class Json(JSONResponse, Generic[Sent]):
+    """A body that orjson writes: several times faster than the standard library's json.
+
+    Attributes:
+        reply: What the body holds.
+    """
+
+    def __init__(self, reply: Sent, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self.reply = reply
+        super().__init__(reply, status, headers)
 
     @override
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content, default=fields_of)
 
 
-class StdlibJson(JSONResponse):
+class StdlibJson(Json[Sent]):
     """A body that the standard library writes, which has integers of any size."""
 
     @override

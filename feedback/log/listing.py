@@ -1,19 +1,28 @@
-"""Pages of the decisions that match a filter, newest first."""
+"""Pages of the decisions that match a filter, newest first, with a bound on what a page looks at.
 
-from collections.abc import Callable, Sequence
+A rare match in a long log may be far back: a page that is not full says up to where it has looked, and the
+next one goes on from there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Decision, Kind, Status
+from feedback.events import LABELS, Cost, Decision, Kind, Status
 from feedback.log import tables as t
 from feedback.log.backend import dumps
-from feedback.log.rows import WITHOUT_FEATURES, decision_of
+from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of
 from feedback.log.store import Store
+from feedback.reward import NUMBERS, RewardRule
 
 WINDOW = 100_000
 """Positions of the log that one page looks at: a rare condition takes several pages, and none takes long."""
+
+WINDOW_BY_REWARD = 10_000
+"""The same where rewards are computed, which no index has."""
 
 RUNNING = "running"
 """Status of a decision that has no execution yet."""
@@ -26,19 +35,26 @@ class DecisionFilter:
     Attributes:
         since: Decided then or later, seconds since the epoch.
         until: Decided before then.
+        logged_since: Committed then or later; unlike `since`, what was committed before is not looked at.
+        logged_until: Committed by then; what was committed after is not looked at.
         arm: The arm that was drawn.
         action: The id of the action that was chosen, where these came with the request.
         version: The version that decided, or was a canary then.
         status: How the execution ended, or `RUNNING`.
-        metric: Feedback on the decision has a value of it.
+        metric: Feedback on the decision itself, not on its episode, has a value of it.
         episode: The episode.
         key: Public id of a key that sent feedback on the decision.
+        text: Part of the question, ignoring case.
+        least: Smallest reward; a decision that is not learned has none.
+        most: Largest reward.
         prefix: Prefix of the ids.
         apart: Text that ids must not contain.
     """
 
     since: float | None = None
     until: float | None = None
+    logged_since: float | None = None
+    logged_until: float | None = None
     arm: str | None = None
     action: str | None = None
     version: int | None = None
@@ -46,16 +62,21 @@ class DecisionFilter:
     metric: str | None = None
     episode: str | None = None
     key: str | None = None
+    text: str | None = None
+    least: float | None = None
+    most: float | None = None
     prefix: str | None = None
     apart: str | None = None
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions of a query over decisions and their executions."""
+        """Return the conditions of a query over decisions and their executions: all but those on rewards."""
         d, e, f = t.decisions.c, t.executions.c, t.feedback.c
         fed = sa.exists().where(f.decision_id == d.id, f.kind == Kind.VALUE.value)
         conditions: dict[str, Callable[[Any], sa.ColumnElement[bool]]] = {
             "since": lambda at: d.decided_at >= at,
             "until": lambda at: d.decided_at < at,
+            "logged_since": lambda at: d.logged_at >= at,
+            "logged_until": lambda at: d.logged_at <= at,
             "arm": lambda arm: d.drawn == arm,
             # as the databases keep a list of one id
             "action": lambda name: sa.cast(e.passages, sa.Text) == dumps([name]),
@@ -64,6 +85,7 @@ class DecisionFilter:
             "metric": lambda name: fed.where(f.metric == name),
             "episode": lambda name: d.episode_id == name,
             "key": lambda key: fed.where(f.key == key),
+            "text": lambda text: sa.func.lower(d.question).contains(text.lower(), autoescape=True),
             "prefix": lambda prefix: d.id.startswith(prefix, autoescape=True),
             "apart": lambda separator: ~d.id.contains(separator, autoescape=True),
         }
@@ -72,6 +94,23 @@ class DecisionFilter:
             d.policy != LABELS,
             *(conditions[name](value) for name, value in given.items() if value is not None),
         ]
+
+    @property
+    def by_reward(self) -> bool:
+        """Whether rewards have to be computed."""
+        return self.least is not None or self.most is not None
+
+    def rewards(self, reward: float | None) -> bool:
+        """Return whether a reward, None for none, is one of those that are wanted.
+
+        >>> one = DecisionFilter(least=0.5)
+        >>> one.rewards(0.5), one.rewards(0.4), one.rewards(None), DecisionFilter().rewards(None)
+        (True, False, False, True)
+        """
+        low, high = self.least, self.most
+        if reward is None:
+            return not self.by_reward
+        return (low is None or reward >= low) and (high is None or reward <= high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +122,104 @@ class ListedDecision:
         seq: Position in the log.
         served: The arm that answered; None where none did.
         status: How its execution ended; None where it has none.
+        cost: The priced sum of its cost; None where it has not ended.
+        reward: None where it is not learned, or has no reward.
     """
 
     decision: Decision
     seq: int
     served: str | None
     status: Status | None
+    cost: float | None
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of decisions.
+
+    Attributes:
+        decisions: Newest first.
+        following: Position before which the next page begins; None where nothing is left to look at.
+        looked_through: Positions that were looked at, if the page is not full and more are left; else None.
+    """
+
+    decisions: Sequence[ListedDecision]
+    following: int | None
+    looked_through: int | None
 
 
 def decisions(
-    store: Store, wanted: DecisionFilter, limit: int, before: int | None = None
-) -> tuple[list[ListedDecision], int]:
-    """Return decisions, newest first, and where the next page begins.
+    store: Store, rule: RewardRule, wanted: DecisionFilter, limit: int, before: int | None = None
+) -> Page:
+    """Return the newest decisions that match.
 
     Args:
         store: The log.
+        rule: Names the training log, and prices costs and rewards.
         wanted: Conditions.
         limit: Most decisions.
         before: Position that all are before; None for the newest.
 
-    Returns:
-        At most `limit` decisions, and the `before` of the next page; 0 where there is none.
+    Raises:
+        LogUnavailableError: Try again later.
     """
-    d, e = t.decisions.c, t.executions.c
-    query = (
-        sa.select(*WITHOUT_FEATURES, d.seq, e.served, e.status)
-        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-        .where(*wanted.conditions())
-        .order_by(d.seq.desc())
-        .limit(limit)
-    )
+    d = t.decisions.c
+    query = _outcomes(rule, wanted)
+    if not wanted.by_reward:
+        query = query.limit(limit)
     with store.reading() as connection:
         head = connection.scalar(sa.select(t.log_head.c.seq)) or 0
-        end = head + 1 if before is None else min(before, head + 1)
-        first = max(1, end - WINDOW)
-        rows = connection.execute(query.where(d.seq < end, d.seq >= first)).all()
-    page = [_listed(row) for row in rows]
-    if len(page) == limit:
-        first = page[-1].seq
-    return page, first if first > 1 else 0
+        last = head if wanted.logged_until is None else position_at(connection, wanted.logged_until)
+        first = 1
+        if wanted.logged_since is not None:
+            first += position_at(connection, wanted.logged_since, before=True)
+        end = last + 1 if before is None else min(before, last + 1)
+        low = max(first, end - (WINDOW_BY_REWARD if wanted.by_reward else WINDOW))
+        if wanted.episode is not None:  # an index has the decisions of an episode: nothing else is read
+            low = first
+        found = dict[int, tuple[Any, ...]]()
+        for row in connection.execute(query.where(d.seq < end, d.seq >= low)).mappings():
+            cost, reward = _priced(row, rule)
+            if wanted.rewards(reward):
+                found[row["seq"]] = (row["served"], row["status"] and Status(row["status"]), cost, reward)
+            if len(found) == limit:
+                break
+        full = len(found) == limit
+        if full:
+            low = min(found)
+        rows = connection.execute(
+            sa.select(*WITHOUT_FEATURES, d.seq).where(d.seq.in_(found)).order_by(d.seq.desc())
+        )
+        page = [ListedDecision(decision_of(row[:-1]), row[-1], *found[row[-1]]) for row in map(tuple, rows)]
+    more = low > first
+    return Page(page, low if more else None, end - low if more and not full else None)
+
+
+def _outcomes(rule: RewardRule, wanted: DecisionFilter) -> sa.Select[Any]:
+    """Return the query of what came of the decisions that match, newest first."""
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    return (
+        sa.select(
+            d.seq, d.cost_weight, e.served, e.status, *COST, sa.cast(x.metrics, sa.Text).label("metrics")
+        )
+        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+        .where(*wanted.conditions())
+        .order_by(d.seq.desc())
+    )
+
+
+def _priced(row: Mapping[Any, Any], rule: RewardRule) -> tuple[float | None, float | None]:
+    """Return the priced cost and the reward of a decision; None for what it does not have."""
+    if row["status"] is None:
+        return None, None
+    total = rule.cost.total(Cost(*(row[column.name] for column in COST)))
+    if row["metrics"] is None:
+        return total, None
+    failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
+    values = orjson.loads(row["metrics"])
+    return total, rule.formula(values, total, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:
@@ -139,9 +237,3 @@ def span(store: Store) -> tuple[float, float] | None:
     with store.reading() as connection:
         first, last = (connection.scalar(end) for end in ends)
     return None if first is None or last is None else (first, last)
-
-
-def _listed(row: Sequence[Any]) -> ListedDecision:
-    columns = tuple(row)
-    seq, served, status = columns[-3:]
-    return ListedDecision(decision_of(columns[:-3]), seq, served, None if status is None else Status(status))

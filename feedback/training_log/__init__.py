@@ -2,7 +2,6 @@
 
 from . import (
     archive,
-    decision_search,
     examples,
     imported_turns,
     lag,
@@ -37,7 +36,6 @@ __all__ = [
     "StartingPoint",
     "archive",
     "confirm_epoch",
-    "decision_search",
     "examples",
     "imported_turns",
     "lag",

@@ -1,14 +1,13 @@
 """Find decisions; show everything about one, verify it, ask why its arm, and label it."""
 
 import asyncio
-from dataclasses import asdict, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 
 import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
-from agent.access import Caller
 from agent.api import decisions as api
 from agent.api import feedback as api_feedback
 from agent.api import ranking
@@ -16,13 +15,13 @@ from agent.api.console import explanation
 from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
-from agent.api.schemas import LARGEST, DecisionId, FeedbackItem, PageBefore
-from agent.evaluation import moment_of
+from agent.api.responses import StdlibJson
+from agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
+from agent.evaluation import Moment
 from agent.serving import Replica
 from arms.base import ArmError
 from feedback.events import Mask, Status
 from feedback.log import listing
-from feedback.training_log import decision_search
 
 router = pages()
 
@@ -46,29 +45,15 @@ REASONS = {
 }
 """Why an arm could not be drawn, in words."""
 
-Moment = Annotated[float, BeforeValidator(lambda value: moment_of(value).timestamp())]
-
-Part = Annotated[str, StringConstraints(max_length=256)]
-
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Filters(BaseModel):
-    """The fields of the form of filters, as a person fills them in."""
+    """The fields of the form of filters that the API does not have, or has of another kind."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    arm: Part | None = None
-    version: Count | None = None
-    status: Annotated[str, StringConstraints(pattern=f"^({'|'.join(STATUSES)})$")] | None = None
-    metric: Part | None = None
-    key: Part | None = None
-    episode_id: Part | None = None
-    text: Part | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Moment | None = Field(default=None, description="Committed then or later.")
+    until: Moment | None = Field(default=None, description="Committed by then.")
+    text: Annotated[str, StringConstraints(max_length=256)] | None = None
     least: Number | None = None
     most: Number | None = None
 
@@ -83,27 +68,22 @@ async def found(
         return await decision(request, replica, caller, valid(DecisionId, name.strip()))
     for name in ("before", "point"):
         fields.pop(name, None)
-    wanted = valid(Filters, fields).model_dump()
-    if replica.ranks:
-        wanted["action"] = wanted.pop("arm")
-    filters = decision_search.Filters(**wanted, project=project_of(caller))
+    also = valid(Filters, fields)
+    query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
+    wanted = replace(
+        api.filter_of(replica, caller, valid(DecisionQuery, query)),
+        logged_since=also.since and also.since.timestamp(),
+        logged_until=also.until and also.until.timestamp(),
+        text=also.text,
+        least=also.least,
+        most=also.most,
+    )
     rule = replica.config.reward
-    listed = await asyncio.to_thread(decision_search.search, replica.store, rule, filters, before, PAGE)
-    rows = [
-        {
-            **asdict(one),
-            "id": caller.shown_id(one.id),
-            # of an action that came with the request, what was returned is its id
-            "drawn": one.passages[0] if replica.ranks and one.passages else one.drawn,
-            "served": None if replica.ranks else one.served,
-            "cost": None if one.cost is None else rule.cost.total(one.cost),
-        }
-        for one in listed.decisions
-    ]
+    listed = await asyncio.to_thread(listing.decisions, replica.store, rule, wanted, PAGE, before)
     return page(
         request,
         "decisions.html",
-        rows=rows,
+        rows=[(api.row_of(one, replica, caller), one.cost, one.reward) for one in listed.decisions],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
@@ -114,35 +94,28 @@ async def found(
     )
 
 
-def project_of(caller: Caller) -> str | None:
-    """Return what the ids begin with that a caller may see; None for every id."""
-    if caller.prefix:
-        return caller.prefix
-    return None if caller.sees_all else ""
-
-
 @router.get("/decisions/{decision_id}", dependencies=[USE])
 async def decision(
     request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Everything known about a decision."""
-    document = orjson.loads((await api.decision(replica, caller, decision_id)).body)
-    return await asyncio.to_thread(_decision, request, replica, document)
+    answer = await api.decision(replica, caller, decision_id)
+    return await asyncio.to_thread(_decision, request, replica, answer)
 
 
-def _decision(request: Request, replica: Replica, document: dict[str, Any]) -> Response:
-    rule, metrics = replica.config.reward, document["metrics"]
-    known = {*document["pmf"], *document["masked"]}
+def _decision(request: Request, replica: Replica, answer: StdlibJson[api.DecisionRecord]) -> Response:
+    rule, one = replica.config.reward, answer.reply
+    known = {*one.pmf, *one.masked}
     unknown = [] if replica.ranks else [name for name in replica.turns.arms if name not in known]
     return page(
         request,
         "decision.html",
-        one=document,
-        raw=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
+        one=one,
+        raw=orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_INDENT_2).decode(),
         unknown=unknown,
         ranks=replica.ranks,
         reasons=REASONS,
-        quality=rule.quality(metrics) if metrics else None,
+        quality=rule.quality(one.metrics) if one.metrics else None,
         rule=rule,
         colours=colours(replica),
     )
@@ -172,8 +145,8 @@ async def verify(
     request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Whether the distribution and the draw can be computed again from the log."""
-    answer = await api.verify(replica, caller, decision_id)
-    return page(request, "verification.html", one=orjson.loads(answer.body))
+    one = (await api.verify(replica, caller, decision_id)).reply
+    return page(request, "verification.html", one=one)
 
 
 @router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
@@ -212,5 +185,5 @@ async def label(
             **comment,
         },
     )
-    kept = orjson.loads((await api_feedback.feedback(replica, caller, item)).body)
+    (kept,) = await api_feedback.keep_all(replica, caller, item)
     return page(request, "labelled.html", kept=kept, item=item)

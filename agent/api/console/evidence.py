@@ -13,10 +13,12 @@ from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import evaluations as api
+from agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from agent.api.schemas import LARGEST, PathNumber
 from agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
 from agent.serving import Replica
-from feedback.registry import Evaluation, active_policy, evaluations, versions
+from feedback.registry import active_policy, versions
+from feedback.registry.evaluations import State
 
 router = pages()
 
@@ -39,29 +41,30 @@ class Judged:
     Attributes:
         name: Name of the candidate, as in the request.
         version: Number, where it is a version or the recipe of one.
-        evaluation: By which it was judged.
+        evaluation: That which judged it.
         verdict: As `feedback.ope.gate.Verdict.document` returns it.
         chart: The gain, its lower bound and the margin over time; None without decisions.
     """
 
     name: str
     version: int | None
-    evaluation: Evaluation
+    evaluation: EvaluationState
     verdict: Mapping[str, Any]
     chart: str | None
 
 
-def judged(replica: Replica) -> dict[str, Any]:
-    """Return the newest verdicts, and the evaluations that will give one; this reads the log."""
+async def judged(replica: Replica) -> dict[str, Any]:
+    """Return the newest verdicts, and the evaluations that will give one."""
     found: dict[str, Judged] = {}
-    listed = [one for one in evaluations.page(replica.store, NEWEST) if one.request.get("gate")]
+    newest = (await api.evaluations(replica, NEWEST)).reply.evaluations
+    listed = [one for one in newest if one.request.get("gate")]
     for one in listed:
-        report = _report(replica, one) if len(found) < CARDS else None
+        report = _report(await api.result_of(replica, one.id)) if len(found) < CARDS else None
         for candidate in report.candidates if report else ():
             if candidate.verdict is not None and candidate.name not in found and len(found) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
                 found[candidate.name] = Judged(candidate.name, version, one, verdict, trail(verdict))
-    pending = [one for one in listed if not one.status.ended]
+    pending = [one for one in listed if not State(one.status).ended]
     return {"judged": list(found.values()), "pending": pending}
 
 
@@ -71,11 +74,10 @@ def _version(name: str) -> int | None:
     return int(number) if of_version and number.isdigit() else None
 
 
-def _report(replica: Replica, one: Evaluation) -> Report | None:
+def _report(one: EvaluationResult) -> Report | None:
     """Return the report of an evaluation; None where there is none, or it is of an earlier release."""
-    document = evaluations.result_of(replica.store, one.seq)
     try:
-        return None if document is None else Report.read(document)
+        return None if one.result is None else Report.read(one.result)
     except ValidationError:
         return None
 
@@ -103,7 +105,7 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 async def gate(request: Request, replica: AppReplica) -> Response:
     """The evidence of the gate, which is asked for again while an evaluation runs."""
     served = replica.version and replica.version.version
-    return page(request, "gate.html", served=served, **await asyncio.to_thread(judged, replica))
+    return page(request, "gate.html", served=served, **await judged(replica))
 
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
@@ -126,7 +128,7 @@ async def compare(request: Request, replica: AppReplica, of: Numbers = []) -> Re
     """What several evaluations say of the same candidates."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
-    found = await asyncio.to_thread(_reports, replica, sorted(set(of)))
+    found = await _reports(replica, sorted(set(of)))
     names = list(dict.fromkeys(one.name for _, report in found for one in report.candidates))
     headlines = {(number, one.name): one.headline for number, report in found for one in report.candidates}
     ends = [
@@ -141,14 +143,12 @@ async def compare(request: Request, replica: AppReplica, of: Numbers = []) -> Re
     )
 
 
-def _reports(replica: Replica, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+async def _reports(replica: Replica, numbers: Sequence[int]) -> list[tuple[int, Report]]:
     """Return the reports of evaluations. Raises ApiError where one of them has none."""
     found = []
     for number in numbers:
-        one = evaluations.find(replica.store, number)
-        if one is None:
-            raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "of")
-        if (report := _report(replica, one)) is None:
+        one = await api.result_of(replica, number)
+        if (report := _report(one)) is None:
             raise ApiError(
                 "not_done", f"evaluation {number} is {one.status}, and has no report to read", "of"
             )

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import Request, Response
 
 from agent.api import decisions as api_decisions
 from agent.api import ranking
 from agent.api.console import evidence, overview, worth
-from agent.api.console.decisions import project_of
 from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import AppReplica, RequestCaller, require
@@ -23,7 +21,7 @@ from agent.policies import Policy
 from agent.serving import Replica
 from feedback.events import Decision
 from feedback.ope import ESTIMATORS, INTERVALS
-from feedback.registry import keys, versions
+from feedback.registry import versions
 from feedback.training_log import rollups
 
 router = pages()
@@ -39,25 +37,20 @@ DIFFERENT = 20
 """Questions that are shown on which they differ most."""
 
 
-def content(response: Response) -> Any:
-    """Return the document of a response of the API."""
-    return orjson.loads(response.body)
-
-
 @router.get("/arms", dependencies=[USE])
 async def live(
     request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
 ) -> Response:
     """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
-    document = content(await arms.arms(replica))
-    health = {one["name"]: replica.decider.health.state(one["name"]) for one in document["arms"]}
+    reply = (await arms.arms(replica)).reply
+    health = {one.name: replica.decider.health.state(one.name) for one in reply.arms}
     figures, known = await asyncio.to_thread(_last_day, replica)
     found, chosen = None, None
     if "read" in caller.scopes and not replica.ranks:
         found = await asyncio.to_thread(worth.by_kind, replica, caller, by)
         chosen = await asyncio.to_thread(worth.portfolio, replica)
     shown: dict[str, Any] = {"figures": figures, "colours": known, "worth": found, "portfolio": chosen}
-    return page(request, "arms.html", **document, health=health, **shown)
+    return page(request, "arms.html", **vars(reply), health=health, **shown)
 
 
 def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
@@ -79,12 +72,14 @@ async def versions_of(
     request: Request, replica: AppReplica, agreement: Agreement, before: PageBefore = None
 ) -> Response:
     """The versions, what was promoted and rolled back, and the forms that do so."""
-    active = content(await policies.policy(replica, agreement))
-    listed = content(await policies.policies(replica, PAGE, before))
-    last = listed["versions"][-1]["version"] if len(listed["versions"]) == PAGE else None
-    shown = await asyncio.to_thread(evidence.judged, replica)
-    served = active["serving"]["version"]
-    return page(request, "policies.html", active=active, **listed, **shown, served=served, following=last)
+    active = (await policies.policy(replica, agreement)).reply
+    listed = (await policies.policies(replica, PAGE, before)).reply
+    last = listed.versions[-1].version if len(listed.versions) == PAGE else None
+    shown = await evidence.judged(replica)
+    served = active.serving.version
+    return page(
+        request, "policies.html", active=active, **vars(listed), **shown, served=served, following=last
+    )
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
@@ -120,8 +115,7 @@ async def differences(
             raise ApiError("version_not_found", f"there is no version {wanted}", "version")
         pair.append(version)
     newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
-    project = project_of(caller)
-    logged = [one for one in newest if project is None or _of_project(one.id, project)]
+    logged = [one for one in newest if caller.reads(one.id)]
 
     def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
         return differing(first, second, logged)
@@ -143,10 +137,6 @@ async def differences(
     )
 
 
-def _of_project(decision_id: str, prefix: str) -> bool:
-    return decision_id.startswith(prefix) if prefix else keys.SEPARATOR not in decision_id
-
-
 def differing(
     first: Policy, second: Policy, logged: Sequence[Decision]
 ) -> list[tuple[float, Decision, Any, Any]]:
@@ -164,7 +154,7 @@ def differing(
 @router.get("/evaluations", dependencies=[READ])
 async def submitted(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
     """The evaluations, and the form for a new one."""
-    listed = content(await evaluations.evaluations(replica, PAGE, before))["evaluations"]
+    listed = (await evaluations.evaluations(replica, PAGE, before)).reply.evaluations
     return page(
         request,
         "evaluations.html",
@@ -172,7 +162,7 @@ async def submitted(request: Request, replica: AppReplica, before: PageBefore = 
         arms=list(replica.turns.arms),
         estimators=list(ESTIMATORS),
         intervals=INTERVALS,
-        following=listed[-1]["id"] if len(listed) == PAGE else None,
+        following=listed[-1].id if len(listed) == PAGE else None,
     )
 
 
@@ -183,14 +173,15 @@ async def submit(request: Request, replica: AppReplica, caller: RequestCaller) -
     asked: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
     asked["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     asked["gate"] = "gate" in fields
-    answer = await evaluations.submit(replica, caller, valid(EvaluationRequest, asked))
-    return seen(request, f"/evaluations/{content(answer)['id']}")
+    submitted = (await evaluations.submit(replica, caller, valid(EvaluationRequest, asked))).reply
+    return seen(request, f"/evaluations/{submitted.id}")
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
 async def evaluation(request: Request, replica: AppReplica, number: PathNumber) -> Response:
     """One evaluation: its progress, then its report."""
-    return page(request, "evaluation.html", one=content(await evaluations.evaluation(replica, number)))
+    one = (await evaluations.evaluation(replica, number)).reply
+    return page(request, "evaluation.html", one=one)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
@@ -202,15 +193,15 @@ async def report(replica: AppReplica, number: PathNumber) -> Response:
 @router.get("/warm-starts", dependencies=[READ])
 async def runs(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
     """The warm starts, and the button for a new one."""
-    listed = content(await warm_starts.runs(replica, PAGE, before))
-    following = listed["warm_starts"][-1]["id"] if len(listed["warm_starts"]) == PAGE else None
+    listed = (await warm_starts.runs(replica, PAGE, before)).reply
+    following = listed.warm_starts[-1].id if len(listed.warm_starts) == PAGE else None
     configured = replica.config.warm_start is not None
     return page(
         request,
         "warm_starts.html",
-        runs=listed["warm_starts"],
+        runs=listed.warm_starts,
         following=following,
-        due=listed["next"],
+        due=listed.next,
         configured=configured,
     )
 
@@ -218,11 +209,12 @@ async def runs(request: Request, replica: AppReplica, before: PageBefore = None)
 @router.post("/warm-starts", dependencies=[OPERATE, ACTION])
 async def start(request: Request, replica: AppReplica) -> Response:
     """Request a warm start."""
-    run = content(await warm_starts.ask(replica))
-    return seen(request, f"/warm-starts/{run['id']}")
+    run = (await warm_starts.ask(replica)).reply
+    return seen(request, f"/warm-starts/{run.id}")
 
 
 @router.get("/warm-starts/{number}", dependencies=[READ])
 async def run(request: Request, replica: AppReplica, number: PathNumber) -> Response:
     """One warm start, step by step."""
-    return page(request, "warm_start.html", one=content(await warm_starts.run(replica, number)))
+    one = (await warm_starts.run(replica, number)).reply
+    return page(request, "warm_start.html", one=one)

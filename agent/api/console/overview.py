@@ -69,7 +69,7 @@ async def overview(
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
-    active = orjson.loads((await policies.policy(replica, agreement)).body)
+    active = (await policies.policy(replica, agreement)).reply
     found = await asyncio.to_thread(_read, replica, window)
     refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
     shed = sum(replica.telemetry.counts("armwise_shed").values())

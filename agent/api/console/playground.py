@@ -58,6 +58,6 @@ async def asked(
     request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """What was decided for a question that was answered, and the buttons that judge it."""
-    one = orjson.loads((await api.decision(replica, caller, decision_id)).body)
+    one = (await api.decision(replica, caller, decision_id)).reply
     arms, metrics = await asyncio.to_thread(colours, replica), replica.config.reward.metrics
     return page(request, "asked.html", one=one, colours=arms, metrics=metrics)

@@ -8,7 +8,6 @@ import yaml
 from fastapi import Request, Response
 
 from agent.access import NewKey
-from agent.api.console.operating import content
 from agent.api.console.page import ACTION, form_of, number, page, pages, seen, valid
 from agent.api.middleware import AppReplica, RequestCaller, require
 from agent.api.operations import keys
@@ -43,7 +42,7 @@ async def create(request: Request, replica: AppReplica, caller: RequestCaller) -
     asked |= {name: number(fields[name]) for name in NUMBERS if name in fields}
     asked |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
     asked["groups"] = fields.get("groups", "").split()
-    made = content(await keys.create(replica, valid(NewKey, asked)))
+    made = (await keys.create(replica, valid(NewKey, asked))).reply
     return await _shown(request, replica, caller.scopes, made)
 
 
@@ -55,11 +54,11 @@ async def disable(request: Request, replica: AppReplica, public_id: PublicId) ->
 
 
 async def _shown(
-    request: Request, replica: Replica, scopes: frozenset[Any], made: dict[str, Any] | None
+    request: Request, replica: Replica, scopes: frozenset[Any], made: keys.NewKeyState | None
 ) -> Response:
     health = await asyncio.to_thread(_health, replica)
     deployed = await _deployed(request.app.state, replica)
-    listed = content(await keys.listed(replica))["keys"] if "admin" in scopes else None
+    listed = (await keys.listed(replica)).reply.keys if "admin" in scopes else None
     configuration = None
     if "operate" in scopes:
         document = replica.config.model_dump(mode="json", exclude_defaults=True)

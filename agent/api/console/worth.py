@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.access import Caller
+from agent.api import decisions
 from agent.api.console.overview import chart_of
 from agent.api.errors import ApiError
+from agent.api.schemas import DecisionQuery
 from agent.serving import Replica
-from feedback.log import listing
 from feedback.ope import intervals
-from feedback.registry import keys, runs
+from feedback.registry import runs
 from feedback.training_log import rollups
 
 NEWEST = 2000
@@ -66,9 +67,7 @@ def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
     Raises:
         ApiError: No question has such a feature.
     """
-    wanted = listing.DecisionFilter(
-        prefix=caller.prefix or None, apart=None if caller.prefix or caller.sees_all else keys.SEPARATOR
-    )
+    wanted = decisions.filter_of(replica, caller, DecisionQuery())
     rows = rollups.newest_rewards(replica.store, replica.config.reward, NEWEST, wanted)
     seen = Counter(head for one in rows for head in {head for head, _ in kinds_of(one.features)})
     families = [head for head, _ in seen.most_common()]

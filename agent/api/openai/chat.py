@@ -314,7 +314,7 @@ def completion(
     finished: Finished,
     config: AppConfig,
     returns: Collection[str],
-) -> responses.Json:
+) -> responses.Json[Completion]:
     """Return a chat completion."""
     decision, raw = decided.decision, finished.execution.cost
     body = construct(

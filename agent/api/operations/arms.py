@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import Field
 
 from agent.api.asking import not_live
@@ -50,7 +50,7 @@ class ArmList(Reply):
 
 
 @router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
-async def arms(replica: AppReplica) -> Response:
+async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
     live, specs = replica.turns.arms, replica.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
@@ -68,7 +68,7 @@ async def arms(replica: AppReplica) -> Response:
         example={"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}},
     ),
 )
-async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> Response:
+async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> StdlibJson[ArmList]:
     """Replace the live arms; returns once they are built, and every replica follows within a second.
 
     An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
@@ -97,7 +97,7 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> Response:
     "/v1/arms/{name}",
     **documented("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
 )
-async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> Response:
+async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
     """Switch an arm on or off; a disabled arm is not drawn."""
     _require_live(replica, name)
     await replica.switch(name, body.enabled)

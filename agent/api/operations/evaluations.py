@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
@@ -64,7 +64,9 @@ class EvaluationList(Reply):
         example={"candidates": ["uniform", "fixed:bm25"]},
     ),
 )
-async def submit(replica: AppReplica, caller: RequestCaller, body: EvaluationRequest) -> Response:
+async def submit(
+    replica: AppReplica, caller: RequestCaller, body: EvaluationRequest
+) -> StdlibJson[EvaluationState]:
     """Request an evaluation of other policies on the log; the response has its number.
 
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
@@ -79,7 +81,9 @@ async def submit(replica: AppReplica, caller: RequestCaller, body: EvaluationReq
 
 
 @router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
-async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
+async def evaluations(
+    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+) -> StdlibJson[EvaluationList]:
     """The evaluations, newest first, without their results.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
@@ -93,16 +97,21 @@ async def evaluations(replica: AppReplica, limit: PageLimit = 50, before: PageBe
     "/v1/evaluations/{number}",
     **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
-async def evaluation(replica: AppReplica, number: PathNumber) -> Response:
+async def evaluation(replica: AppReplica, number: PathNumber) -> StdlibJson[EvaluationResult]:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
+    return StdlibJson(await result_of(replica, number))
+
+
+async def result_of(replica: Replica, number: int) -> EvaluationResult:
+    """Return an evaluation, with its result once it is done. Raises ApiError."""
     state, result = await _found(replica, number), None
     if state.status is registry_evaluations.State.DONE:
         result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, number)
-    return StdlibJson(construct(EvaluationResult, **_state(state), result=result))
+    return construct(EvaluationResult, **_state(state), result=result)
 
 
 @router.get(

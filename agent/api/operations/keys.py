@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import Field
 
 from agent.access import Caller, NewKey
@@ -103,7 +103,7 @@ UNUSED = {"day": usage.Amount(), "month": usage.Amount(), "total": usage.Amount(
         example={"name": "shop", "scopes": ["decide", "feedback"], "rpm_limit": 600},
     ),
 )
-async def create(replica: ServiceReplica, body: NewKey) -> Response:
+async def create(replica: ServiceReplica, body: NewKey) -> StdlibJson[NewKeyState]:
     """Make a key. Only this response has its secret; every replica knows it within a second."""
     if replica.keyring.is_open and "admin" not in body.scopes:
         message = f"the first key closes the service: with {list(body.scopes)} nobody could make another one"
@@ -119,7 +119,7 @@ async def create(replica: ServiceReplica, body: NewKey) -> Response:
 
 
 @router.get("/v1/keys", **documented("listKeys", KeyList, scopes=("admin",)))
-async def listed(replica: ServiceReplica) -> Response:
+async def listed(replica: ServiceReplica) -> StdlibJson[KeyList]:
     """Every key, without its secret, with what it has used: today, this month and in total."""
     await replica.quota.report()
     made = await asyncio.to_thread(keys.read, replica.store)
@@ -138,7 +138,7 @@ async def listed(replica: ServiceReplica) -> Response:
     "/v1/keys/{public_id}",
     **documented("disableKey", KeyState, "key_not_found", scopes=("admin",)),
 )
-async def disable(replica: ServiceReplica, public_id: PublicId) -> Response:
+async def disable(replica: ServiceReplica, public_id: PublicId) -> StdlibJson[KeyState]:
     """Disable a key for good; every replica refuses it within a second."""
     key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())
     if key is None:

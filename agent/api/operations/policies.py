@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Request
 
 from agent.api.decisions import with_policies
 from agent.api.documented import documented
@@ -139,7 +139,7 @@ Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
 
 
 @router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
-async def policy(replica: AppReplica, agreement: Agreement) -> Response:
+async def policy(replica: AppReplica, agreement: Agreement) -> StdlibJson[Policy]:
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
@@ -286,7 +286,9 @@ def _judge(replica: Replica) -> JudgeState | None:
 
 
 @router.get("/v1/policies", **documented("listPolicies", PolicyVersions, scopes=("read",)))
-async def policies(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
+async def policies(
+    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+) -> StdlibJson[PolicyVersions]:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
     A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
@@ -346,7 +348,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
 )
 async def promote(
     replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
-) -> Response:
+) -> StdlibJson[Policy]:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
     If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
@@ -385,7 +387,7 @@ async def promote(
 )
 async def rollback(
     replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
-) -> Response:
+) -> StdlibJson[Policy]:
     """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
 
     Learning continues and publishes newer versions, which wait for a promotion. It must be a version
@@ -423,7 +425,7 @@ async def rollback(
 )
 async def canary(
     replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
-) -> Response:
+) -> StdlibJson[Policy]:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     Every distribution is a mixture of both, and decisions record the share. The version must have the

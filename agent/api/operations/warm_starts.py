@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import Field
 
 from agent.api.documented import documented, link
@@ -69,7 +69,7 @@ class WarmStartList(Reply):
         success=link("getWarmStart", number="$response.body#/id"),
     ),
 )
-async def ask(replica: AppReplica) -> Response:
+async def ask(replica: AppReplica) -> StdlibJson[WarmStart]:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
     One runs at a time: while another is queued or running, this is refused.
@@ -88,7 +88,9 @@ async def ask(replica: AppReplica) -> Response:
 
 
 @router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
-async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None) -> Response:
+async def runs(
+    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+) -> StdlibJson[WarmStartList]:
     """The warm starts, newest first, and when the `next` one is due.
 
     `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed`, or `abandoned` if its
@@ -106,7 +108,7 @@ async def runs(replica: AppReplica, limit: PageLimit = 50, before: PageBefore = 
     "/v1/warm-starts/{number}",
     **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
-async def run(replica: AppReplica, number: PathNumber) -> Response:
+async def run(replica: AppReplica, number: PathNumber) -> StdlibJson[WarmStartSteps]:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
     state = await asyncio.to_thread(registry_runs.find, replica.store, number)
     if state is None:

@@ -1,23 +1,43 @@
-"""Pages of decisions: what each condition lets through, and where the next page begins."""
+"""Pages of decisions: what each condition lets through, what came of each, and where the next page begins."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 
-from feedback.events import LABELS, Status
+from feedback.events import LABELS, Decision, Status
 from feedback.log import Store, listing
-from feedback.log.listing import DecisionFilter
+from feedback.log.listing import DecisionFilter, ListedDecision, Page
+from feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
+from tests.feedback.training_log.test_rollups import RULE, filled, turns
+
+__all__ = ["filled"]  # a fixture
+
+ANY = DecisionFilter()
 
 
-def every(store: Store, limit: int, wanted: DecisionFilter = DecisionFilter()) -> list[list[str]]:  # noqa: B008 - it is frozen
-    """The ids of all pages; an empty one is part of them."""
-    found, before = [], None
-    while before != 0:
-        page, before = listing.decisions(store, wanted, limit, before)
-        found.append([one.decision.id for one in page])
+def page_of(store: Store, wanted: DecisionFilter, limit: int = 9, before: int | None = None) -> Page:
+    return listing.decisions(store, RULE, wanted, limit, before)
+
+
+def pages(store: Store, limit: int, wanted: DecisionFilter = ANY) -> list[list[ListedDecision]]:
+    """The decisions of all pages; an empty one is part of them."""
+    found: list[list[ListedDecision]] = []
+    before: int | None = None
+    while before is not None or not found:
+        page = page_of(store, wanted, limit, before)
+        found.append(list(page.decisions))
+        assert (page.looked_through is None) == (page.following is None or len(page.decisions) == limit)
+        before = page.following
     return found
+
+
+def every(store: Store, limit: int, wanted: DecisionFilter = ANY) -> list[list[str]]:
+    """Their ids, page by page."""
+    return [[one.decision.id for one in page] for page in pages(store, limit, wanted)]
 
 
 def test_pages_follow_each_other_down_to_the_first_decision(store: Store) -> None:
@@ -26,13 +46,10 @@ def test_pages_follow_each_other_down_to_the_first_decision(store: Store) -> Non
     store.append([replace(decision("label"), policy=LABELS)])
     assert every(store, 2) == [["d4", "d3"], ["d2", "d1"], ["d0"]]
     assert every(store, 5) == [["d4", "d3", "d2", "d1", "d0"]], "the first position is on it"
-    assert listing.decisions(store, DecisionFilter(), 2, before=5)[1] == 0, (
-        "a full page that ends with it is the last"
-    )
-    assert listing.decisions(store, DecisionFilter(), 2, before=999) == listing.decisions(
-        store, DecisionFilter(), 2
-    )
-    assert listing.decisions(store, DecisionFilter(), 2, before=1) == ([], 0)
+    last = page_of(store, ANY, 2, before=5)
+    assert last.following is None, "a full page that ends with it is the last"
+    assert page_of(store, ANY, 2, before=999) == page_of(store, ANY, 2)
+    assert page_of(store, ANY, 2, before=1) == Page([], None, None)
 
 
 def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
@@ -47,7 +64,7 @@ def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
 
 
 def test_an_empty_log_has_no_page_and_no_span(store: Store) -> None:
-    assert listing.decisions(store, DecisionFilter(), 5) == ([], 0)
+    assert page_of(store, ANY) == Page([], None, None)
     assert listing.span(store) is None
 
 
@@ -58,10 +75,14 @@ def test_the_span_is_that_of_the_first_and_the_last_decision(store: Store) -> No
 
 def test_a_listed_decision_has_no_features_and_says_how_it_ended(store: Store) -> None:
     store.append([decision("d1"), execution("d1", Status.FELL_BACK), decision("d2")])
-    (second, first), _ = listing.decisions(store, DecisionFilter(), 5)
+    second, first = page_of(store, ANY).decisions
     bare = replace(decision("d1").context, features={}, embedding=(), arms={})
-    assert first == listing.ListedDecision(replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK)
-    assert (second.seq, second.served, second.status) == (3, None, None)
+    cost = RULE.cost.total(execution("d1").cost)
+    assert cost > 0
+    assert first == ListedDecision(
+        replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK, cost, None
+    )
+    assert (second.seq, second.served, second.status, second.cost) == (3, None, None, None)
 
 
 @pytest.fixture
@@ -114,5 +135,124 @@ def test_what_is_under_way_is_running(store: Store) -> None:
     assert every(store, 9, DecisionFilter(status="running")) == [["d2"]]
 
 
-def test_a_page_looks_at_a_hundred_thousand_positions() -> None:
-    assert listing.WINDOW == 100_000
+MADE = [one for one in turns(np.random.default_rng(3)) if one[0].policy != LABELS]
+
+
+def test_each_page_is_filled_from_as_many_windows_as_it_takes(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "WINDOW", 50)
+    conditions: list[tuple[DecisionFilter, Any]] = [
+        (ANY, lambda _: True),
+        (DecisionFilter(arm="b"), lambda one: one[0].drawn == "b"),
+        (DecisionFilter(status="llm_timeout"), lambda one: one[1].status == "llm_timeout"),
+        (DecisionFilter(metric="right"), lambda one: one[2] is not None),
+        (DecisionFilter(key="nobody"), lambda _: False),
+        (DecisionFilter(text="100%_"), lambda _: False),
+        (DecisionFilter(arm="a", metric="right"), lambda one: one[0].drawn == "a" and one[2] is not None),
+    ]
+    for wanted, matches in conditions:
+        expected = [one[0].id for one in MADE if matches(one)][::-1]
+        assert [*chain(*every(filled, 7, wanted))] == expected, wanted
+
+
+def test_rewards_are_those_of_the_rule_and_can_be_asked_for(filled: Store) -> None:
+    listed = [*chain(*pages(filled, 7))]
+    made = {
+        d.id: RULE.reward({"right": f.value}, e.cost)
+        for d, e, f in MADE
+        if f is not None and f.value is not None and e.status == "ok" and d.mode == "explore"
+    }
+    rewards = {one.decision.id: one.reward for one in listed if one.decision.id in made}
+    assert rewards == made != {}
+    low, high = np.quantile([one.reward for one in listed if one.reward is not None], (0.3, 0.7))
+    among = every(filled, 7, DecisionFilter(least=float(low), most=float(high)))
+    assert [*chain(*among)] == [
+        one.decision.id for one in listed if one.reward is not None and low <= one.reward <= high
+    ]
+
+
+def test_a_window_of_time_is_that_of_the_commits(filled: Store) -> None:
+    with filled.reading() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT id, logged_at FROM decisions WHERE policy != 'labels' ORDER BY seq DESC"
+        ).all()
+    since, until = sorted({row[1] for row in rows})[10:12]
+    found = every(filled, 7, DecisionFilter(logged_since=since, logged_until=until))
+    assert [*chain(*found)] == [row[0] for row in rows if since <= row[1] <= until] != []
+
+
+@pytest.fixture
+def joined(store: Store) -> Store:
+    """Five decisions, of which the third was committed at a later time of the log."""
+    store.append([decision("d1", at=100.0), replace(execution("d1"), passages=("p 7",)), value("d1")])
+    store.append(
+        [replace(decision("d2", at=110.0), candidate=7, share=0.5), execution("d2"), value("d2", number=0.5)]
+    )
+    store.append(
+        [replace(decision("acme~d3", at=120.0), episode_id="e"), execution("acme~d3", Status.ARM_FAILED)]
+    )
+    store.append([about("d4", "Wer heilt?"), execution("d4", Status.LLM_FAILED)])
+    store.append([replace(value("d2", "thumb", at=130.0), key="k1"), about("d5", "x" * 400)])
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(131.0)
+    return store
+
+
+def about(name: str, question: str) -> Decision:
+    made = decision(name, at=130.0)
+    return replace(made, context=replace(made.context, question=question))
+
+
+ALONE: list[tuple[dict[str, Any], list[str]]] = [
+    ({"text": "wER HEILT"}, ["d4"]),
+    ({"logged_since": 120.0}, ["d5", "d4", "acme~d3"]),
+    ({"logged_since": 120.5}, ["d5", "d4"]),
+    ({"logged_until": 120.0}, ["acme~d3", "d2", "d1"]),
+    ({"logged_until": 119.5}, ["d2", "d1"]),
+    ({"logged_since": 110.0, "logged_until": 119.5}, ["d2"]),
+    ({"least": 0.4}, ["d2", "d1"]),
+    ({"least": 0.41}, ["d1"]),
+    ({"most": 0.4}, ["acme~d3", "d2"]),
+    ({"least": -0.1, "most": 0.39}, ["acme~d3"]),
+    ({"least": 0.4, "arm": "b", "logged_until": 100.0}, ["d1"]),
+]
+
+
+@pytest.mark.parametrize("limit", [9, 1])
+def test_times_texts_and_rewards_let_through_what_they_name_whatever_the_size_of_a_page(
+    joined: Store, limit: int
+) -> None:
+    found = [[*chain(*every(joined, limit, DecisionFilter(**wanted)))] for wanted, _ in ALONE]
+    assert found == [names for _, names in ALONE]
+
+
+def test_a_page_that_is_not_full_says_how_far_it_has_looked(
+    joined: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "WINDOW", 6)
+    monkeypatch.setattr(listing, "WINDOW_BY_REWARD", 2)
+    assert page_of(joined, DecisionFilter(action="p 7")) == Page([], 7, 6)
+    assert page_of(joined, DecisionFilter(least=0.0)) == Page([], 11, 2)
+    last = page_of(joined, ANY, before=4)
+    assert ([one.decision.id for one in last.decisions], last.following) == (["d1"], None)
+    since = page_of(joined, DecisionFilter(logged_since=120.0))
+    assert (since.following, since.looked_through) == (7, 6)
+    since = page_of(joined, DecisionFilter(logged_since=130.0))
+    assert (since.following, since.looked_through) == (None, None), "what is below was committed before"
+
+
+def test_an_episode_is_found_however_far_back_it_is(joined: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "WINDOW", 2)
+    assert every(joined, 9, DecisionFilter(episode="e")) == [["acme~d3"]]
+
+
+def test_the_cost_of_a_decision_is_priced_and_its_reward_that_of_its_example(joined: Store) -> None:
+    last, failed, _, _, first = page_of(joined, ANY).decisions
+    assert (last.decision.context.question, last.cost, last.reward) == ("x" * 400, None, None)
+    assert (failed.status, failed.reward) == (Status.LLM_FAILED, None)
+    assert first.cost == RULE.cost.total(execution("d1").cost)
+    assert first.reward == pytest.approx(0.9)
+
+
+def test_a_page_looks_at_100_000_positions_and_at_fewer_where_it_computes_rewards() -> None:
+    assert (listing.WINDOW, listing.WINDOW_BY_REWARD) == (100_000, 10_000)
