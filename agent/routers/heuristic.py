@@ -87,7 +87,3 @@ class Moran(Similarity):
     """Scores an arm with Moran's I: whether similar passages are similarly near the question."""
 
     kind = column = "moran"
-
-
-HEURISTICS = (OverallSim, AvgSim, MaxSim, VarSim, Moran)
-"""The five of the paper."""

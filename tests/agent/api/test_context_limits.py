@@ -51,6 +51,20 @@ async def test_a_context_at_its_limits_is_accepted_and_policies_see_its_logarith
     assert (features["age"], features["half"], features["small"]) == (7.0, 0.5, -7.0)
 
 
+async def test_a_context_is_bounded_as_configured(tmp_path: Any) -> None:
+    limits = {"context_features": 2, "context_number": 10.0, "context_text": 5}
+    async with Service(tmp_path, limits=limits).running() as service:
+        assert (await look_up(service, agent={"context": {"age": 10, "topic": "opera"}})).status_code == 200
+        for context, message in (
+            ({"a": 1, "b": 1, "c": 1}, "the context has 3 names; at most 2 are read"),
+            ({"age": 11}, "context 'age' is 11; a number from -10 to 10 was expected"),
+            ({"topic": "sports"}, "has 6 characters; at most 5 are read"),
+        ):
+            answer = await look_up(service, agent={"context": context})
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+
+
 FULL = {f"{i:02}": "x" * 98 for i in range(15)}
 """A context of 1500 bytes."""
 

@@ -161,6 +161,20 @@ async def test_names_and_texts_are_bounded_in_bytes(tmp_path: Path) -> None:
         assert "more than 100 bytes" in message
 
 
+async def test_features_of_actions_are_bounded_as_configured(tmp_path: Path) -> None:
+    limits = {"action_features": 2, "context_number": 10.0, "context_text": 5}
+    async with Service(tmp_path, points=POINTS, limits=limits).running() as service:
+        assert (await sent(service, actions=actions("a", "b", age=10, topic="opera"))).status_code == 200
+        for features, message in (
+            ({"age": 1, "topic": "x", "more": 1}, "there are more than 2 features"),
+            ({"age": 11}, "a number from -10 to 10 was expected"),
+            ({"topic": "sports"}, "has 6 characters; at most 5 are read"),
+        ):
+            answer = await sent(service, actions=actions("a", "b", **features))
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+
+
 async def test_a_deferred_decision_counts_once_it_is_activated(service: Service) -> None:
     found = await ranked(service, defer_activation=True)
     answer = await service.client.post(f"/v1/decisions/{found['decision_id']}/activate")

@@ -322,6 +322,19 @@ def test_confirmed_answers_are_looked_for_in_the_passages_of_all_arms_once(world
     assert [lot.source for lot in lots_of(world.gathering(both, warm_start={"sources": both}))] == ["exam"]
 
 
+def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world: World) -> None:
+    for number, value in enumerate((0.0, 1.0)):
+        decision, execution, _ = turn(number, "dense")
+        right = Feedback(f"f-{number}", decision.id, "right", value, 1.0)
+        world.store.append([decision, replace(execution, answer="an answer"), right])
+    join(world.store, world.config())
+    confirmed = {}
+    for name, above in (("any", -0.5), ("right", 0.5)):
+        (lot,) = fetched(world.gathering({name: {**HINDSIGHT["confirmed"], "above": above}}))
+        confirmed[name] = texts(lot)
+    assert confirmed == {"any": {"question 0", "question 1"}, "right": {"question 1"}}
+
+
 def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
     world: World, tmp_path: Path
 ) -> None:

@@ -333,6 +333,17 @@ def test_a_log_without_the_rare_rows_of_large_weight_is_too_small_and_not_wrong(
     )
 
 
+def test_a_mean_weight_may_be_off_by_as_many_standard_errors_as_are_configured() -> None:
+    log = made_log()
+    figures = verdict_of(log).figures
+    assert figures.weight_error is not None
+    off = abs(figures.mean_weight - figures.expected_weight) / figures.weight_error
+    assert off > 0.01
+    assert verdict_of(log, spec=GateSpec(largest_weight_error=1.01 * off)).promote
+    [reason] = verdict_of(log, spec=GateSpec(largest_weight_error=0.99 * off)).reasons
+    assert f"it must be within {0.99 * off:g} of them" in reason
+
+
 def test_a_candidate_that_is_the_served_policy_is_held_for_its_gain_alone() -> None:
     verdict = verdict_of(made_log(), SERVED)
     assert (verdict.figures.mean_weight, verdict.figures.weight_error) == (1.0, pytest.approx(0.0, abs=1e-12))
