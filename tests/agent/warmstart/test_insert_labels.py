@@ -366,7 +366,9 @@ def test_labels_are_entered_once_however_often_they_are(
     path = outcomes_file(tmp_path)
     assert "90 labels of 3 arms on 30 questions: 90 would be new, 0 in" in warmed(config, path, dry_run=True)
     assert store.counts()["decisions"] == 0
-    assert "90 labels of 3 arms on 30 questions: 90 new, 0 in the log before" in warmed(config, path)
+    entered = warmed(config, path)
+    assert "90 labels of 3 arms on 30 questions: 90 new, 0 in the log before" in entered
+    assert "without any label" not in entered
     before = store.counts()
     assert (before["decisions"], before["executions"], before["feedback"]) == (90, 90, 90)
     assert "90 labels of 3 arms on 30 questions: 0 new, 90 in the log before" in warmed(config, path)
@@ -374,6 +376,11 @@ def test_labels_are_entered_once_however_often_they_are(
     assert store.counts() == before
     more = outcomes_file(tmp_path, 30, [*ARMS, "rrf"])
     assert "0 new, 90 in the log before" in warmed(config, more), "an arm more leaves the others as they are"
+
+
+def test_actions_without_a_label_are_named(config: AppConfig, tmp_path: Path) -> None:
+    told = warmed(config, outcomes_file(tmp_path, 2, ["bm25"]))
+    assert "without any label: none, dense\n" in told
 
 
 def test_texts_of_labels_are_redacted(config: AppConfig, store: Store, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The journal of a run, and the verdict that a run waits for."""
 
 import inspect
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +82,39 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
     with Journal(store, run, lambda _: None, lambda: next(times), heartbeat_s=0.005) as journal:
         until(lambda: found(store, run).alive_at >= 203.0)
         journal.ends(runs.State.HELD)
+
+
+def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing, release = threading.Event(), threading.Event()
+
+    def renew(*_: object) -> None:
+        renewing.set()
+        assert release.wait(30.0)
+
+    monkeypatch.setattr(runs, "renew", renew)
+    with Journal(store, begun(store), lambda _: None, lambda: 100.0, heartbeat_s=0.005) as journal:
+        assert renewing.wait(30.0)
+        journal.ends(runs.State.HELD)
+        threading.Timer(0.05, release.set).start()
+    assert release.is_set()
+
+
+def test_the_duration_of_a_step_is_kept_in_milliseconds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = SimpleNamespace(monotonic=iter([10.0, 11.23456]).__next__)
+    monkeypatch.setattr("agent.warmstart.journal.time", timer)
+    run = begun(store)
+
+    def do(journal: Journal) -> None:
+        with journal.step("gather"):
+            pass
+        journal.ends(runs.State.HELD)
+
+    within(store, run, do)
+    assert [one["seconds"] for one in found(store, run).steps] == [1.235]
 
 
 def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:

@@ -257,6 +257,21 @@ def test_without_new_labels_and_new_traffic_there_is_nothing_new(world: World) -
     assert (before["new"], now["new"], before["digest"]) == (True, False, now["digest"])
 
 
+def test_labels_of_every_source_are_entered(world: World) -> None:
+    metrics = {"right": "em"}
+    sources = {
+        name: {
+            "kind": "outcomes",
+            "path": str(outcomes_file(world.folder / name, n, first)),
+            "metrics": metrics,
+        }
+        for name, n, first in (("exam", 12, 0), ("second", 5, 100))
+    }
+    run = world.warmed(warm_start=configured(world.folder, sources=sources).warm_start)
+    assert found_by(run, "enter") == {"exam": 36, "second": 15}
+    assert run.inputs["labels"] == 51
+
+
 def test_a_held_candidate_is_judged_again_by_more_traffic(world: World) -> None:
     held = world.warmed()
     world.ask(range(TRAFFIC, TRAFFIC + 10))
@@ -570,6 +585,10 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert portfolio["curve"]["portfolio"][-1] == portfolio["value"]
     assert Path(portfolio["path"]).exists()
     assert portfolio["apply"] == f"armwise apply {portfolio['path']}"
+    assert said_by(run, "portfolio") == (
+        f"chose {', '.join(portfolio['arms'])}: em {portfolio['value']:.3f} on held-out questions, the best "
+        f"single arm {portfolio['single']:.3f}; serve them with `{portfolio['apply']}`"
+    )
     proposed = found_by(run, "router")
     assert Path(proposed["path"]) == world.folder / "home" / "routers" / str(run.seq)
     assert proposed["held_out"]["questions"] == 40

@@ -33,3 +33,11 @@ def test_a_candidate_learns_nothing_before_the_later_of_its_start_and_the_alarm(
     live = replace(snapshot.live, start=StartingPoint((), started) if started else None)
     newest = None if raised is None else Alarm("recipe", "reward", "adwin", 0.8, 0.1, raised, LATE)
     assert replace(snapshot, live=live, alarm=newest).after == after
+
+
+def test_a_candidate_keeps_the_router_of_the_active_recipe_unless_it_brings_one(cold: World) -> None:
+    snapshot = RunSnapshot.of(cold.config, cold.store)
+    routed = replace(snapshot, live=replace(snapshot.live, router="kept"))
+    assert snapshot.candidate().router is None
+    assert routed.candidate().router == "kept"
+    assert routed.candidate(router="brought").router == "brought"

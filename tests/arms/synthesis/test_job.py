@@ -357,9 +357,12 @@ def test_the_estimate_is_of_the_words_of_passages_tasks_and_answers(tmp_path: Pa
 
 
 def test_the_estimate_is_of_200_passages_from_the_whole_corpus(tmp_path: Path) -> None:
-    corpus = keep(tmp_path, tuple(Passage(f"p{n}", "", "word " * (1 + n % 2 * 200)) for n in range(399)))
+    lengths = [1, *([201, 101] * 198), 201, 1]
+    corpus = keep(tmp_path, tuple(Passage(f"p{n}", "", "word " * length) for n, length in enumerate(lengths)))
     _, read, _ = estimated_tokens(corpus, ("keywords",), 10)
-    assert read == round(10 * (1 + 58) * 1.4), "every other passage, which are all of one word"
+    assert read == round(10 * ((2 * 1 + 198 * 101) / 200 + 58) * 1.4), (
+        "every other passage, from first to last"
+    )
 
 
 def test_the_estimate_counts_the_round_trips(people: Corpus) -> None:
