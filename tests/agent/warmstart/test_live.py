@@ -67,6 +67,7 @@ def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) 
     assert recipe != Recipe.configured(world.config)
     assert said_by(run, "router").startswith("trained ridge on 12 questions: of those that")
     assert said_by(run, "router").endswith("; the candidate brings it")
+    assert said_by(run, "learn").endswith(f"; its router is {candidate.router[:12]}"), "it searches nothing"
     about = open_router(world.store, candidate.router).trained.about
     assert (about.kind, set(about.arms)) == ("ridge", set(ARMS))
     learned = list(learned_examples(world.store, recipe.reward, recipe.start, router=recipe.router))

@@ -107,15 +107,23 @@ def test_a_fit_is_deterministic() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_each_setting_shapes_the_fit(change: dict[str, object]) -> None:
+    assert told(**change) != told()
+
+
+def test_the_seed_draws_the_rows_and_columns_of_the_trees() -> None:
+    assert told(draws=0, seed=1) != told(draws=0)
+
+
+def told(**settings: object) -> list[dict[str, float]]:
+    """Return the relevance of passages by a model that is fitted to them with these settings."""
     rng = np.random.default_rng(6)
     noisy = [
         Case(case.question, {**case.found, "third": case.found["bad"][::-1]}, frozenset([rng.choice(ids)]))
         for case in cases(30)
         for ids in [[passage.id for passage in case.found["good"]]]
     ]
-    one, other = (fit(noisy, QUICK.model_copy(update=more)) for more in ({}, change))
-    told = [[model.relevance(case.question, case.found) for case in noisy] for model in (one, other)]
-    assert told[0] != told[1]
+    model = fit(noisy, QUICK.model_copy(update=settings))
+    return [model.relevance(case.question, case.found) for case in noisy]
 
 
 def test_another_seed_draws_other_arms() -> None:
