@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,18 @@ from tests.neighbours import write_corpus
 HEAVY = ("torch", "transformers", "sentence_transformers", "sklearn", "river", "scipy", "faiss", "matplotlib")
 
 
+@cache
+def loaded_by(module: str) -> frozenset[str]:
+    """Return the modules that a fresh interpreter has loaded after it has imported one."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return frozenset(ran.stdout.split())
+
+
 def imported(module: str, names: tuple[str, ...]) -> set[str]:
-    script = f"import sys, {module}; print(*(name for name in {names} if name in sys.modules))"
-    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    return set(found.split())
+    loaded = loaded_by(module)
+    assert module in loaded
+    return {name for name in names if name in loaded}
 
 
 OPEN = """
