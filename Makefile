@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants-sample mutants-nightly check docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -32,7 +32,7 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	$(BIN)/python -m pytest -m slow tests --durations=30 --ignore=tests/nodes
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests --timeout 300 --durations=30 --ignore=tests/nodes
 
 test-nodes: $(VENV)/ready-dev  ## make a cluster as the guide says, and kill machines of one under traffic; takes root and ten minutes
 	$(BIN)/python -m pytest -m slow --durations=30 tests/nodes
@@ -53,10 +53,19 @@ mutants-nightly: $(VENV)/ready-dev  ## plant thirty in all of the code, others e
 	$(BIN)/python benchmarks/mutants.py --together --n 30 --seed $(DAY) --most 0.1 --test-s 120
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
+	@$(MAKE) --no-print-directory --jobs --output-sync types lint layers calls
+
+types:
+	$(BIN)/mypy
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+layers:
 	$(BIN)/lint-imports
+
+calls:
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml agent arms feedback
 
 docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a broken anchor or an orphan page fails

@@ -85,26 +85,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if marker := item.get_closest_marker("timeout"):
             limit_s[item.path] = max(limit_s[item.path], marker.args[0])
-    items.sort(key=lambda item: (not _live(item.nodeid), -limit_s[item.path], -number[item.path]))
+    items.sort(key=lambda item: (not _serves(item.nodeid), -limit_s[item.path], -number[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
-    """Give a process whole files in their order, and the files that share a real service to the same one."""
+    """Give a process whole files in their order, and all files of a real service to one process.
+
+    Two services at once would compete for the processors while tests wait for their answers.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # here: some environments lack it
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/live" if _live(nodeid) else super()._split_scope(nodeid)
+            return "services" if _serves(nodeid) else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # by number of tests, however long they take
     return Scheduling(config, log)
 
 
-def _live(nodeid: str) -> bool:
-    return nodeid.startswith("tests/live/")
+def _serves(nodeid: str) -> bool:
+    return nodeid.startswith(("tests/live/", "tests/test_commands.py"))
 
 
 @sa.event.listens_for(sa.Engine, "connect")

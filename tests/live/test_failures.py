@@ -9,7 +9,7 @@ import pytest
 from agent.cli.start_ray import GAVE_UP
 from tests.live.conftest import ROOT, configuration, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_p
         tmp_path, free_port(), arms=arms, router=None, backbones={}, points={}, personalizer=None
     )
     command = [sys.executable, "-m", "agent.cli", "serve", "--cold", "-c", str(config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last == "deployment Arms has failed for good: ValueError: gone.idx is damaged: build it again"
     assert done.returncode == GAVE_UP == 3
