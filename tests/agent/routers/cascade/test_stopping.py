@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.routers.cascade.stopping import StopRule, certified_threshold, p_value, share_thresholds
+from agent.routers.dataset import Floats
 
 
 @given(st.integers(2, 200), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3), st.integers(0, 99))
@@ -108,3 +109,16 @@ def test_where_nothing_can_be_certified_all_stages_run() -> None:
 def test_a_rule_that_is_not_complete_is_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         StopRule.model_validate(wrong)
+
+
+def test_forty_thresholds_are_tested_from_the_lowest_gain_to_the_highest() -> None:
+    tested: list[float] = []
+
+    def losses_at(threshold: float) -> Floats:
+        tested.append(threshold)
+        return np.zeros(500)
+
+    found, p = certified_threshold(np.arange(1000.0), losses_at, 0.1, 0.1)
+    assert len(tested) == 40
+    assert (tested[0], tested[-1], found) == (0.0, 999.0, 999.0)
+    assert p < 1e-6
