@@ -55,11 +55,13 @@ def _one_secret() -> Iterator[None]:
 def environment_restored() -> Iterator[None]:
     """Undo what a block changes in the environment, but for the name of the test, which is pytest's."""
     before = dict(os.environ)
-    yield
-    name = {key: value for key, value in os.environ.items() if key == "PYTEST_CURRENT_TEST"}
-    if dict(os.environ) != before | name:
-        os.environ.clear()
-        os.environ.update(before | name)
+    try:
+        yield
+    finally:
+        name = {key: value for key, value in os.environ.items() if key == "PYTEST_CURRENT_TEST"}
+        if dict(os.environ) != before | name:
+            os.environ.clear()
+            os.environ.update(before | name)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,6 +20,17 @@ def test_what_is_set_changed_or_removed_in_the_environment_is_undone(monkeypatch
     assert dict(os.environ) == before
 
 
+def test_it_is_undone_where_a_block_fails() -> None:
+    @environment_restored()
+    def start() -> None:
+        os.environ["NEW"] = "1"
+        raise RuntimeError("no Ray")
+
+    with pytest.raises(RuntimeError, match="no Ray"):
+        start()
+    assert "NEW" not in os.environ
+
+
 def test_the_name_of_the_test_is_that_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     with environment_restored():
         monkeypatch.setenv("PYTEST_CURRENT_TEST", "another (teardown)")
