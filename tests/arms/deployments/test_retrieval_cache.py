@@ -234,9 +234,11 @@ async def test_the_use_of_an_entry_is_noted_after_a_minute(
 
 
 async def test_a_closed_cache_finds_and_keeps_nothing(folder: Path) -> None:
+    threads = {*threading.enumerate()}
     cache = RetrievalCache(folder, MIB)
     await kept(cache)
     cache.close()
+    assert {*threading.enumerate()} <= threads
     assert [path.name for path in folder.iterdir()] == [FILE], "its write-ahead log is gone"
     assert await cache.get(key()) is None
     await kept(cache, "later")

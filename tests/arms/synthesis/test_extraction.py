@@ -135,6 +135,36 @@ def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> 
     assert list(extraction.linked(passages[2])) == [("wetzlar", passages[0])]
 
 
+def test_two_things_are_told_apart_by_ten_words_of_what_one_is_up_to_a_comma(tmp_path: Path) -> None:
+    passages = (
+        Passage(
+            "mosel", "Mosel", "The Mosel is a river in the west of the country that flows past many towns."
+        ),
+        Passage("saar", "Saar", "The Saar is a river of boats, which flows into the Mosel."),
+    )
+    corpus = keep(tmp_path, passages)
+    asked = {
+        one.question.partition(", ")[0] for seed in range(20) for one in made(corpus, "compare", seed=seed)
+    }
+    assert {text for text in asked if text.startswith("Which")} == {
+        "Which river is a river in the west of the country that flows",
+        "Which river is a river of boats",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "year"),
+    [
+        (f"{'x ' * 148}1999", "1999"),
+        (f"{'x ' * 148} 1999", None),
+        ("In 1066, and in 1492", "1066"),
+        ("In 3000 or 999", None),
+    ],
+)
+def test_the_year_of_a_passage_is_the_first_of_its_first_300_characters(text: str, year: str | None) -> None:
+    assert extraction_rules._year(text) == year  # noqa: SLF001
+
+
 def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library: Corpus) -> None:
     assert made(library) == made(library)
     assert made(library, seed=1) != made(library)
