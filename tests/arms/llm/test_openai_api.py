@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -229,6 +230,15 @@ def test_a_pause_that_an_endpoint_asks_for_is_kept_up_to_a_minute(asked_s: str, 
     assert _pause(state) == waited_s
 
 
+@pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.5), (2, 1.0), (9, 8.0)])
+def test_a_pause_that_no_endpoint_names_is_drawn_from_a_range_that_doubles_up_to_eight_seconds(
+    attempt: int, most_s: float
+) -> None:
+    state: Any = SimpleNamespace(attempt_number=attempt, outcome=None)
+    pauses = [_pause(state) for _ in range(200)]
+    assert 0.0 <= min(pauses) < most_s / 2 < max(pauses) <= most_s
+
+
 def test_a_rate_is_used_up_until_all_that_it_counts_is_there_again() -> None:
     tokens = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1h2m3.5s"}
     assert used_up_s(tokens) == 3723.5
@@ -374,5 +384,5 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
 def test_a_field_that_an_endpoint_refuses_is_no_option_of_its_engine() -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
     everything = options_of(OpenAISpec.model_validate(spec))
-    fewer = options_of(OpenAISpec.model_validate({**spec, "request": {"tools": None, "top_p": 1}}))
+    fewer = options_of(OpenAISpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
     assert everything - fewer == {"tools"}

@@ -42,6 +42,11 @@ def test_passages_are_numbered_in_their_order_with_title_and_text(form: Form) ->
     assert "[1] heapq.merge\nMerge multiple sorted inputs into one.\n\n[2] bisect.insort\nInsert" in system
 
 
+def test_a_passage_is_named_by_its_title_and_its_page_on_one_line() -> None:
+    page = Passage("1", "Annual\nReport", "Sales grew.", metadata={"page": 3})
+    assert "[1] Annual Report, p. 3\nSales grew." in answer_prompt(CONVERSATION, [page])[0]["content"]
+
+
 def test_a_system_message_of_the_client_is_kept_and_stays_the_only_one() -> None:
     given_system: Message = {"role": "system", "content": "Answer in French."}
     prompt = answer_prompt([given_system, *CONVERSATION], [MERGE])

@@ -113,6 +113,27 @@ def test_embedding_goes_on_where_a_killed_run_stopped(
     np.testing.assert_array_equal(np.load(unfinished / "vectors.npy"), expected)
 
 
+@pytest.mark.parametrize("damage", ["cut off", "of another shape", "x", "14", "0", "-4"])
+def test_vectors_that_a_killed_run_has_left_damaged_are_embedded_anew(
+    corpus: Corpus, tmp_path: Path, damage: str
+) -> None:
+    vectors, cursor, n = tmp_path / "vectors.npy", tmp_path / "done.txt", len(corpus)
+    with pytest.raises(KilledError):
+        indexe_vectors.embed(corpus, DyingEmbedder(lives=8), tmp_path, 4)
+    assert (cursor.read_text(), n) == ("8", 13)
+    if damage == "cut off":
+        vectors.write_bytes(vectors.read_bytes()[:-DIM])
+    elif damage == "of another shape":
+        np.save(vectors, np.ones((n + 1, DIM), dtype=np.float32))
+    else:
+        cursor.write_text(damage)
+    survivor = DyingEmbedder(lives=n)
+    indexe_vectors.embed(corpus, survivor, tmp_path, 4)
+    assert survivor.embedded == n
+    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in corpus])
+    np.testing.assert_array_equal(np.load(vectors), expected)
+
+
 def test_vectors_that_were_all_embedded_before_a_kill_are_not_embedded_again(
     corpus: Corpus, tmp_path: Path
 ) -> None:

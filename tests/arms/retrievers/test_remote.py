@@ -262,6 +262,13 @@ def test_a_service_is_given_the_time_that_it_asks_for() -> None:
         assert retry_after_s(header, default=0.5) == 0.5
 
 
+@pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.1), (2, 0.2), (3, 0.4), (9, 2.0)])
+def test_a_pause_is_drawn_from_a_range_that_doubles_up_to_two_seconds(attempt: int, most_s: float) -> None:
+    state: Any = SimpleNamespace(attempt_number=attempt)
+    pauses = [remote.PAUSE(state) for _ in range(200)]
+    assert 0.0 <= min(pauses) < most_s / 2 < max(pauses) <= most_s
+
+
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 414, 422])
 def test_a_refusal_is_not_tried_again(server: Server, status: int) -> None:
     server.replies = [say(status, b"no such index; " * 50)]
