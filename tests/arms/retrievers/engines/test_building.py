@@ -1,5 +1,6 @@
 """How an arm over an engine is built: what it may reach, its parameters, its client."""
 
+import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import sqlalchemy as sa
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from arms.filters import Comparison
+from arms.retrievers import catalog
 from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
 from arms.retrievers.engines.collection import EngineArm, EngineParams, Row
-from arms.retrievers.engines.ingest import ingest
+from arms.retrievers.engines.ingest import Report, ingest
 from arms.retrievers.engines.postgres import PostgresTable
 from arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
 from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
@@ -99,6 +101,38 @@ def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any
     resources = Resources(corpus, tmp_path, {}, {"arm": postgres(key_env="SEARCH_KEY")})
     with pytest.raises(ArmBuildError, match="set the variable SEARCH_KEY"):
         build_arm("arm", resources)
+
+
+def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_that_has_one(
+    monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
+) -> None:
+    filled: list[tuple[Any, ...]] = []
+
+    def fill_arm(*told: Any) -> Report:
+        filled.append(told)
+        return Report("a version", 3)
+
+    monkeypatch.setattr(catalog, "fill_arm", fill_arm)
+    far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
+    here = ArmSpec(kind="tantivy", params={"path": str(tmp_path), "collection": "c"})
+    lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
+    specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}
+    if importlib.util.find_spec("tantivy") is not None:
+        specs["here"] = here
+    have = Resources(corpus, tmp_path, BACKBONES, specs)
+    for name in specs.keys() & {"far", "here"}:
+        assert catalog.fill(name, have, print) == Report("a version", 3)
+        arm, resources, progress = filled.pop()
+        assert (arm.name, resources, progress) == (name, have, print)
+        assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
+    with pytest.raises(
+        ArmSpecError, match=r"'words' of kind 'bm25' has no collection: .* opensearch, postgres"
+    ):
+        catalog.fill("words", have)
+    with pytest.raises(ArmSpecError, match="unknown backbone 'other'"):
+        catalog.fill("lacking", have)
+    with pytest.raises(ArmSpecError, match="unknown arm 'nobody'"):
+        catalog.fill("nobody", have)
 
 
 MODULES = {"qdrant": "qdrant_client", "tantivy": "tantivy", "lancedb": "lancedb"}
