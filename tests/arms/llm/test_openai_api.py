@@ -26,6 +26,7 @@ from arms.llm.base import (
     GeneratorTimeoutError,
     Message,
     Prompt,
+    PromptTooLongError,
     complete,
 )
 from arms.llm.catalog import OpenAISpec, build_generator, options_of
@@ -81,6 +82,11 @@ async def _limited() -> JSONResponse:
 @endpoint.post("/refusing/chat/completions")
 async def _refusing() -> JSONResponse:
     return _refusal(400, "no such model")
+
+
+@endpoint.post("/long/chat/completions")
+async def _long() -> JSONResponse:
+    return _refusal(400, "this model's maximum context length is 64 tokens")
 
 
 @endpoint.post("/silent/chat/completions")
@@ -162,6 +168,7 @@ def url() -> Iterator[str]:
         ("busy", GeneratorBusyError, "slow down"),
         ("broken", GeneratorError, "out of memory"),
         ("refusing", GeneratorError, "no such model"),
+        ("long", PromptTooLongError, "maximum context length"),
         ("failing", GeneratorError, "worker died"),
         ("torn", GeneratorError, "Connection error"),
         ("cut", GeneratorError, "without a finish reason"),
@@ -201,6 +208,7 @@ async def test_an_endpoint_that_names_no_pause_is_left_alone_for_a_second(url: s
 
 async def test_a_shorter_rest_does_not_end_a_longer_one(url: str) -> None:
     generator = OpenAIGenerator(f"{url}/limited", "m")
+    assert generator._busy("now").retry_after_s == 0.1, "no client should ask at once"  # noqa: SLF001
     generator._rest(90.0)  # noqa: SLF001
     generator._rest(1.0)  # noqa: SLF001
     with pytest.raises(GeneratorBusyError) as caught:

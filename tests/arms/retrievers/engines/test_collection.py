@@ -14,6 +14,7 @@ from arms.retrievers.catalog import build_arm, described
 from arms.retrievers.engines import collection as collections
 from arms.retrievers.engines.collection import CollectionVersion, EngineArm, State
 from arms.retrievers.engines.ingest import ingest
+from arms.retrievers.engines.opensearch import Index
 from arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.retrievers.engines.passages import CollectionInMemory, InMemory
 from tests.arms.retrievers.test_catalog import BACKBONES
@@ -224,6 +225,33 @@ def test_an_engine_does_not_get_the_collection_of_another_at_the_same_address(
     have = Resources(corpus, tmp_path, BACKBONES, {kind: ArmSpec(kind=kind, params=ONE) for kind in kinds})
     arms = [build_arm(kind, have) for kind in kinds]
     assert [type(arm.collection).__name__ for arm in arms] == ["Index", "ElasticIndex"]  # type: ignore[attr-defined]
+
+
+def test_arms_over_one_collection_ask_for_its_version_once_and_its_failures_are_theirs(
+    corpus: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    is_away = False
+
+    def state(index: Any) -> State:
+        if is_away:
+            raise OSError("no route\nto the host")
+        name = index._rest._root.rpartition("/")[2]  # noqa: SLF001
+        asked.append(name)
+        return State(f"version of {name}", f"version of {name}", "corpus", "", 1)
+
+    monkeypatch.setattr(Index, "state", state)
+    have = Resources(corpus, tmp_path, BACKBONES, {})
+    reads = []
+    for changed in ({}, {"mode": "hybrid"}, {"collection": "d"}):
+        kind, params = described("arm", ArmSpec(kind="opensearch", params=ONE | changed))
+        assert kind.version is not None
+        reads.append(kind.version(params, have))
+    assert [read(False) for read in reads] == ["version of c", "version of c", "version of d"]
+    assert asked == ["c", "d"]
+    is_away = True
+    with pytest.raises(ArmError, match=r"^OSError: no route$"):
+        reads[0](True)
 
 
 def test_the_version_of_an_arm_is_what_ingest_put_there() -> None:
