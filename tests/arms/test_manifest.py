@@ -107,6 +107,33 @@ def test_files_are_added_and_replaced_beside_those_that_are_described(folder: Pa
         assert name in orjson.loads((folder / MANIFEST).read_bytes())["files"]
 
 
+def test_a_manifest_that_is_written_again_describes_files_and_neither_folders_nor_itself(
+    folder: Path,
+) -> None:
+    (folder / "sub").mkdir()
+    (folder / "b").unlink()
+    manifest.write(folder)
+    assert problems(folder, contents=True) == []
+    assert [*manifest.Manifest.load(folder).files] == ["a"]
+    assert manifest.identity_of(folder) == {}
+
+
+def test_files_are_described_where_there_was_no_manifest_before(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    manifest.add(folder, ["b"])
+    assert [*manifest.Manifest.load(folder).files] == ["b"]
+    assert problems(folder, contents=True) == []
+
+
+def test_what_cannot_be_opened_is_a_problem_with_the_reason_of_the_system(folder: Path) -> None:
+    (folder / "a").unlink()
+    (folder / "a").symlink_to("a")
+    assert problems(folder, contents=False) == ["a cannot be read: Too many levels of symbolic links"]
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).mkdir()
+    assert problems(folder, contents=False) == ["manifest.json cannot be read: Is a directory"]
+
+
 def test_a_file_that_no_manifest_names_is_read_as_it_is(folder: Path) -> None:
     (folder / "theirs").write_bytes(b"anything")
     assert manifest.read(folder, "theirs") == b"anything"

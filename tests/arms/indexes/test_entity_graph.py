@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -295,10 +296,11 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
 
 
 def test_a_question_without_candidates_is_answered_by_the_dense_arm(corpus: Corpus, have: Kept) -> None:
+    arms = have.arm(), have.arm(max_candidates=1), have.arm(max_entity_df=1)
     told = DenseParams(backbone="words")
     dense = DenseArm("dense", corpus, told, shared_index(told, have))
     none, common = "which animal dances to tell others", "What lies on the river in Vienna?"
-    for question, arm in ((none, have.arm()), (common, have.arm(max_entity_df=1))):
+    for question, arm in zip((none, none, common), arms, strict=True):
         query = ask(question, arm.backbones)
         for k in (1, 4, 20):
             assert arm.search(query, k) == dense.search(query, k)
@@ -365,6 +367,46 @@ def test_all_batches_share_the_walks_of_a_question(have: Kept, monkeypatch: pyte
     for batch in batches:
         batch.positions(query, 4)
     assert walks == [(2, 5, 1000), (100, 5, 1000)]
+
+
+def test_what_was_forgotten_is_found_walked_and_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("walk", "counts"):
+        plain = getattr(Graph, name)
+
+        def counted(*told: Any, called: Any = plain, method: str = name) -> Any:
+            calls.append(method)
+            return called(*told)
+
+        monkeypatch.setattr(Graph, name, counted)
+
+    def of_question(text: str, known: Any) -> tuple[list[str], int]:
+        calls.append("entities")
+        return [name for name in (text,) if known([name]).all()], 7
+
+    extractor: Any = SimpleNamespace(of_question=of_question)
+    explorer = graph_dense.Explorer(Graph.build(FILMS), extractor)
+    permitted = Permitted.of(np.array([True, True, False, True, True]))
+    for _ in range(2):
+        calls.clear()
+        for _ in range(2):
+            walk, tokens = explorer.walk("jaws", 9, 3, NO_LIMIT, permitted)
+        assert (walk.passages.tolist()[:2], tokens) == ([0, 1], 7)
+        assert sorted(calls) == ["counts", "entities", "walk"]
+        explorer.forget()
+
+
+def test_arms_of_other_entities_or_of_another_model_of_them_share_no_extractor(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    have = resources(corpus, tmp_path)
+    told = [{"entities": "ner", "ner_model": str(tmp_path / name)} for name in ("one", "two", "one")]
+    told.append({"entities": "titles", "ner_model": str(tmp_path / "one")})
+    one, two, same, titles = (graph_dense._extractor(have.params(**params), have) for params in told)  # noqa: SLF001
+    assert one is same
+    assert len({id(extractor) for extractor in (one, two, titles)}) == 3
 
 
 def test_a_language_model_is_asked_once_for_a_question_and_its_tokens_are_told(

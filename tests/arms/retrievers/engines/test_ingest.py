@@ -85,6 +85,20 @@ def test_of_a_collection_that_holds_parts_of_two_corpora_the_version_before_is_u
         assert collection.kept.shown == f"..{version_of(corpus, '')}"
 
 
+def test_the_corpus_before_an_interrupted_change_is_written_again() -> None:
+    before, after = numbered(3), [replace(one, text="changed") for one in numbered(3)]
+    collection = CollectionInMemory()
+    ingest(InMemory(before), collection, None)
+    collection.failing = ("finish", 3)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(InMemory(after), collection, None)
+    assert [row.passage for row in collection.rows.values()] == after
+    assert ingest(InMemory(before), collection, None).written == 3
+    assert [row.passage for row in collection.rows.values()] == before
+    assert collection.kept is not None
+    assert collection.kept.shown == version_of(InMemory(before), "")
+
+
 WHOLE = Passage("p", "title", "text", 0.0, {"year": 2024})
 
 
