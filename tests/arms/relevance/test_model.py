@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arms import manifest
 from arms.base import Passage
 from arms.relevance import (
     Case,
@@ -183,6 +184,14 @@ def test_a_model_survives_its_folder(tmp_path: Path) -> None:
     assert read.header.k == 4
     assert read.relevance(case.question, case.found) == MODEL.relevance(case.question, case.found)
     assert read_model(tmp_path / "deep" / "folder") is read
+
+
+def test_the_manifest_of_its_folder_has_the_digest_of_a_model(tmp_path: Path) -> None:
+    write_model(tmp_path, MODEL)
+    assert not list(manifest.problems(tmp_path, contents=True))
+    saved = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
+    assert [problem for problem in manifest.problems(tmp_path, contents=True) if FILE in problem]
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,15 @@ def test_a_retraction_on_an_episode_comes_with_every_later_decision_and_a_value_
     assert opened == {"d1": ["said:right", "other", "said:right"], "d2": ["said:right"]}
 
 
+def test_a_value_on_an_episode_counts_from_a_decision_of_the_same_moment_on(store: Store) -> None:
+    store.append([of_episode(value("said", at=100.0), "e")])
+    store.append([named("d1", "e", at=100.0), named("d2", "e", at=100.5)])
+    read = {fact.id: fact for fact in between(store, 1, 3) if isinstance(fact, DecisionFact)}
+    expected = {"d1": ["said:right"], "d2": []}
+    assert {name: ids(fact.earlier) for name, fact in read.items()} == expected
+    assert {name: ids(fact.earlier) for name, (fact, _) in unlearned(store).items()} == expected
+
+
 def test_what_is_learned_not_drawn_or_beyond_the_position_is_not_open(store: Store) -> None:
     store.append([decision("learned"), execution("learned"), value("learned")])
     store.append([decision("forced", mode=Mode.FORCED), decision("open")])
