@@ -395,10 +395,69 @@ def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
     assert not same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", answering=WritingSpec(prompt="short")))
 
 
-@pytest.mark.parametrize("params", [{"k1": float("inf")}, {"k1": 10**30}, {"x": "\ud800"}, {"x": {1, 2}}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"k1": float("inf")},
+        {"x": [1.0, float("nan")]},
+        {"x": {"y": [float("-inf")]}},
+        {"k1": 10**30},
+        {"x": "\ud800"},
+        {"x": {1, 2}},
+    ],
+)
 def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="parameters must be"):
         ArmSpec(kind="bm25", params=params)
+
+
+def test_an_arm_is_in_one_place_of_a_cascade() -> None:
+    for stages in ([["a"], ["a"]], [["a", "b", "b"], ["c"]]):
+        with pytest.raises(ArmSpecError, match=r"arm '[ab]' is in two places: each answers once"):
+            described("c", ArmSpec(kind="cascade", params={"stages": stages, "decider": "x"}))
+
+
+def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may_matter() -> None:
+    own = ArmSpec(kind=f"{__name__}:Own", params={"greeting": "hello"})
+    specs = {"words": ArmSpec(kind="bm25"), "none": ArmSpec(kind="none"), "own": own, "other": own}
+    fused = ArmSpec(kind="rrf", params={"arms": ["none", "words"]})
+    specs |= {"fused": fused, "again": fused, "drawn": ArmSpec(kind="plackett_luce", params={"arm": "words"})}
+    specs["also drawn"] = specs["drawn"]
+    digests = {name: catalog.search_digest(name, specs) for name in specs}
+    assert digests["fused"] == digests["again"]
+    assert len({*digests.values()}) == len(digests) - 1
+    changed = specs | {"words": ArmSpec(kind="bm25", params={"k1": 0.9})}
+    same = {name for name in specs if catalog.search_digest(name, changed) == digests[name]}
+    assert same == {"none", "own", "other"}
+
+
+def test_the_version_of_an_index_is_of_its_model_and_not_of_the_name_of_it(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    kind, params = described("near", SPECS["near"])
+    assert kind.version is not None
+    models = [Backbone(model=f"hashing:{dim}") for dim in (8, 16)]
+    have = [Resources(corpus, tmp_path, {"hashed": model}, {}) for model in models]
+    versions = [kind.version(params, one)(False) for one in (*have, have[0])]
+    assert versions[0] == versions[2] != versions[1]
+
+
+def test_all_that_is_shared_and_can_forget_does(corpus: Corpus, tmp_path: Path) -> None:
+    have, forgotten = Resources(corpus, tmp_path, {}, {}), list[str]()
+
+    class Cached:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def forget(self) -> None:
+            forgotten.append(self.name)
+
+    first = have.shared("first", lambda: Cached("first"))
+    have.shared("plain", object)
+    have.shared("second", lambda: Cached("second"))
+    have.forget()
+    assert forgotten == ["first", "second"]
+    assert have.shared("first", lambda: Cached("another")) is first, "it is made once"
 
 
 # -- kinds -------------------------------------------------------------------------------------------------

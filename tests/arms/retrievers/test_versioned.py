@@ -27,6 +27,21 @@ def test_a_version_is_known_once_every_index_is_complete(
     assert arm.version() == settled
 
 
+def test_a_search_names_the_version_of_seconds_ago_and_a_version_is_asked_for_anew() -> None:
+    asked: list[bool] = []
+
+    def read(fresh: bool) -> str:
+        asked.append(fresh)
+        return "b" if fresh else "a"
+
+    arm = VersionedArm(Empty(), [read])
+    found = arm.search(Query("river"), 3)
+    assert found.index_version == "a"
+    assert arm.version() == "b"
+    assert arm.checked(found).index_version == "a..b"
+    assert asked == [False, True, True]
+
+
 def test_an_engine_that_is_away_leaves_the_version_unknown() -> None:
     def away(_fresh: bool) -> str:
         raise ArmError("away")

@@ -59,12 +59,13 @@ def postgres(**params: Any) -> ArmSpec:
 def test_an_arm_from_outside_reaches_no_more_than_is_named(
     spec: ArmSpec, message: str, corpus: Any, tmp_path: Path
 ) -> None:
-    trust = Trust((), NAMED)
+    trust = Trust((ArmSpec(kind="bm25", params={"k1": 1.0}),), NAMED)
     with pytest.raises(ArmSpecError, match=message):
         check_new({"arm": spec}, trust, (), Path("/nowhere"))
     with pytest.raises(ArmError, match=message):  # and where it is built
         build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}, trust=trust))
-    check_new({"arm": spec}, Trust((spec,), NAMED), (), Path("/nowhere"))  # one of the file
+    same = spec.model_copy(update={"host": "Other", "action": False})
+    check_new({"arm": same}, Trust((spec,), NAMED), (), Path("/nowhere"))  # one of the file, elsewhere
 
 
 def test_an_arm_from_outside_searches_what_is_named() -> None:

@@ -1,6 +1,7 @@
 """What `ingest` does with any collection: in which order, what it writes again, where it goes on."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,13 @@ def test_a_version_is_of_the_texts_the_metadata_and_the_model() -> None:
     corpora = [InMemory([one]) for one in (WHOLE, replace(WHOLE, text="x"), replace(WHOLE, metadata={}))]
     versions = [version_of(corpus, model) for corpus in corpora for model in ("", "m", "n")]
     assert len(set(versions)) == 9
+
+
+def test_the_version_of_a_corpus_and_a_model_stays_what_it_is() -> None:
+    """Another one would fill every collection again."""
+    corpus: Any = SimpleNamespace(digest="d", manifest=SimpleNamespace(metadata="m"))
+    assert version_of(corpus, "model") == "4d475b7f2fff-fd4e5222-1"
+    assert version_of(corpus, "") == "4d475b7f2fff-words-1"
 
 
 def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: pytest.MonkeyPatch) -> None:

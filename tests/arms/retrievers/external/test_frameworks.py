@@ -3,6 +3,7 @@
 `tests/clients` wraps those of the frameworks themselves.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,7 @@ def test_an_id_may_be_in_the_metadata_or_the_hash_of_the_text(kind: str) -> None
     assert {p.id for p in search(build(kind, "factory", id_field="key"))} == {"k-a", "7"}
     named = search(build(kind, "anonymous"))
     assert [p.text for p in named] == ["one", "two"]
+    assert named[0].id == hashlib.sha256(b"one").hexdigest()[:32]
     assert len({p.id for p in named} | {p.id for p in search(build(kind, "anonymous"))}) == 2
 
 

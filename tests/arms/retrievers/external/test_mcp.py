@@ -180,7 +180,7 @@ def test_a_question_is_an_argument_whatever_it_says(server: Server) -> None:
 
 def test_texts_are_passages_by_their_hash(server: Server) -> None:
     passages = found(build(server, tool="write", results=None, fetch=None), k=5)
-    assert [p.text for p in passages] == ["First on Why?", "Second"]
+    assert [(p.text, p.score) for p in passages] == [("First on Why?", 1.0), ("Second", 0.5)]
     assert passages[1].id == hashlib.sha256(b"Second").hexdigest()[:32]
 
 
