@@ -3,25 +3,20 @@
 Everything that can be set is a field of a pydantic model. A class of a catalogue without a model `Params`
 gets one made of its signature. The reference of the configuration, its JSON Schema, the options of verbs and
 the variables of the environment all read these fields, through the functions here.
-
-A catalogue has the classes of a package by their kinds, and those that installed packages register.
 """
 
-import importlib
 import inspect
-import pkgutil
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
-from types import UnionType
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import ModuleType, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from typing_extensions import override
 
+from arms.catalog import Catalogue
 from arms.suggestions import did_you_mean
 
 # -- types of settings ---------------------------------------------------------------------------
@@ -184,80 +179,24 @@ def _arguments_in(doc: str) -> dict[str, str]:
     return found
 
 
-class Catalogue(Mapping[str, Callable[..., Built]], Generic[Built]):
+class ClassCatalogue(Catalogue[Callable[..., Built]], Generic[Built]):
     """The classes of a package by their kinds, and those that installed packages register.
 
-    A kind is a class with an attribute `kind`, a text, in a module of the package. A class of another package
-    is imported when its kind is first looked up, and cannot replace one of ours.
-
-    Args:
-        package: Name of the package; its modules are imported when a kind is first looked up.
-        group: Entry point group in which other packages register a class by its kind.
-        what: Noun for an entry, for messages.
-        error: Class of the error of a registered class that cannot be used.
+    A kind is a class with an attribute `kind`, a text. Its parameters are those of `params_of`.
     """
 
-    def __init__(self, package: str, group: str, what: str, error: type[ValueError]) -> None:
-        self._package, self._group, self._what, self._error = package, group, what, error
-        self._loaded: dict[str, Callable[..., Built]] = {}
-
-    @cached_property
-    def own(self) -> Mapping[str, Callable[..., Built]]:
-        """The classes of the package itself, by module and in the order of their definition."""
-        classes: dict[str, Callable[..., Built]] = {}
-        for name in sorted(found.name for found in pkgutil.iter_modules(sys.modules[self._package].__path__)):
-            module = importlib.import_module(f"{self._package}.{name}")
-            members: list[Any] = [member for member in vars(module).values() if isinstance(member, type)]
-            classes |= {
-                member.kind: member
-                for member in members
-                if member.__module__ == module.__name__ and isinstance(getattr(member, "kind", None), str)
-            }
-        return classes
-
-    @cached_property
-    def _registered(self) -> dict[str, list[EntryPoint]]:
-        """What other packages register, by kind."""
-        registered: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=self._group):
-            if entry.name not in self.own:
-                registered.setdefault(entry.name, []).append(entry)
-        return registered
+    @override
+    def defined(self, module: ModuleType) -> Iterator[tuple[str, Callable[..., Built]]]:
+        members: list[Any] = [member for member in vars(module).values() if isinstance(member, type)]
+        for member in members:
+            if member.__module__ == module.__name__ and isinstance(getattr(member, "kind", None), str):
+                yield member.kind, member
 
     @override
-    def __getitem__(self, kind: str) -> Callable[..., Built]:
-        """Return the class of a kind. Raises the error if another package registers none under its name."""
-        if kind in self.own:
-            return self.own[kind]
-        if kind not in self._loaded:
-            self._loaded[kind] = self._load(kind, self._registered[kind])
-        return self._loaded[kind]
-
-    @override
-    def __contains__(self, kind: object) -> bool:
-        return kind in self.own or kind in self._registered
-
-    @override
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self.own, *self._registered])
-
-    @override
-    def __len__(self) -> int:
-        return len(self.own) + len(self._registered)
-
-    def _load(self, kind: str, registered: Sequence[EntryPoint]) -> Callable[..., Built]:
-        """Import the class that another package registers."""
-        name, (entry, *others) = f"{self._what} {kind!r}", registered
-        if others:
-            values = ", ".join(each.value for each in registered)
-            raise self._error(f"{name} is registered more than once: {values}")
-        try:
-            loaded: Any = entry.load()
-        except Exception as error:
-            raise self._error(f"{name}: {entry.value} cannot be imported: {error}") from error
-        if not isinstance(loaded, type) or getattr(loaded, "kind", None) != kind:
-            raise self._error(f"{name}: {entry.value} is not a class with kind = {kind!r}")
-        made: Callable[..., Built] = loaded
+    def accepted(self, kind: str, registered: object, path: str) -> Callable[..., Built]:
+        if not isinstance(registered, type) or getattr(registered, "kind", None) != kind:
+            raise self.error(f"{self.what} {kind!r}: {path} is not a class with kind = {kind!r}")
+        made: Callable[..., Built] = registered
         return made
 
 

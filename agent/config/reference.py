@@ -137,7 +137,7 @@ def _arms() -> list[str]:
         "",
     ]
     seen: dict[tuple[str, ...], str] = {}
-    for name, kind in catalog.KINDS.items():
+    for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
         lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", *_table(kind.params)]
         for field, inner in kind.params.model_fields.items():

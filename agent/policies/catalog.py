@@ -14,24 +14,16 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from agent import spec as specs
 from agent.policies.base import Policy, PolicyError
-from agent.spec import Spec, build, lines
+from agent.spec import ClassCatalogue, Spec, build, lines
 from arms.suggestions import did_you_mean
 
 GROUP = "armwise.policies"
 """Entry point group of policies of other packages."""
 
 
-class Catalogue(specs.Catalogue[Policy]):
-    """The classes of policies. None loads its library before it is built."""
-
-    def __init__(self) -> None:
-        super().__init__("agent.policies", GROUP, "policy", PolicyError)
-
-
-POLICIES = Catalogue()
-"""Every policy by its kind."""
+POLICIES: ClassCatalogue[Policy] = ClassCatalogue("agent.policies", GROUP, "policy", PolicyError)
+"""Every policy by its kind. None loads its library before it is built."""
 
 
 class PolicySpec(Spec):

@@ -7,18 +7,16 @@ registers under the entry point group `armwise.routers`, by the name of its kind
     mean_utility = "their_package:MeanUtility"
 """
 
-from collections.abc import Callable, Mapping
-
 from pydantic import Field
 
 from agent.routers.base import Router, read_header
 from agent.routers.dataset import RouterError
-from agent.spec import Catalogue, Spec, build
+from agent.spec import ClassCatalogue, Spec, build
 
 GROUP = "armwise.routers"
 """Entry point group of routers of other packages."""
 
-ROUTERS: Mapping[str, Callable[..., Router]] = Catalogue("agent.routers", GROUP, "router", RouterError)
+ROUTERS: ClassCatalogue[Router] = ClassCatalogue("agent.routers", GROUP, "router", RouterError)
 """Every router by its kind. None loads its library before it is fitted or loaded."""
 
 

@@ -1,28 +1,29 @@
 """From the name of an arm in the configuration to the arm itself.
 
-An arm is data: a name, a kind, parameters. `KINDS` has the kinds of this package: every `Kind` that a
-module of it defines. An installed package adds kinds by entry points of the group `armwise.arms`. A class
-of the user's own is given by its import path, `package.module:Class`, and built as
-`Class(name=name, **params)`; its class attribute `backbones` names the backbones it needs, `light = True`
-says that it may search beside HTTP, and `filters = True` that it finds only what a query permits.
+An arm is data: a name, a kind, parameters. `KINDS` has every `Kind` that a module of this package defines,
+and those that installed packages add by entry points of the group `armwise.arms`. A class of the user's own
+is given by its import path, `package.module:Class`, and built as `Class(name=name, **params)`; its class
+attribute `backbones` names the backbones it needs, `light = True` says that it may search beside HTTP, and
+`filters = True` that it finds only what a query permits.
 """
 
 import hashlib
 import importlib
 import math
-import pkgutil
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import override
 
 from arms.base import Arm, ArmError, Progress
+from arms.catalog import Catalogue
 from arms.llm import UNPROMPTED, Bound
 from arms.models import is_below
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
@@ -51,24 +52,30 @@ class OwnParams(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-KINDS_GROUP = "armwise.arms"
+GROUP = "armwise.arms"
 """Group of the entry points by which packages add kinds of arms: each is a `Kind`, or the class of an arm."""
 
 
-def _own_kinds() -> dict[str, Kind[Any]]:
-    """Return the kinds that the modules of this package define, by name; those named `_...` are skipped."""
-    kinds: dict[str, Kind[Any]] = {}
-    for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
-        if module.name.rpartition(".")[2].startswith("_") or module.name == __name__:
-            continue
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, Kind) and kinds.setdefault(value.name, value) is not value:
-                raise TypeError(f"two kinds of arms are named {value.name!r}")
-    return dict(sorted(kinds.items()))
+class KindCatalogue(Catalogue[Kind[Any]]):
+    """The kinds of arms: every `Kind` of a module, and what installed packages register."""
+
+    @override
+    def defined(self, module: ModuleType) -> Iterator[tuple[str, Kind[Any]]]:
+        for value in vars(module).values():
+            if isinstance(value, Kind):
+                yield value.name, value
+
+    @override
+    def accepted(self, kind: str, registered: object, path: str) -> Kind[Any]:
+        if not isinstance(registered, Kind):
+            return _kind_of_class(kind, registered)
+        if registered.name != kind:
+            raise ArmSpecError(f"kind {kind!r}: {path} is a kind named {registered.name!r}")
+        return registered
 
 
-KINDS = _own_kinds()
-"""The kinds of arms of this package."""
+KINDS = KindCatalogue("arms.retrievers", GROUP, "kind", ArmSpecError, folders=True)
+"""The kinds of arms by name; `KINDS.own` has those of this package."""
 
 
 def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> None:
@@ -98,7 +105,7 @@ def brings_code(spec: ArmSpec, trust: Trust) -> bool:
 
     Nothing is imported.
     """
-    outside = ":" in spec.kind or (spec.kind not in KINDS and spec.kind in installed())
+    outside = ":" in spec.kind or (spec.kind in KINDS and spec.kind not in KINDS.own)
     return outside and _stored(spec) not in [_stored(trusted) for trusted in trust.arms]
 
 
@@ -189,7 +196,7 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
     validate_specs({name: spec}, resources.backbones)
     params = described(name, spec)[1]
     if not isinstance(params, EngineParams):
-        kinds = ", ".join(name for name, kind in KINDS.items() if issubclass(kind.params, EngineParams))
+        kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
     if isinstance(params, NetworkParams):
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
@@ -398,7 +405,7 @@ def search_digest(name: str, specs: Mapping[str, ArmSpec]) -> str:
     parts = closure(name, specs)
     params = {part: described(part, spec)[1].model_dump(mode="json") for part, spec in parts.items()}
     facts = [(part, spec.kind, params[part]) for part, spec in parts.items()]
-    named = any(spec.kind not in KINDS for spec in parts.values()) or drawing(name, specs) is not None
+    named = any(spec.kind not in KINDS.own for spec in parts.values()) or drawing(name, specs) is not None
     (_, *first), *others = facts
     document = orjson.dumps([name if named else "", first, sorted(others)], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(document, digest_size=16).hexdigest()
@@ -444,7 +451,7 @@ def _spec(name: str, specs: Mapping[str, ArmSpec]) -> ArmSpec:
 
 def described(name: str, spec: ArmSpec) -> tuple[Kind[Any], Any]:
     """Return the kind of an arm and its validated parameters. Raises ArmSpecError."""
-    kind = KINDS.get(spec.kind) or _outside_kind(name, spec.kind)
+    kind = _kind(name, spec.kind)
     try:
         return kind, kind.params.model_validate(spec.params)
     except ValidationError as error:
@@ -497,45 +504,41 @@ def _size_of(
     return size
 
 
-@cache
-def installed() -> Mapping[str, metadata.EntryPoint]:
-    """Return the kinds that installed packages add, by name; nothing of theirs is imported."""
-    return {entry.name: entry for entry in metadata.entry_points(group=KINDS_GROUP)}
-
-
-def _outside_kind(name: str, kind: str) -> Kind[Any]:
-    """Return a kind of an installed package, or that of a class of the user's own. Raises ArmSpecError."""
+def _kind(name: str, kind: str) -> Kind[Any]:
+    """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
     module, colon, attribute = kind.partition(":")
-    entry = installed().get(kind)
-    if entry is None and not colon:
+    if not colon and kind not in KINDS:
         raise ArmSpecError(
-            f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, [*KINDS, *installed()])}; "
+            f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
             "a class of your own is written package.module:Class"
         )
     try:
-        value = getattr(importlib.import_module(module), attribute) if entry is None else entry.load()
+        return _kind_of_class(kind, _imported(module, attribute)) if colon else KINDS[kind]
+    except ArmSpecError as error:
+        raise ArmSpecError(f"arm {name!r}: {error}") from error
+
+
+def _imported(module: str, attribute: str) -> object:
+    """Return what a path of imports names. Raises ArmSpecError."""
+    try:
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # what an import can raise has no end
-        raise ArmSpecError(f"arm {name!r}: cannot import {kind!r}: {error!r}") from error
-    if entry is not None and isinstance(value, Kind):
-        return value
-    return _kind_of_class(name, kind, value)
+        raise ArmSpecError(f"cannot import '{module}:{attribute}': {error!r}") from error
 
 
-def _kind_of_class(name: str, path: str, cls: Any) -> Kind[Any]:
+def _kind_of_class(path: str, cls: Any) -> Kind[Any]:
     """Return the kind of the arms of a class. Raises ArmSpecError."""
     if not isinstance(cls, type):
-        raise ArmSpecError(f"arm {name!r}: {path!r} is a {type(cls).__name__}, not a class")
+        raise ArmSpecError(f"{path!r} is a {type(cls).__name__}, not a class")
     if not callable(getattr(cls, "search", None)):
-        raise ArmSpecError(f"arm {name!r}: {cls.__name__} is not an arm: it lacks search")
+        raise ArmSpecError(f"{cls.__name__} is not an arm: it lacks search")
     declared: Any = getattr(cls, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
-        raise ArmSpecError(f"arm {name!r}: {cls.__name__}.backbones must be names, set on the class")
+        raise ArmSpecError(f"{cls.__name__}.backbones must be names, set on the class")
     traits: dict[str, Any] = {trait: getattr(cls, trait, False) for trait in ("light", "filters")}
     for trait, value in traits.items():
         if not isinstance(value, bool):
-            raise ArmSpecError(
-                f"arm {name!r}: {cls.__name__}.{trait} must be True or False, set on the class"
-            )
+            raise ArmSpecError(f"{cls.__name__}.{trait} must be True or False, set on the class")
     needed = tuple(declared)
     return Kind(
         path,

@@ -8,7 +8,7 @@ import pytest
 
 from agent import routers
 from agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
-from agent.spec import Catalogue
+from agent.spec import ClassCatalogue
 from tests.packages import install_package
 from tests.router_contracts import asked, world
 
@@ -39,16 +39,18 @@ class {name}(Parametrised[Chosen]):
         self.means = state["means"]
 """
 
-Install = Callable[..., Catalogue[Router]]
+Install = Callable[..., ClassCatalogue[Router]]
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Return a function that puts packages with entry points on the path, and returns a new catalogue."""
 
-    def installed(source: str, *points: str) -> Catalogue[Router]:
+    def installed(source: str, *points: str) -> ClassCatalogue[Router]:
         install_package(tmp_path, monkeypatch, "their_routers", source, "armwise.routers", points)
-        catalogue: Catalogue[Router] = Catalogue("agent.routers", catalog.GROUP, "router", RouterError)
+        catalogue: ClassCatalogue[Router] = ClassCatalogue(
+            "agent.routers", "armwise.routers", "router", RouterError
+        )
         monkeypatch.setattr(catalog, "ROUTERS", catalogue)
         return catalogue
 
@@ -94,7 +96,8 @@ def test_a_router_of_ours_is_not_replaced(install: Install) -> None:
         (["theirs = their_routers:Chosen"], "their_routers:Chosen is not a class with kind = 'theirs'"),
         (
             ["theirs = their_routers:Theirs", "theirs = their_routers:Chosen"],
-            "router 'theirs' is registered more than once: their_routers:",
+            r"router 'theirs' is registered more than once, by theirs-0 \(their_routers:Theirs\) "
+            r"and by theirs-1 \(their_routers:Chosen\)",
         ),
     ],
 )

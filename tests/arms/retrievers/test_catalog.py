@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -215,8 +215,8 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
         ({"a": ArmSpec(kind="arms.base:NoSuchArm")}, "cannot import 'arms.base:NoSuchArm'"),
         (
-            {"a": ArmSpec(kind="arms.retrievers.catalog:KINDS")},
-            "'arms.retrievers.catalog:KINDS' is a dict, not a class",
+            {"a": ArmSpec(kind="arms.retrievers.kind:NONE")},
+            "'arms.retrievers.kind:NONE' is a Kind, not a class",
         ),
     ],
 )
@@ -472,11 +472,6 @@ def test_the_guide_has_each_kind_with_its_own_summary() -> None:
     assert written == {name: f"| `{name}` | {kind.summary} |" for name, kind in KINDS.items()}
 
 
-def test_every_kind_has_the_name_by_which_it_is_found() -> None:
-    assert all(kind.name == name for name, kind in KINDS.items())
-    assert list(KINDS) == sorted(KINDS)
-
-
 PLUGIN = """
 from pydantic import BaseModel
 from arms import Passage, Retrieval
@@ -504,18 +499,21 @@ glossary_class = {module}:GlossaryArm
 bm25 = {module}:GlossaryArm
 neither = {module}:NEITHER
 missing = {module}:Missing
+other = {module}:GLOSSARY
+twice = {module}:GlossaryArm
+twice = {module}:NEITHER
 """
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Install a distribution that adds kinds of arms; yield the name of its module."""
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install distributions that add kinds of arms; return the name of their module."""
     module = f"glossary_of_{tmp_path.name.replace('-', '_')}"
     points = ENTRY_POINTS.format(module=module).splitlines()
     install_package(tmp_path, monkeypatch, module, PLUGIN, "armwise.arms", points)
-    catalog.installed.cache_clear()
-    yield module
-    catalog.installed.cache_clear()
+    kinds = catalog.KindCatalogue("arms.retrievers", "armwise.arms", "kind", ArmSpecError, folders=True)
+    monkeypatch.setattr(catalog, "KINDS", kinds)
+    return module
 
 
 def test_an_installed_package_adds_kinds(plugin: str, tmp_path: Path) -> None:
@@ -543,7 +541,9 @@ def test_an_installed_package_adds_kinds(plugin: str, tmp_path: Path) -> None:
         (ArmSpec(kind="glossery"), "unknown kind 'glossery'; did you mean 'glossary'"),
         (ArmSpec(kind="glossary"), "arm 'a' of kind 'glossary': text: Field required"),
         (ArmSpec(kind="neither"), "'neither' is a str, not a class"),
-        (ArmSpec(kind="missing"), "arm 'a': cannot import 'missing'"),
+        (ArmSpec(kind="missing"), "arm 'a': kind 'missing': .*:Missing cannot be imported: AttributeError"),
+        (ArmSpec(kind="other"), "arm 'a': kind 'other': .*:GLOSSARY is a kind named 'glossary'"),
+        (ArmSpec(kind="twice"), r"kind 'twice' is registered more than once, by theirs-6 .* and by theirs-7"),
     ],
 )
 @pytest.mark.usefixtures("plugin")
