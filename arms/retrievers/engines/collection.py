@@ -3,17 +3,19 @@
 import importlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import httpx
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.retrievers.engines.conditions import facts_of, loaded_metadata, stored
 from arms.retrievers.fusion import fuse
 from arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
 from arms.retrievers.new_arms import NewArms
@@ -63,6 +65,15 @@ class State:
         """The version; between two of them, both."""
         return self.version if self.version == self.next else f"{self.version}{BETWEEN}{self.next}"
 
+    def dumped(self) -> str:
+        """Return it as JSON."""
+        return orjson.dumps(self).decode()
+
+    @classmethod
+    def loaded(cls, text: str | bytes) -> Self:
+        """Return it from JSON."""
+        return cls(**orjson.loads(text))
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -77,6 +88,44 @@ class Row:
     passage: Passage
     digest: str
     vector: NDArray[np.float32] | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The texts that a search returns, the metadata as JSON among them, and the digest."""
+        passage = self.passage
+        texts = {"id": passage.id, "title": passage.title, "text": passage.text}
+        return {**texts, "metadata": stored(passage.metadata), "digest": self.digest}
+
+    @property
+    def search(self) -> str:
+        """The text in which words are looked for."""
+        return f"{self.passage.title} {self.passage.text}"
+
+    @property
+    def facts(self) -> list[str]:
+        """The facts by which an engine that does not compare metadata filters."""
+        return facts_of(self.passage.metadata)
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """The vector as numbers of JSON; None without."""
+        return None if self.vector is None else self.vector.astype(float).tolist()
+
+
+FIELDS = ["id", "title", "text", "metadata"]
+"""What a search reads of a document."""
+
+
+def passage_of(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
+    """Return the passage of a document of `Row.document`.
+
+    Args:
+        document: Its fields.
+        score: Score of the passage.
+        name: Field of its id.
+    """
+    metadata = loaded_metadata(document["metadata"])
+    return Passage(document[name], document["title"], document["text"], score, metadata)
 
 
 class Collection(Protocol):

@@ -2,20 +2,25 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import ArmError, Passage, Query
-from arms.retrievers.engines.collection import VERSION_S, EngineParams, Row, State, client, engine_kind
-from arms.retrievers.engines.conditions import TextDialect, condition_of, facts_of, loaded_metadata, stored
-
-SHOWN = ["id", "title", "text", "metadata"]
+from arms.retrievers.engines.collection import (
+    FIELDS,
+    VERSION_S,
+    EngineParams,
+    Row,
+    State,
+    client,
+    engine_kind,
+    passage_of,
+)
+from arms.retrievers.engines.conditions import TextDialect, condition_of
 
 STATE = "armwise"
 """Suffix of the table of the state."""
@@ -76,15 +81,17 @@ class LanceTable:
             .search(wanted, query_type="fts")
             .where(condition_of(query, Predicates()), prefilter=True)
         )
-        return [_passage(row, row["_score"]) for row in search.select([*SHOWN, "_score"]).limit(k).to_list()]
+        return [
+            passage_of(row, row["_score"]) for row in search.select([*FIELDS, "_score"]).limit(k).to_list()
+        ]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by the cosine."""
         search = self._open().search(vector, vector_column_name="vector").distance_type("cosine")
         search = search.minimum_nprobes(self._probes).maximum_nprobes(0).refine_factor(REFINED)
         search = search.where(condition_of(query, Predicates()), prefilter=True)
-        rows = search.select([*SHOWN, "_distance"]).limit(k).to_list()
-        return [_passage(row, 1.0 - row["_distance"]) for row in rows]
+        rows = search.select([*FIELDS, "_distance"]).limit(k).to_list()
+        return [passage_of(row, 1.0 - row["_distance"]) for row in rows]
 
     def _connected(self) -> Any:
         with self._lock:
@@ -128,11 +135,11 @@ class LanceTable:
         if not self._there(name):
             return None
         (row,) = self._connected().open_table(name).to_arrow().to_pylist()
-        return State(**orjson.loads(row["state"]))
+        return State.loaded(row["state"])
 
     def keep(self, state: State) -> None:
         """Store a state in a table beside."""
-        row = {"state": orjson.dumps(asdict(state)).decode()}
+        row = {"state": state.dumped()}
         self._connected().create_table(f"{self._name}_{STATE}", data=[row], mode="overwrite")
 
     def count(self) -> int:
@@ -154,13 +161,9 @@ class LanceTable:
         """Insert or replace rows."""
         values = [
             {
-                "id": row.passage.id,
-                "title": row.passage.title,
-                "text": row.passage.text,
-                "search": f"{row.passage.title} {row.passage.text}",
-                "metadata": stored(row.passage.metadata),
-                "digest": row.digest,
-                "facts": facts_of(row.passage.metadata),
+                **row.document,
+                "search": row.search,
+                "facts": row.facts,
                 **({} if row.vector is None else {"vector": np.asarray(row.vector, dtype=np.float32)}),
             }
             for row in rows
@@ -186,10 +189,6 @@ def _literal(text: str) -> str:
     if "\0" in text:
         raise ArmError(f"id {text!r} has a NUL")
     return "'" + text.replace("'", "''") + "'"
-
-
-def _passage(row: dict[str, Any], score: float) -> Passage:
-    return Passage(row["id"], row["title"], row["text"], score, loaded_metadata(row["metadata"]))
 
 
 KIND = engine_kind("lancedb", LanceParams, LanceTable)

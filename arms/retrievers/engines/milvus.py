@@ -3,17 +3,15 @@
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
 from arms.base import Passage, Query
-from arms.retrievers.engines.collection import NetworkParams, Row, State, client, engine_kind
-from arms.retrievers.engines.conditions import TextDialect, condition_of, facts_of, loaded_metadata, stored
+from arms.retrievers.engines.collection import NetworkParams, Row, State, client, engine_kind, passage_of
+from arms.retrievers.engines.conditions import TextDialect, condition_of
 
 SHOWN = ["name", "title", "text", "metadata"]
 
@@ -92,11 +90,7 @@ class MilvusCollection:
         )
         # BM25 is not negative: Milvus Lite returns it with the other sign than a server does
         sign = abs if field == "words" else float
-        entities = [(hit["entity"], sign(hit["distance"])) for hit in hits]
-        return [
-            Passage(one["name"], one["title"], one["text"], score, loaded_metadata(one["metadata"]))
-            for one, score in entities
-        ]
+        return [passage_of(hit["entity"], sign(hit["distance"]), name="name") for hit in hits]
 
     def create(self, dim: int | None) -> None:
         """Make the collection with its indexes."""
@@ -129,7 +123,7 @@ class MilvusCollection:
         if not self._client.has_collection(name):
             return None
         rows = self._client.get(name, ids=["state"], output_fields=["state"])
-        return State(**orjson.loads(rows[0]["state"])) if rows else None
+        return State.loaded(rows[0]["state"]) if rows else None
 
     def keep(self, state: State) -> None:
         """Store a state in a collection beside, whose vector means nothing."""
@@ -141,8 +135,7 @@ class MilvusCollection:
             schema.add_field("unused", kinds.FLOAT_VECTOR, dim=2)
             indexes.add_index("unused", index_type="FLAT", metric_type="L2")
             api.create_collection(name, schema=schema, index_params=indexes, consistency_level="Strong")
-        kept = orjson.dumps(asdict(state)).decode()
-        api.upsert(name, [{"id": "state", "state": kept, "unused": [0.0, 0.0]}])
+        api.upsert(name, [{"id": "state", "state": state.dumped(), "unused": [0.0, 0.0]}])
 
     def count(self) -> int:
         """Return the number of entities."""
@@ -168,15 +161,12 @@ class MilvusCollection:
         """Insert or replace entities."""
         entities = [
             {
+                **row.document,
                 "id": key,
                 "name": row.passage.id,
-                "title": row.passage.title,
-                "text": row.passage.text,
-                "search": f"{row.passage.title} {row.passage.text}",
-                "metadata": stored(row.passage.metadata),
-                "digest": row.digest,
-                "facts": facts_of(row.passage.metadata),
-                **({} if row.vector is None else {"vector": row.vector.astype(float).tolist()}),
+                "search": row.search,
+                "facts": row.facts,
+                **({} if row.vector is None else {"vector": row.numbers}),
             }
             for key, row in zip(_keys([row.passage.id for row in rows]), rows, strict=True)
         ]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from arms.base import ArmError, Passage, Query, QuestionRefusedError
-from arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
-from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of, loaded_metadata, stored
+from arms.retrievers.engines.collection import FIELDS, Row, ServerParams, State, engine_kind, passage_of
+from arms.retrievers.engines.conditions import FactsDialect, condition_of
 from arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
 
 Json = dict[str, Any]
@@ -26,8 +26,6 @@ PAGE = 1000
 
 NEIGHBORS = 100
 """Candidates of each shard in a search by vectors, at least k."""
-
-SHOWN = ["id", "title", "text", "metadata"]
 
 
 class SearchServerParams(ServerParams):
@@ -149,13 +147,8 @@ class Index:
         return {"type": "knn_vector", "dimension": dim, "method": method}, {"index": {"knn": True}}
 
     def _found(self, body: Json, k: int) -> list[Passage]:
-        reply = self._rest.call("POST", "/_search", {**body, "size": k, "_source": SHOWN}, asked=True)
-        passages = []
-        for hit in reply["hits"]["hits"]:
-            part = hit["_source"]
-            metadata = loaded_metadata(part["metadata"])
-            passages.append(Passage(part["id"], part["title"], part["text"], hit["_score"], metadata))
-        return passages
+        reply = self._rest.call("POST", "/_search", {**body, "size": k, "_source": FIELDS}, asked=True)
+        return [passage_of(hit["_source"], hit["_score"]) for hit in reply["hits"]["hits"]]
 
     def create(self, dim: int | None) -> None:
         """Make the index."""
@@ -223,18 +216,10 @@ class Index:
         """Index documents, in place of those with the same ids."""
         lines: list[Json] = []
         for row in rows:
-            passage = row.passage
-            document = {
-                "id": passage.id,
-                "title": passage.title,
-                "text": passage.text,
-                "metadata": stored(passage.metadata),
-                "facts": facts_of(passage.metadata),
-                "digest": row.digest,
-            }
+            document = {**row.document, "facts": row.facts}
             if row.vector is not None and row.vector.any():  # a vector of zeros has no direction
-                document["vector"] = row.vector.astype(float).tolist()
-            lines += [{"index": {"_id": passage.id}}, document]
+                document["vector"] = row.numbers
+            lines += [{"index": {"_id": row.passage.id}}, document]
         self._bulk(lines)
 
     def delete(self, ids: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from arms.base import ArmError, Passage, Query
 from arms.filters import Scalar
 from arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
-from arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata, stored
+from arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
     import sqlalchemy as sa
@@ -389,7 +389,7 @@ class PostgresTable:
             connection.exec_driver_sql(
                 f"INSERT INTO {STATES} VALUES (%(name)s, %(state)s::jsonb) "
                 "ON CONFLICT (collection) DO UPDATE SET state = EXCLUDED.state",
-                {"name": self._params.collection, "state": orjson.dumps(state).decode()},
+                {"name": self._params.collection, "state": state.dumped()},
             )
 
     def _there(self, table: str) -> bool:
@@ -434,14 +434,7 @@ class PostgresTable:
         columns = ["id", "title", "text", "metadata", "digest"]
         columns += ["embedding"] if rows[0].vector is not None else []
         values: list[Mapping[str, Any]] = [
-            {
-                "id": row.passage.id,
-                "title": row.passage.title,
-                "text": row.passage.text,
-                "metadata": stored(row.passage.metadata),
-                "digest": row.digest,
-                "embedding": None if row.vector is None else _vector_text(row.vector),
-            }
+            {**row.document, "embedding": None if row.vector is None else _vector_text(row.vector)}
             for row in rows
         ]
         casts = {"metadata": "::jsonb", "embedding": "::vector"}

@@ -252,12 +252,12 @@ class QdrantCollection:
         self._connection.upsert(self._name, points, wait=True)
 
     def _vectors(self, row: Row) -> dict[str, Any]:
-        weights = sparse(f"{row.passage.title} {row.passage.text}", query=False)
+        weights = sparse(row.search, query=False)
         vectors: dict[str, Any] = {}
         if weights:
             vectors["words"] = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
         if row.vector is not None:
-            vectors["dense"] = row.vector.astype(float).tolist()
+            vectors["dense"] = row.numbers
         return vectors
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -303,11 +303,8 @@ def _payload(row: Row) -> dict[str, Any]:
     passage = row.passage
     empty = [key for key, value in passage.metadata.items() if isinstance(value, list | tuple) and not value]
     return {
-        "id": passage.id,
-        "title": passage.title,
-        "text": passage.text,
+        **row.document,
         "metadata": dict(passage.metadata),
-        "digest": row.digest,
         **({EMPTY_LISTS: empty} if empty else {}),
     }
 

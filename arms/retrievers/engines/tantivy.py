@@ -3,27 +3,26 @@
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import Field
 
 from arms import manifest
 from arms.base import ArmError, Passage, Query
 from arms.filters import GROUPS
-from arms.retrievers.engines.collection import EngineParams, Row, State, client, engine_kind
-from arms.retrievers.engines.conditions import (
-    FactsDialect,
-    facts_of,
-    filtered,
-    loaded_metadata,
-    presence_of,
-    stored,
+from arms.retrievers.engines.collection import (
+    FIELDS,
+    EngineParams,
+    Row,
+    State,
+    client,
+    engine_kind,
+    passage_of,
 )
+from arms.retrievers.engines.conditions import FactsDialect, filtered, presence_of
 
 STATE = "armwise.json"
 
@@ -126,7 +125,7 @@ class TantivyIndex:
         )
         searcher = index.searcher()
         hits = searcher.search(self._clauses.allowed(wanted, query, searcher), k, count=False).hits
-        return [_passage(searcher.doc(address), score) for score, address in hits]
+        return [passage_of(_fields(searcher.doc(address)), score) for score, address in hits]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Refuse: there are no vectors."""
@@ -171,13 +170,13 @@ class TantivyIndex:
         """Return what was put there. Raises ArmError where a file is damaged."""
         self._require_whole()
         path = self._folder / STATE
-        return State(**orjson.loads(path.read_bytes())) if path.exists() else None
+        return State.loaded(path.read_bytes()) if path.exists() else None
 
     def keep(self, state: State) -> None:
         """Store a state beside the index; once it is complete, also the digests of the files."""
         (self._folder / manifest.MANIFEST).unlink(missing_ok=True)
         unfinished = self._folder / f"{STATE}.part"
-        unfinished.write_bytes(orjson.dumps(asdict(state)))
+        unfinished.write_text(state.dumped(), encoding="utf-8")
         unfinished.replace(self._folder / STATE)
         if state.version == state.next:
             files = (path.name for path in self._folder.iterdir() if path.is_file())
@@ -212,18 +211,7 @@ class TantivyIndex:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Add documents in place of those of the same ids, and commit."""
-        documents = [
-            {
-                "id": row.passage.id,
-                "title": row.passage.title,
-                "text": row.passage.text,
-                "search": f"{row.passage.title} {row.passage.text}",
-                "metadata": stored(row.passage.metadata),
-                "facts": facts_of(row.passage.metadata),
-                "digest": row.digest,
-            }
-            for row in rows
-        ]
+        documents = [{**row.document, "search": row.search, "facts": row.facts} for row in rows]
         self._change([row.passage.id for row in rows], documents)
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -254,11 +242,8 @@ def _schema(module: Any) -> Any:
     return made.build()
 
 
-def _passage(document: Any, score: float) -> Passage:
-    title, metadata = document.get_first("title"), document.get_first("metadata")
-    return Passage(
-        document.get_first("id"), title, document.get_first("text"), score, loaded_metadata(metadata)
-    )
+def _fields(document: Any) -> dict[str, Any]:
+    return {name: document.get_first(name) for name in FIELDS}
 
 
 KIND = engine_kind("tantivy", TantivyParams, TantivyIndex)
