@@ -1,7 +1,8 @@
 """Generates the reference of every setting from the settings classes: a page a subject.
 
 `python -m agent.config.reference` writes `docs/reference/configuration.md` and the pages of the folder
-`configuration` beside it; a test fails when one of them is out of date.
+`configuration` beside it, and the tables of two pages that are written by hand: the kinds of arms in the
+guide, and the estimators. A test fails when one of them is out of date.
 """
 
 import inspect
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -22,6 +24,7 @@ from agent.routers import ROUTERS
 from agent.spec import choices_in, models_in, params_of, tags_of
 from arms.portfolio import PoolSpec
 from arms.retrievers import ArmSpec, catalog
+from feedback.ope import estimators_table
 
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -104,7 +107,37 @@ def pages() -> dict[str, str]:
         raise ValueError(f"{', '.join(sorted(left))}: name the page in SUBJECTS")
     for name, lines in zip(KINDS, (_arms(), _policies(), _routers(), _pools()), strict=True):
         found[f"configuration/{name}.md"] = _page(KINDS[name], "", lines)
+    found["../guide/arms.md"] = _with_table("../guide/arms.md", arms_table())
+    found["estimators.md"] = _with_table("estimators.md", estimators_table().splitlines())
     return found
+
+
+def arms_table() -> list[str]:
+    """Return the table of the kinds of arms in the guide, a row a kind."""
+    rows = [
+        f"| `{name}` | {kind.summary} | {'yes' if kind.light else 'no'} | `{_flow(kind.example)}` |"
+        for name, kind in catalog.KINDS.own.items()
+    ]
+    return ["| kind | what it does | light | such as `params` |", "| --- | --- | --- | --- |", *rows]
+
+
+def _flow(example: Mapping[str, Any]) -> str:
+    """Return parameters as YAML in one line."""
+    return yaml.safe_dump(dict(example), default_flow_style=True, sort_keys=False, width=1000).strip()
+
+
+def _with_table(page: str, table: list[str]) -> str:
+    """Return a page, relative to the folder of references, with a table in place of that of the same head.
+
+    Raises:
+        ValueError: The page has no table of this head.
+    """
+    lines = (DOCUMENTS / page).read_text(encoding="utf-8").splitlines()
+    if table[0] not in lines:
+        raise ValueError(f"{page} has no table that begins with {table[0]!r}")
+    first = lines.index(table[0])
+    last = next((at for at in range(first, len(lines)) if not lines[at].startswith("|")), len(lines))
+    return "\n".join([*lines[:first], *table, *lines[last:]]) + "\n"
 
 
 def _page(title: str, about: str, lines: list[str]) -> str:
@@ -139,7 +172,8 @@ def _arms() -> list[str]:
     seen: dict[tuple[str, ...], str] = {}
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
-        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", *_table(kind.params)]
+        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+        lines += [*_example(kind.example), *_table(kind.params)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):
                 lines += [f"### {name}.{field}", "", *_once(f"{name}.{field}", _table(model), seen)]
@@ -183,8 +217,13 @@ def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:
     """Yield a section for each kind; parameters that an earlier kind has, too, are not repeated."""
     seen: dict[tuple[str, ...], str] = {}
     for name, kind in catalogue.items():
-        yield from (f"## {name}", "", _summary(kind), "")
+        yield from (f"## {name}", "", _summary(kind), "", *_example(getattr(kind, "example", {})))
         yield from _once(name, _table(params_of(kind)), seen)
+
+
+def _example(example: Mapping[str, Any]) -> list[str]:
+    """Return a line with parameters of a small one; none where it needs none."""
+    return [f"Such as `params: {_flow(example)}`.", ""] if example else []
 
 
 def _summary(kind: object) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Routed(Uniform):
     """
 
     kind = "routed"
+    example: ClassVar = {"feature": "steps"}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,10 @@ class ShadowPolicy:
 
     kind = "apprentice"
     parts = ("baseline", "policy")
+    example: ClassVar = {
+        "baseline": {"kind": "fixed", "params": {"arm": "dense"}},
+        "policy": {"kind": "vowpal"},
+    }
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:

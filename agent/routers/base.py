@@ -144,11 +144,14 @@ class Router(ABC):
 
     Attributes:
         kind: Name in the catalogue of routers.
+        example: Parameters of a small router of this kind, which is soon fitted, for the reference and for
+            the tests of every kind.
         stage: The stage of the features that it needs.
         schema: Schema of the features that it was fitted on; None before.
     """
 
     kind: ClassVar[str]
+    example: ClassVar[Mapping[str, Any]] = {}
     stage: Stage = Stage.QUESTION
     schema: Schema | None = None
 

@@ -1,6 +1,6 @@
 """The router of Retriever Portfolios: the cosine of a vector of the question and a vector of the arm."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     """
 
     kind = "contrastive"
+    example: ClassVar = {"width": 64}
     Params = ContrastiveParameters
     _encoder: Embedder | None
     _weights: dict[str, NDArray[np.float32]]

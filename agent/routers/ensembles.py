@@ -1,6 +1,6 @@
 """Routers made of routers: the mean of several, and one whose scores are calibrated to utilities."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -45,6 +45,10 @@ class Blend(Parametrised[BlendParameters]):
     """
 
     kind = "blend"
+    example: ClassVar = {
+        "members": [{"kind": "ridge"}, {"kind": "pairwise_svm"}],
+        "weights": [1.0, 2.0],
+    }
     Params = BlendParameters
 
     def __init__(self, **params: Any) -> None:
@@ -136,6 +140,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
     """
 
     kind = "calibrated"
+    example: ClassVar = {"router": {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}}
     Params = CalibratedParameters
     slope: float
     offsets: Floats

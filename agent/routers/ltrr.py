@@ -8,7 +8,7 @@ The fit is in `ltrr_training`, the fitted network in `mlp`.
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +48,8 @@ class Neural(Parametrised[N]):
     Missing features of an arm, such as all of an arm that retrieves nothing, are replaced by a learned
     vector; features that no arm lacked in training, by their median.
     """
+
+    example: ClassVar = {"hidden": [32, 16], "learning_rate": 0.01, "batch_size": 16}
 
     _network: Network
 

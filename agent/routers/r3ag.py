@@ -7,7 +7,7 @@ The fit is in `neural.r3ag_training`; scoring needs numpy alone if no text encod
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -94,6 +94,7 @@ class Capability(Parametrised[CapabilityParameters]):
     """
 
     kind = "capability"
+    example: ClassVar = {"width": 32, "heads": 4}
     Params = CapabilityParameters
     _encoders: tuple[Encoder, ...]
     _fusion: Fusion

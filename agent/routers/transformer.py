@@ -1,6 +1,6 @@
 """LTRR's transformer: a text model encodes the question, and a network scores the arms."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -71,6 +71,7 @@ class Transformer(Neural[TransformerParameters]):
     """
 
     kind = "transformer"
+    example: ClassVar = {"model": "microsoft/deberta-v3-base"}
     Params = TransformerParameters
     _reader: "TextReader"
 

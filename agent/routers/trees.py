@@ -72,6 +72,7 @@ class BoostedTrees(Parametrised[B]):
     """
 
     objective: ClassVar[Mapping[str, Any]]
+    example: ClassVar = {"rounds": 15, "learning_rate": 0.3}
 
     @abstractmethod
     def _rows(self, of_arms: Floats) -> Floats:

@@ -96,4 +96,5 @@ KIND = Kind(
     models=lambda params: (params.model,),
     features=("depth",),
     filters=True,
+    example={"arm": "rrf", "model": "cross-encoder/ms-marco-MiniLM-L6-v2"},
 )

@@ -216,4 +216,5 @@ KIND = Kind(
     light=True,
     filters=True,
     version=of_corpus,
+    example={"backbone": "minilm"},
 )

@@ -5,7 +5,7 @@ once; an arm is a batch of one.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +120,14 @@ class DiverseArm(Generic[P]):
 
 
 def diverse_kind(
-    name: str, summary: str, params: type[P], pick: Pick[P], features: tuple[str, ...]
+    name: str,
+    summary: str,
+    params: type[P],
+    pick: Pick[P],
+    features: tuple[str, ...],
+    example: Mapping[str, Any],
 ) -> Kind[P]:
-    """Return the kind of a family."""
+    """Return the kind of a family; the example has a value of each of its own parameters."""
 
     def build(name: str, params: P, have: Resources, _: Members) -> DiverseArm[P]:
         return DiverseArm(name, have.corpus, params, first_stage(params, have), pick)
@@ -148,6 +153,7 @@ def diverse_kind(
         features=features,
         filters=True,
         version=of_corpus,
+        example={"backbone": "minilm", **example},
     )
 
 
@@ -218,4 +224,5 @@ KIND = diverse_kind(
     DiscountedParams,
     pick,
     features=("gamma", "threshold"),
+    example={"gamma": 1.0, "threshold": 0.2},
 )

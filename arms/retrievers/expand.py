@@ -142,4 +142,5 @@ KIND = Kind(
     light=True,
     filters=True,
     bound=_bound,
+    example={"arm": "bm25"},
 )

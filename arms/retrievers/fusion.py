@@ -82,4 +82,5 @@ KIND = Kind(
     members=lambda params: params.arms,
     light=True,
     filters=True,
+    example={"arms": ["bm25", "dense"]},
 )

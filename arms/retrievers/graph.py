@@ -246,4 +246,5 @@ KIND = Kind(
     filters=True,
     version=of_corpus,
     bound=lambda params, _: indexe_entities.Lister.bound if params.entities == "llm" else UNPROMPTED,
+    example={"backbone": "minilm"},
 )

@@ -78,8 +78,7 @@ class ArmSpec(BaseModel):
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
         description="Deployment that runs the arm, with processes and a number of replicas of its own. At "
-        "the default, a light arm runs in `Ingress` instead: `none`, `bm25`, `dense`, and `rrf`, "
-        "`learned_fusion`, `expand` and `plackett_luce` of such arms.",
+        "the default, an arm whose kind is light, and whose members are, runs in `Ingress` instead.",
     )
 
     cache: bool = Field(
@@ -375,9 +374,12 @@ def vectors_of(model: str) -> str:
 class Kind(Generic[P]):
     """The definition of a kind of arm. `arms.retrievers.catalog` finds those that are names of a module here.
 
+    Its row of the table in `docs/guide/arms.md` and its section of the configuration reference are written
+    from it.
+
     Attributes:
         name: `kind` in the configuration.
-        summary: What such an arm does, in the words of its row in `docs/guide/arms.md`.
+        summary: What such an arm does. Links are relative to `docs/guide/arms.md`.
         params: Parameters.
         build: Build an arm from its name, parameters, resources and members.
         prepare: Build its index if it is missing.
@@ -399,6 +401,8 @@ class Kind(Generic[P]):
             fails without an error.
         bound: Return the most that a search has the language model read and write, those of its members
             included; None where it prompts none itself and searches each member once.
+        example: Parameters of a small arm of this kind. It stands in `docs/guide/arms.md`, and the tests of
+            every kind build it. An arm in it is the example of the kind of that name; a backbone is `minilm`.
     """
 
     name: str
@@ -420,6 +424,7 @@ class Kind(Generic[P]):
     version: Callable[[P, Resources], ReadVersion] | None = None
     draws: bool = False
     bound: Callable[[P, BoundOf], Bound] | None = None
+    example: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def is_versioned(self) -> bool:

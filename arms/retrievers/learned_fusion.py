@@ -90,4 +90,5 @@ KIND = Kind(
     models=lambda params: (params.model,),
     light=True,
     filters=True,
+    example={"arms": ["bm25", "dense"]},
 )

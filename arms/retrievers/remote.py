@@ -496,4 +496,11 @@ def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> Remo
     return RemoteArm(name, params, reach_of("remote", params, have))
 
 
-KIND = Kind("remote", "calls a search API over HTTP", RemoteParams, _build, check_reach=check_reach)
+KIND = Kind(
+    "remote",
+    "calls a search API over HTTP",
+    RemoteParams,
+    _build,
+    check_reach=check_reach,
+    example={"url": "https://search.example/v1", "request": {"q": "{question}"}},
+)

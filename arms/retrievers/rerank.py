@@ -208,6 +208,7 @@ REGULARIZE = Kind(
     features=("depth", "neighbors", "passes"),
     filters=True,
     version=of_corpus,
+    example={"arm": "bm25", "backbone": "minilm"},
 )
 
 PLACKETT_LUCE = Kind(
@@ -220,4 +221,5 @@ PLACKETT_LUCE = Kind(
     light=True,
     filters=True,
     draws=True,
+    example={"arm": "dense"},
 )

@@ -183,5 +183,10 @@ def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) 
 
 
 KIND = diverse_kind(
-    "vendi", "balances relevance and diversity by the Vendi score", VendiParams, pick, features=("diversity",)
+    "vendi",
+    "balances relevance and diversity by the Vendi score",
+    VendiParams,
+    pick,
+    features=("diversity",),
+    example={"diversity": 0.5},
 )

@@ -405,13 +405,17 @@ def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> 
     return have.shared(("collection", make, own), lambda: make(own))
 
 
-def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> Kind[P]:
+def engine_kind(
+    name: str, title: str, params: type[P], make: Callable[[P], Collection], place: Mapping[str, Any]
+) -> Kind[P]:
     """Return the kind of the arms of an engine.
 
     Args:
         name: Name of the kind.
+        title: Name of the engine.
         params: Parameters.
         make: Opens a collection, without a connection. Raises ArmBuildError.
+        place: Parameters that say where an engine is, for an example.
     """
 
     def version(own: P, have: Resources) -> ReadVersion:
@@ -434,7 +438,7 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
 
     return Kind(
         name,
-        "searches a collection of that [engine](engines.md)",
+        f"searches a collection of [{title}](engines.md)",
         params,
         build,
         backbones=lambda own: () if own.backbone is None else (own.backbone,),
@@ -442,6 +446,7 @@ def engine_kind(name: str, params: type[P], make: Callable[[P], Collection]) -> 
         check_reach=check_reach,
         filters=True,
         version=version,
+        example={"collection": "passages", **place},
     )
 
 

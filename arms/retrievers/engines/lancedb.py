@@ -191,4 +191,4 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-KIND = engine_kind("lancedb", LanceParams, LanceTable)
+KIND = engine_kind("lancedb", "LanceDB", LanceParams, LanceTable, {"path": "/path/of/lancedb"})

@@ -185,4 +185,4 @@ def _keys(names: Sequence[str]) -> list[str]:
     return [hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).hexdigest() for name in names]
 
 
-KIND = engine_kind("milvus", MilvusParams, MilvusCollection)
+KIND = engine_kind("milvus", "Milvus", MilvusParams, MilvusCollection, {"url": "http://localhost:19530"})

@@ -262,6 +262,8 @@ class ElasticIndex(Index):
         return {"type": "dense_vector", "dims": dim, "index": True, "similarity": "cosine"}, {}
 
 
-OPENSEARCH = engine_kind("opensearch", SearchServerParams, Index)
+ADDRESS = {"url": "https://search.example:9200"}
 
-ELASTICSEARCH = engine_kind("elasticsearch", SearchServerParams, ElasticIndex)
+OPENSEARCH = engine_kind("opensearch", "OpenSearch", SearchServerParams, Index, ADDRESS)
+
+ELASTICSEARCH = engine_kind("elasticsearch", "Elasticsearch", SearchServerParams, ElasticIndex, ADDRESS)

@@ -512,4 +512,6 @@ def _vector_text(vector: NDArray[np.float32]) -> str:
     return orjson.dumps(vector.astype(float).tolist()).decode()
 
 
-KIND = engine_kind("postgres", PostgresParams, PostgresTable)
+KIND = engine_kind(
+    "postgres", "PostgreSQL", PostgresParams, PostgresTable, {"url": "postgresql://armwise@localhost/search"}
+)

@@ -309,4 +309,4 @@ def _payload(row: Row) -> dict[str, Any]:
     }
 
 
-KIND = engine_kind("qdrant", QdrantParams, QdrantCollection)
+KIND = engine_kind("qdrant", "Qdrant", QdrantParams, QdrantCollection, {"url": "http://localhost:6333"})

@@ -246,4 +246,4 @@ def _fields(document: Any) -> dict[str, Any]:
     return {name: document.get_first(name) for name in FIELDS}
 
 
-KIND = engine_kind("tantivy", TantivyParams, TantivyIndex)
+KIND = engine_kind("tantivy", "Tantivy", TantivyParams, TantivyIndex, {"path": "/path/of/tantivy"})

@@ -60,11 +60,13 @@ class Framework:
     """How the retrievers of a framework are called.
 
     Attributes:
+        title: Name of the framework.
         method: The method that searches.
         search: Calls it, with a question and k.
         read: Reads one result.
     """
 
+    title: str
     method: str
     search: Callable[[Any, str, int], Iterable[Any]]
     read: Callable[[Any], Found]
@@ -72,16 +74,19 @@ class Framework:
 
 FRAMEWORKS = {
     "langchain": Framework(
+        "LangChain",
         "invoke",
         lambda retriever, question, _: retriever.invoke(question),
         lambda d: Found(getattr(d, "id", None), d.page_content, d.metadata, None),
     ),
     "llamaindex": Framework(
+        "LlamaIndex",
         "retrieve",
         lambda retriever, question, _: retriever.retrieve(question),
         lambda n: Found(n.node.node_id, n.node.get_content(), n.node.metadata, n.score),
     ),
     "haystack": Framework(
+        "Haystack",
         "run",
         lambda retriever, question, k: retriever.run(query=question, top_k=k)["documents"],
         lambda d: Found(d.id, d.content, d.meta, d.score),
@@ -165,7 +170,14 @@ def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
             check_reach(params, limits)
         return RetrieverArm(arm, params, framework)
 
-    return Kind(name, "wraps a retriever of that framework", RetrieverParams, build, check_reach=check_reach)
+    return Kind(
+        name,
+        f"wraps a retriever of {framework.title}",
+        RetrieverParams,
+        build,
+        check_reach=check_reach,
+        example={"retriever": "my_package.search:make_retriever"},
+    )
 
 
 LANGCHAIN, LLAMAINDEX, HAYSTACK = (_kind(name, framework) for name, framework in FRAMEWORKS.items())

@@ -114,4 +114,5 @@ KIND = Kind(
     McpParams,
     _build,
     check_reach=check_reach,
+    example={"url": "https://search.example/mcp"},
 )

@@ -133,5 +133,6 @@ KIND = Kind(
     filters=True,
     draws=True,
     bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
+    example={"stages": [["none", "bm25"], ["rrf"]], "decider": "/path/of/decider"},
 )
 """The expected steps are those of the first stage: the decider determines the expected number of stages."""

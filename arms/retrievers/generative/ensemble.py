@@ -326,4 +326,5 @@ KIND = Kind(
     filters=True,
     draws=True,
     bound=_bound,
+    example={"arms": ["none", "bm25", "dense"]},
 )

@@ -143,4 +143,5 @@ KIND = Kind(
     embeds_texts=True,
     filters=True,
     bound=_bound,
+    example={"arm": "rrf"},
 )

@@ -198,4 +198,5 @@ KIND = Kind(
     embeds_texts=True,
     filters=True,
     bound=_bound,
+    example={"arm": "rrf", "way": "rewrite"},
 )

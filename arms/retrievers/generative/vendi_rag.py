@@ -151,4 +151,5 @@ KIND = Kind(
     version=of_corpus,
     draws=True,
     bound=_bound,
+    example={"backbone": "minilm"},
 )

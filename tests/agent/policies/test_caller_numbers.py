@@ -12,7 +12,7 @@ from agent.config import Limits
 from agent.policies import FeatureSpec, PolicySpec, build_policy, choose, describe, served_distribution
 from agent.policies.sampling import TOLERANCE
 from feedback.events import Context, Decision
-from tests.agent.policies.test_contracts import LEARNING, STILL
+from tests.agent.policies.test_contracts import ALL
 from tests.contracts import ARMS
 
 LIMITS = Limits()
@@ -21,7 +21,7 @@ ARM_FEATURES = {arm: {"steps": float(i), f"family={arm}": 1.0} for i, arm in enu
 
 SOME = {
     name: spec
-    for name, spec in (STILL | LEARNING).items()
+    for name, spec in ALL.items()
     if spec.kind != "vowpal" or name in ("vowpal", "vowpal --epsilon 0.05 --cb_type dr")
 }
 """Every kind; VW's algorithms share their regression."""
@@ -101,4 +101,4 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_numbers_at_the_limit_do_not_spoil_the_policy_for_other_callers(name: str) -> None:
-    assert right_answers(LEARNING[name], LIMITS.context_number) > right_answers(LEARNING[name], 0.0) - 0.06
+    assert right_answers(ALL[name], LIMITS.context_number) > right_answers(ALL[name], 0.0) - 0.06

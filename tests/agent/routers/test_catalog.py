@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent import routers
 from agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
 from agent.spec import ClassCatalogue
 from tests.packages import install_package
@@ -55,12 +54,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         return catalogue
 
     return installed
-
-
-def test_every_router_of_this_package_is_in_its_face() -> None:
-    for kind, router in routers.ROUTERS.items():
-        named: object = getattr(routers, getattr(router, "__name__", ""))
-        assert named is router, kind
 
 
 def test_a_router_of_another_package_is_built_fitted_and_loaded_by_its_kind(install: Install) -> None:

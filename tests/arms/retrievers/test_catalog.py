@@ -1,6 +1,5 @@
 """The catalogue: data becomes arms, and what is wrong with the data is said in words."""
 
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -15,7 +14,7 @@ from arms.async_bridge import Blocking
 from arms.base import NoRetrieval, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import IndexMismatchError
-from arms.llm import WritingSpec, base, blocking_writer
+from arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
 from arms.retrievers import NewArms, Trust, catalog
@@ -31,47 +30,36 @@ from arms.retrievers.catalog import (
     is_light,
     prepare,
     same,
+    search_bound,
     validate_specs,
 )
 from arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
 from tests.packages import install_package
 
-SPECS = {
-    "none": ArmSpec(kind="none"),
-    "words": ArmSpec(kind="bm25"),
-    "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
-    "near-fast": ArmSpec(kind="dense", params={"backbone": "hashed", "index": "hnsw"}),
-    "both": ArmSpec(kind="rrf", params={"arms": ["words", "near"]}),
-    "learned": ArmSpec(kind="learned_fusion", params={"arms": ["words", "near"]}),
-    "nested": ArmSpec(kind="rrf", params={"arms": ["both", "near-fast"]}),
-    "discounted": ArmSpec(kind="ds", params={"backbone": "hashed", "gamma": 1.0, "threshold": 0.2}),
-    "diverse": ArmSpec(kind="vendi", params={"backbone": "hashed", "diversity": 0.5}),
-    "graph": ArmSpec(kind="graph", params={"backbone": "hashed"}),
-    "regularized": ArmSpec(kind="regularize", params={"arm": "words", "backbone": "hashed"}),
-    "drawn": ArmSpec(kind="plackett_luce", params={"arm": "near"}),
-    "expanded": ArmSpec(kind="expand", params={"arm": "both"}),
-    "steps": ArmSpec(kind="multistep", params={"arm": "both"}),
-    "rewritten": ArmSpec(kind="query_variants", params={"arm": "both", "way": "rewrite"}),
-    "hypothetical": ArmSpec(kind="query_variants", params={"arm": "near", "way": "hyde"}),
-    "judged": ArmSpec(kind="vendi_rag", params={"backbone": "hashed"}),
-    "several": ArmSpec(kind="ensemble", params={"arms": ["none", "words", "near"]}),
+EXAMPLES = {name: ArmSpec(kind=name, params=dict(kind.example)) for name, kind in KINDS.own.items()}
+"""An arm of each kind, by the name of its kind."""
+
+
+def stands_alone(spec: ArmSpec) -> bool:
+    """Return whether an arm needs no server, no code, no model and no training but what is here."""
+    try:
+        catalog.check_new({"arm": spec}, Trust((), NewArms()), [], Path("/nowhere"))
+    except ArmSpecError:
+        return False
+    return True
+
+
+SPECS = {name: spec for name, spec in EXAMPLES.items() if stands_alone(spec)} | {
+    "near-fast": ArmSpec(kind="dense", params={"backbone": "minilm", "index": "hnsw"}),
+    "nested": ArmSpec(kind="rrf", params={"arms": ["rrf", "near-fast"]}),
+    "hypothetical": ArmSpec(kind="query_variants", params={"arm": "dense", "way": "hyde"}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),
 }
+"""The arms that are built here; the tests of the other kinds hold those to the contract."""
 MOST_LEVELS, MOST_SEARCHES = 8, 256
 """Of an arm with its members."""
 
-ELSEWHERE = {"cascade", "cross_encoder", "haystack", "langchain", "llamaindex", "mcp", "remote"}
-ELSEWHERE |= {
-    "elasticsearch",
-    "lancedb",
-    "milvus",
-    "opensearch",
-    "postgres",
-    "qdrant",
-    "tantivy",
-}
-"""Kinds that need a model, a server or training; their own tests hold them to the contract."""
 SCRIPTED = base.ScriptedGenerator({}, default='{"score": 7}')
 
 
@@ -79,13 +67,13 @@ def embed(text: str, backbones: frozenset[str]) -> Mapping[str, NDArray[np.float
     return dict.fromkeys(backbones, HashingEmbedder(DIM).encode_queries([text])[0])
 
 
-BACKBONES = {"hashed": Backbone(model=f"hashing:{DIM}")}
+BACKBONES = {"minilm": Backbone(model=f"hashing:{DIM}")}
 
 
 class Own:
     """An arm as a user would write it."""
 
-    backbones = frozenset({"hashed"})
+    backbones = frozenset({"minilm"})
 
     def __init__(self, name: str, greeting: str) -> None:
         self.name = name
@@ -143,8 +131,10 @@ def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: 
     check_arm(arm, resources.corpus)
 
 
-def test_every_kind_is_among_the_arms_that_are_checked() -> None:
-    assert set(KINDS) - ELSEWHERE <= {spec.kind for spec in SPECS.values()}
+def test_an_arm_of_every_kind_can_be_configured_as_its_example_says() -> None:
+    validate_specs(EXAMPLES, ["minilm"])
+    assert {"none", "bm25", "dense", "rrf", "ensemble"} <= SPECS.keys()
+    assert SPECS.keys().isdisjoint({"remote", "mcp", "cross_encoder", "cascade", "langchain", "postgres"})
 
 
 def test_an_arm_of_ones_own_gets_its_name_and_parameters(resources: Resources) -> None:
@@ -154,16 +144,16 @@ def test_an_arm_of_ones_own_gets_its_name_and_parameters(resources: Resources) -
 
 
 def test_a_fused_arm_finds_what_its_members_find(resources: Resources) -> None:
-    query = ask("Who composed an opera in Vienna?", frozenset({"hashed"}))
-    members = [build_arm(name, resources).search(query, 50).passages for name in ("words", "near")]
-    fused = build_arm("both", resources).search(query, 50).passages
+    query = ask("Who composed an opera in Vienna?", frozenset({"minilm"}))
+    members = [build_arm(name, resources).search(query, 50).passages for name in ("bm25", "dense")]
+    fused = build_arm("rrf", resources).search(query, 50).passages
     assert {p.id for p in fused} == {p.id for ranking in members for p in ranking}
 
 
 def test_preparing_named_arms_prepares_their_members_and_no_others(corpus: Corpus, tmp_path: Path) -> None:
     resources = Resources(corpus, tmp_path, BACKBONES, SPECS)
-    prepare(resources, ["both"])
-    build_arm("both", resources)
+    prepare(resources, ["rrf"])
+    build_arm("rrf", resources)
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
         build_arm("near-fast", resources)
 
@@ -177,11 +167,11 @@ def test_preparing_again_builds_nothing(resources: Resources) -> None:
 
 
 def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> None:
-    longer = {"words": ArmSpec(kind="bm25", params={"k1": 2.0})}
+    longer = {"bm25": ArmSpec(kind="bm25", params={"k1": 2.0})}
     changed = Resources(resources.corpus, resources.indexes, {}, longer)
     prepare(changed)
     query = Query("Who composed an opera in Vienna?")
-    scores = [build_arm("words", r).search(query, 1).passages[0].score for r in (resources, changed)]
+    scores = [build_arm("bm25", r).search(query, 1).passages[0].score for r in (resources, changed)]
     assert scores[0] != scores[1]
 
 
@@ -189,16 +179,14 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
     ("specs", "message"),
     [
         ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
-        (
-            {"a": ArmSpec(kind="x")},
-            "rrf, tantivy, vendi, vendi_rag; a class of your own is written",
-        ),
+        ({"a": ArmSpec(kind="x")}, "arm 'a': unknown kind 'x'; there are: "),
+        ({"a": ArmSpec(kind="x")}, "; a class of your own is written package.module:Class"),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
         ({"a": ArmSpec(kind="dense")}, "arm 'a' of kind 'dense': backbone: Field required"),
         (
-            {"a": ArmSpec(kind="dense", params={"backbone": "hashde"})},
-            "unknown backbone 'hashde'; did you mean 'hashed'",
+            {"a": ArmSpec(kind="dense", params={"backbone": "minlm"})},
+            "unknown backbone 'minlm'; did you mean 'minilm'",
         ),
         (
             {"word": ArmSpec(kind="bm25"), "a": ArmSpec(kind="rrf", params={"arms": ["word", "wort"]})},
@@ -252,10 +240,12 @@ def test_a_class_that_is_no_arm_is_refused(
 
 def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> None:
     own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
-    specs = {**SPECS, "light own": own}
+    specs = {**EXAMPLES, "own": SPECS["own"], "light own": own}
     light = {name for name in specs if is_light(name, specs)}
-    cheap = {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce"}
-    assert {specs[name].kind for name in light} == {*cheap, own.kind}
+    assert light >= {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce", "light own"}
+    prompting = {name for name in specs if search_bound(name, specs) != UNPROMPTED}
+    elsewhere = {name for name, spec in EXAMPLES.items() if not stands_alone(spec)}
+    assert light.isdisjoint({*prompting, *elsewhere, "own"}), "a light arm waits for nothing"
 
 
 def test_an_arm_of_ones_own_filters_where_it_says_so() -> None:
@@ -274,20 +264,23 @@ def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
 
 
 def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:
-    with pytest.raises(ArmSpecError, match="unknown arm 'word'; did you mean 'words'"):
-        build_arm("word", resources)
+    with pytest.raises(ArmSpecError, match="unknown arm 'bm52'; did you mean 'bm25'"):
+        build_arm("bm52", resources)
 
 
 def test_features_tell_kind_backbone_and_expected_steps() -> None:
     assert arm_features("none", SPECS["none"]) == {"arm=none": 1.0, "kind=none": 1.0, "steps": 0.0}
-    assert arm_features("near", SPECS["near"]) == {
+    near = ArmSpec(kind="dense", params={"backbone": "hashed"})
+    assert arm_features("near", near) == {
         "arm=near": 1.0,
         "kind=dense": 1.0,
         "backbone=hashed": 1.0,
         "steps": 1.0,
     }
-    both = arm_features("both", SPECS["both"].model_copy(update={"answering": WritingSpec(passages=5)}))
-    assert both == {
+    fused = ArmSpec(
+        kind="rrf", params={"arms": ["words", "near"]}, answering=WritingSpec(passages=5)
+    )
+    assert arm_features("both", fused) == {
         "arm=both": 1.0,
         "kind=rrf": 1.0,
         "member=words": 1.0,
@@ -304,7 +297,8 @@ def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
 
 
 def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
-    told = arm_features("d", SPECS["discounted"])
+    params = {"backbone": "hashed", "gamma": 1.0, "threshold": 0.2}
+    told = arm_features("d", ArmSpec(kind="ds", params=params))
     assert told["kind=ds"] == told["backbone=hashed"] == told["steps"] == 1.0
     assert told["ds.gamma"] == pytest.approx(np.log(2.0))
     assert told["ds.threshold"] == pytest.approx(np.log(1.2))
@@ -461,15 +455,6 @@ def test_all_that_is_shared_and_can_forget_does(corpus: Corpus, tmp_path: Path) 
 
 
 # -- kinds -------------------------------------------------------------------------------------------------
-
-
-def test_the_guide_has_each_kind_with_its_own_summary() -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "guide" / "arms.md").read_text(encoding="utf-8")
-    rows = dict[str, str]()
-    for kinds, summary in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", guide, re.MULTILINE):
-        rows |= dict.fromkeys(re.findall(r"`([^`]+)`", kinds), summary)
-    written = {name: f"| `{name}` | {rows.get(name)} |" for name in KINDS}
-    assert written == {name: f"| `{name}` | {kind.summary} |" for name, kind in KINDS.items()}
 
 
 PLUGIN = """

@@ -1,5 +1,6 @@
 """Arms that choose among candidates: a batch finds what its arms do, and searches once."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,22 @@ from arms.retrievers.kind import Kind, Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 WORDS = frozenset({"words"})
+
+
+def grid_of(kind: Kind[Any]) -> list[dict[str, float]]:
+    """Return parameters of the arms of a family: the bounds of each number, and the one of the example."""
+    values: dict[str, list[float]] = {}
+    for name in kind.features:
+        limits = kind.params.model_fields[name].metadata
+        ends = [getattr(limit, end) for limit in limits for end in ("ge", "le") if hasattr(limit, end)]
+        values[name] = sorted({kind.example[name], *ends})
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
 FAMILIES = {
-    "ds": [{"gamma": gamma, "threshold": threshold} for gamma in (0.0, 0.6, 4.0) for threshold in (0.0, 0.4)],
-    "vendi": [{"diversity": diversity} for diversity in (0.0, 0.35, 0.8, 1.0)],
+    name: grid_of(kind)
+    for name, kind in KINDS.own.items()
+    if issubclass(kind.params, DiverseParams) and kind.batch is not None
 }
 """Parameters of the arms of each family, by kind."""
 EACH_FAMILY = pytest.mark.parametrize(
@@ -56,9 +70,12 @@ def batches(kind: Kind[Any], group: dict[str, Any], have: Resources) -> list[Any
     return list(kind.batch(group, have))
 
 
-def test_every_family_of_the_catalogue_is_tested() -> None:
-    chosen = {name for name, kind in KINDS.items() if issubclass(kind.params, DiverseParams) and kind.batch}
-    assert chosen == FAMILIES.keys(), "give the arms of a new kind their parameters in FAMILIES"
+def test_a_family_is_tested_at_the_bounds_of_its_numbers() -> None:
+    assert FAMILIES["vendi"] == [{"diversity": 0.0}, {"diversity": 0.5}, {"diversity": 1.0}]
+    assert [one for one in FAMILIES["ds"] if one["gamma"] == 1.0] == [
+        {"gamma": 1.0, "threshold": threshold} for threshold in (0.0, 0.2, 1.0)
+    ]
+    assert {one["gamma"] for one in FAMILIES["ds"]} == {0.0, 1.0, 100.0}
 
 
 @EACH_FAMILY

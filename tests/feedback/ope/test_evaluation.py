@@ -8,7 +8,7 @@ import pytest
 
 from feedback.arrays import Floats, drawn_of
 from feedback.dataset import Log
-from feedback.ope.estimators import ESTIMATORS, estimate, mrdr_weight
+from feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
 from feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, Estimated, evaluate, predict
 from feedback.ope.intervals import by_group, difference, hedged, normal
 from feedback.ope.sample import Sample
@@ -174,15 +174,18 @@ def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
 MEANS = tuple(name for name, one in ESTIMATORS.items() if one.is_mean)
 """Estimators whose rows are independent of each other once the reward model is given."""
 
+KEPT = tuple(name for name, one in ESTIMATORS.items() if one.rows is Rows.KEPT)
+"""Estimators that average the rewards of some rows."""
+
 
 @pytest.mark.parametrize("kind", INTERVALS)
 def test_each_interval_is_for_some_estimators_and_normal_stands_in(log: Log, kind: str) -> None:
     applies = {
         "normal": tuple(ESTIMATORS),
         "bootstrap": tuple(ESTIMATORS),
-        "bernstein": (*MEANS, "replay"),
-        "clopper_pearson": ("replay",),
-        "anytime": ("ips",),
+        "bernstein": (*MEANS, *KEPT),
+        "clopper_pearson": KEPT,
+        "anytime": tuple(name for name, one in ESTIMATORS.items() if one.anytime),
     }[kind]
     p, truth = always(log, 0.2, 0.3, 0.5), VALUES @ [0.2, 0.3, 0.5]
     options = {"estimators": tuple(ESTIMATORS), "resamples": 300, "reward_range": (0.0, 1.0)}

@@ -159,7 +159,7 @@ def test_arms_over_one_collection_share_it(engine: Engine, corpus: Any, tmp_path
 
 
 def test_every_engine_filters() -> None:
-    kinds = {name for name, kind in KINDS.items() if issubclass(kind.params, EngineParams)}
+    kinds = {name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams)}
     assert kinds == set(OPEN)
     assert all(KINDS[name].filters for name in kinds)
     assert not KINDS["remote"].filters
