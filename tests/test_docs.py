@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 
-from agent.api import errors
+from agent.api import errors, reference
 from agent.api.personalizer.protocol import VERSIONS
 from agent.cli.main import VERBS
 from tests.agent.fakes import Service
@@ -74,6 +74,14 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
     assert [
         route for route in personalizer if route.replace(VERSIONS[0], "").replace(VERSIONS[1], "") not in page
     ] == []
+
+
+def test_the_table_of_routes_is_that_of_the_document_and_the_pages() -> None:
+    assert text_of("reference/http.md") == reference.page(), "write it anew: python -m agent.api.reference"
+    rows = [row for row in reference.routes_table() if "/v1/evaluations" in row]
+    assert len(rows) == 4
+    place = "[`GET /v1/evaluations/{number}`](http/operating.md#get-v1evaluationsnumber)"
+    assert any(row.startswith(f"| {place} | read | ") for row in rows)
 
 
 def test_the_page_of_errors_is_that_of_the_table() -> None:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from agent.config.app_config import AppConfig
 from agent.policies import POLICIES
+from agent.reporting import with_table
 from agent.routers import ROUTERS
 from agent.spec import choices_in, models_in, params_of, tags_of
 from arms.portfolio import PoolSpec
@@ -127,17 +128,8 @@ def _flow(example: Mapping[str, Any]) -> str:
 
 
 def _with_table(page: str, table: list[str]) -> str:
-    """Return a page, relative to the folder of references, with a table in place of that of the same head.
-
-    Raises:
-        ValueError: The page has no table of this head.
-    """
-    lines = (DOCUMENTS / page).read_text(encoding="utf-8").splitlines()
-    if table[0] not in lines:
-        raise ValueError(f"{page} has no table that begins with {table[0]!r}")
-    first = lines.index(table[0])
-    last = next((at for at in range(first, len(lines)) if not lines[at].startswith("|")), len(lines))
-    return "\n".join([*lines[:first], *table, *lines[last:]]) + "\n"
+    """Return a page that is written by hand, relative to the folder of references, with its table."""
+    return with_table((DOCUMENTS / page).read_text(encoding="utf-8"), table)
 
 
 def _page(title: str, about: str, lines: list[str]) -> str:

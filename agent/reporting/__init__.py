@@ -1,4 +1,4 @@
-"""Rendering: colours, SVG, HTML templates, and texts of others in a terminal."""
+"""Rendering: colours, SVG, HTML templates, tables of pages, and texts of others in a terminal."""
 
 from .html import (
     GREY,
@@ -12,6 +12,7 @@ from .html import (
     moment,
     moving_average,
 )
+from .markdown import with_table
 from .plain_text import Terminal, log_plainly, visible
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "moment",
     "moving_average",
     "visible",
+    "with_table",
 ]

@@ -1,0 +1,66 @@
+"""Writes the table of the routes in `docs/reference/http.md`: `python -m agent.api.reference`.
+
+A row is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
+whose heading is the method and the path.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from agent.api.documented import document
+from agent.api.routes import ROUTES
+from agent.reporting import with_table
+
+DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference"
+
+PAGE = DOCUMENTS / "http.md"
+
+HEADING = re.compile(r"^## ((?:GET|POST|PUT|PATCH|DELETE) /\S+)$", re.MULTILINE)
+
+
+def page() -> str:
+    """Return the page of the routes with its table."""
+    return with_table(PAGE.read_text(encoding="utf-8"), routes_table())
+
+
+def routes_table() -> list[str]:
+    """Return the table of the routes, a row a section of the pages, in their order.
+
+    Raises:
+        ValueError: A section is of no operation.
+    """
+    operations = dict(_operations())
+    rows = ["| method and path | scope | purpose |", "| --- | --- | --- |"]
+    for path in sorted(DOCUMENTS.glob("http/*.md")):
+        for route in HEADING.findall(path.read_text(encoding="utf-8")):
+            if (operation := operations.get(_bare(route))) is None:
+                raise ValueError(f"http/{path.name} has a section of {route}, which is no operation")
+            anchor = re.sub(r"[^\w -]", "", route.lower()).replace(" ", "-")
+            scopes, summary = operation.get("x-scopes", ["none"]), operation["summary"].partition(";")[0]
+            purpose = f"{summary[0].lower()}{summary[1:]}"
+            rows.append(f"| [`{route}`](http/{path.name}#{anchor}) | {' or '.join(scopes)} | {purpose} |")
+    return rows
+
+
+def _operations() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the operations of the document by method and path, without the names of parameters."""
+    for path, methods in document(FastAPI(routes=ROUTES))["paths"].items():
+        for method, operation in methods.items():
+            yield _bare(f"{method.upper()} {path}"), operation
+
+
+def _bare(route: str) -> str:
+    """Return a route without the names of its parameters, which a page may shorten.
+
+    >>> _bare("GET /v1/decisions/{decision_id}")
+    'GET /v1/decisions/{}'
+    """
+    return re.sub(r"\{[^}]*\}", "{}", route)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
