@@ -260,12 +260,16 @@ def a_state_that_is_damaged_or_of_another_kind_is_refused(build: Build) -> None:
 
 LEARNING_CHECKS = (
     learning_moves_probability_to_the_rewarded_arm,
-    learning_tells_contexts_apart,
-    what_is_not_finite_is_refused_and_nothing_is_learned,
     an_arm_that_was_not_eligible_teaches_nothing,
     a_state_that_is_damaged_or_of_another_kind_is_refused,
 )
 """For a policy that learns."""
+
+CONTEXT_CHECKS = (
+    learning_tells_contexts_apart,
+    what_is_not_finite_is_refused_and_nothing_is_learned,
+)
+"""For a policy that learns from contexts: all but those with `reads_context = False`."""
 
 
 def epsilon_of(policy: EpsilonGreedy | NeuralGreedy) -> float:

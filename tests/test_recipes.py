@@ -1,31 +1,73 @@
 """The recipes of CONTRIBUTING.md, followed in a copy of the project: what they name suffices.
 
-The recipes of an arm, a policy, a router and an estimator are run by `test_extending.py`.
+All recipes are followed in one copy. Then the checks that they name are run, in one process before and one
+after the generated pages are written: some fail at first, which shows that they notice what is missing.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # one process follows all recipes, for the first test
+
 ROOT = Path(__file__).parents[1]
 
-CARRIED = ("agent", "arms", "feedback", "tests", "docs", "examples", "benchmarks", "deploy")
+CARRIED = ("agent", "arms", "feedback", "tests", "docs")
+
+LINKED = ("benchmarks", "deploy", "examples")
+"""Folders that no recipe writes to."""
+
+GENERATE = """
+import contextlib, io, runpy, sys
+from pathlib import Path
+
+def printed(module):
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        runpy.run_module(module, run_name="__main__")
+    return text.getvalue()
+
+for module in ("agent.config.reference", "agent.api.reference", "tests.agent.cli.test_defaults"):
+    printed(module)
+Path("agent/config/schema.json").write_text(printed("agent.config.schema"), encoding="utf-8")
+
+import os
+from typer.testing import CliRunner
+from agent.cli.main import app
+from agent.config import configured
+from tests.agent.fakes import CONFIG
+
+os.environ["ARMWISE_LIMITS__GREETINGS"] = "7"
+sys.stdout.write(f"{configured(CONFIG).limits.greetings}\\n")
+sys.stdout.write(CliRunner().invoke(app, ["greet", "Ada"]).output)
+"""
+"""Writes what is generated; prints a setting that a variable sets, and what a verb prints."""
 
 
 class Copy:
-    """A copy of the project in which a recipe is followed."""
+    """A copy of the project in which recipes are followed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        leave_out = shutil.ignore_patterns("__pycache__", "*.png", "assets", "golden")
-        for name in CARRIED:
+        leave_out = shutil.ignore_patterns("*.png", "assets", "golden")
+        for name in CARRIED:  # with compiled modules, which hold as the sources keep their times
             shutil.copytree(ROOT / name, folder / name, ignore=leave_out, symlinks=True)
+        for name in LINKED:
+            (folder / name).symlink_to(ROOT / name, target_is_directory=True)
         for path in (*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.yaml"), ROOT / "Makefile"):
-            shutil.copy(path, folder)
+            shutil.copy2(path, folder)
+
+    def write(self, file: str, text: str) -> None:
+        """Write a new file."""
+        path = self.folder / file
+        assert not path.exists()
+        path.write_text(text, encoding="utf-8")
 
     def insert(self, file: str, before: str, text: str) -> None:
         """Insert a text before the first line that begins with another."""
@@ -34,11 +76,23 @@ class Copy:
         place = next(number for number, line in enumerate(lines) if line.startswith(before))
         path.write_text("".join([*lines[:place], text, *lines[place:]]), encoding="utf-8")
 
-    def run(self, *words: str, output: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run Python in the copy; write what it prints to a file of the copy where one is named."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    def replace(self, file: str, old: str, new: str) -> None:
+        """Replace a text that stands once in a file."""
+        path = self.folder / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def append(self, file: str, text: str) -> None:
+        """Append a text to a file."""
+        with (self.folder / file).open("a", encoding="utf-8") as page:
+            page.write(text)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in the copy."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         environment.pop("PYTEST_XDIST_WORKER", None)
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, *words],
             cwd=self.folder,
             env=environment,
@@ -46,26 +100,135 @@ class Copy:
             capture_output=True,
             text=True,
         )
-        if output is not None:
-            assert done.returncode == 0, done.stderr
-            (self.folder / output).write_text(done.stdout, encoding="utf-8")
-        return done
 
-    def check(self, *tests: str) -> str:
-        """Return the last line that pytest prints of some tests."""
-        done = self.run("-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-        return (done.stdout.strip().splitlines() or [done.stderr])[-1]
+    def check(self, checks: Mapping[str, str]) -> dict[str, bool]:
+        """Run tests; return whether each passed, by its name with its file.
+
+        Args:
+            checks: A word in the names of the tests that are run, by file; an empty one for all of them.
+        """
+        words = " or ".join(
+            f"({Path(file).stem} and {word})" if word else Path(file).stem for file, word in checks.items()
+        )
+        options = ("-q", "-rA", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", words)
+        done = self.run("-m", "pytest", *checks, *options)
+        found = re.findall(r"^(PASSED|FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        assert found, done.stdout + done.stderr
+        self.output = done.stdout
+        return {name: outcome == "PASSED" for outcome, name in found}
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Copy:
-    return Copy(tmp_path)
+def code_of(page: str) -> str:
+    """Return the first block of Python of a page on extending."""
+    text = (ROOT / "docs" / "guide" / "extending" / page).read_text(encoding="utf-8")
+    return text.split("```python\n", 1)[1].split("```\n", 1)[0]
 
 
-@pytest.mark.timeout(300)
-def test_a_verb_is_a_function_a_line_of_the_list_and_a_row_of_the_page(copied: Copy) -> None:
-    (copied.folder / "agent/cli/greet.py").write_text(
-        '''"""A verb that greets."""
+# -- the recipes -------------------------------------------------------------------------------------------
+
+ARM = '''"""The first passages of the corpus, whatever is asked."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Query, Retrieval
+from arms.corpus import Corpus
+from arms.retrievers.kind import Kind, of_corpus
+
+
+class FirstParams(BaseModel):
+    """Parameters of an arm that returns the first passages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    most: int = Field(ge=1, le=100, description="Passages that are returned at most.")
+
+
+class FirstArm:
+    """Return the first passages that the caller may see."""
+
+    backbones: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, params: FirstParams, corpus: Corpus) -> None:
+        self.name, self._params, self._corpus = name, params, corpus
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Return at most `k` passages, by id."""
+        mask = self._corpus.permitted(query)
+        positions = [at for at in range(len(self._corpus)) if mask is None or mask[at]]
+        passages = self._corpus.passages(positions[: min(k, self._params.most)])
+        return Retrieval(tuple(sorted((passage.scored(1.0) for passage in passages), key=lambda one: one.id)))
+
+
+KIND = Kind(
+    "first",
+    "returns the first passages of the corpus",
+    FirstParams,
+    lambda name, params, have, _: FirstArm(name, params, have.corpus),
+    light=True,
+    filters=True,
+    version=of_corpus,
+    example={"most": 3},
+)
+'''
+
+ESTIMATOR = """@estimator(
+    value="`sum(min(w, c) r) / sum(min(w, c))`",
+    use="as `snips`, where a few weights are huge",
+    source="",
+    rank=7,
+    rows=Rows.DEPENDENT,
+    covers=False,
+)
+"""
+
+ROUTE = '''"""`/v1/motto`: a sentence of the service."""
+
+from fastapi import APIRouter, Response
+
+from agent.api.documented import documented
+from agent.api.responses import Json
+from agent.replies import Reply, construct
+
+router = APIRouter(tags=["service"])
+
+
+class Motto(Reply):
+    """A sentence."""
+
+    motto: str
+
+
+@router.get("/v1/motto", **documented("getMotto", Motto, scopes=("read",)))
+async def motto() -> Response:
+    """The motto of the service."""
+    return Json(construct(Motto, motto="measure"))
+'''
+
+PAGE = '''"""The motto of the service."""
+
+from fastapi import Request, Response
+
+from agent.api.console.page import page, pages
+from agent.api.middleware import require
+
+router = pages()
+
+
+@router.get("/motto", dependencies=[require("read")])
+async def motto(request: Request) -> Response:
+    """A sentence."""
+    return page(request, "motto.html", motto="measure")
+'''
+
+TEMPLATE = """{% extends "partial.html" if partial else "base.html" %}
+{% block title %}Motto{% endblock %}
+{% block live %}
+<h1>Motto</h1>
+<p>{{ motto }}</p>
+{% endblock %}
+"""
+
+VERB = '''"""A verb that greets."""
 
 from typing import Annotated
 
@@ -77,38 +240,194 @@ from agent.cli.console import console
 def greet(name: Annotated[str, typer.Argument(help="Who is greeted.")]) -> None:
     """Greet somebody by name."""
     console.print(f"hello, {name}")
-''',
-        encoding="utf-8",
+'''
+
+
+def add_arm(copy: Copy) -> None:
+    copy.write("arms/retrievers/first.py", ARM)
+
+
+def add_policy(copy: Copy) -> None:
+    copy.write("agent/policies/mean_softmax.py", code_of("policy.md"))
+
+
+def add_router(copy: Copy) -> None:
+    copy.write("agent/routers/mean_utility.py", code_of("router.md"))
+
+
+def add_estimator(copy: Copy) -> None:
+    function = code_of("estimator.md").partition("\n\n\n")[2]
+    copy.insert("feedback/ope/estimators.py", "@estimator(", f"{ESTIMATOR}{function}\n\n")
+    copy.insert(
+        "feedback/ope/estimators.py", "    replay  ", "    clipped_snips  `snips` with a largest weight\n"
     )
+
+
+def add_route(copy: Copy) -> None:
+    copy.write("agent/api/operations/motto.py", ROUTE)
+    copy.replace("agent/api/routes.py", "import arms, erasures,", "import arms, motto, erasures,")
+    copy.replace("agent/api/routes.py", "_OPERATIONS = (arms,", "_OPERATIONS = (arms, motto,")
+
+
+def describe_route(copy: Copy) -> None:
+    section = "\n## GET /v1/motto\n\nA sentence.\n\n```bash\ncurl -s http://127.0.0.1:8000/v1/motto\n```\n"
+    copy.append("docs/reference/http/operating.md", section)
+
+
+def add_page(copy: Copy) -> None:
+    copy.write("agent/api/console/motto.py", PAGE)
+    copy.write("agent/api/console/templates/motto.html", TEMPLATE)
+    copy.replace(
+        "agent/api/console/routes.py",
+        "evidence, operating, overview,",
+        "evidence, motto, operating, overview,",
+    )
+    copy.replace(
+        "agent/api/console/routes.py", "evidence, operating, system)", "evidence, motto, operating, system)"
+    )
+    copy.insert("agent/api/console/page.py", '    ("/system", "System")', '    ("/motto", "Motto"),\n')
+
+
+def add_verb(copy: Copy) -> None:
+    copy.write("agent/cli/greet.py", VERB)
     entry = '    "greet": Verb("greet:greet", OPERATE, "Greet somebody by name."),\n'
-    copied.insert("agent/cli/main.py", '    "doctor": ', entry)
-    assert copied.run("-m", "agent.cli", "greet", "Ada").stdout == "hello, Ada\n"
-    checks = (
-        "tests/test_docs.py::test_every_verb_is_described",
-        "tests/agent/cli/test_cli.py::test_every_verb_is_listed_in_its_panel",
-        "tests/agent/cli/test_defaults.py",
-    )
-    assert " failed" in copied.check(*checks), "it has no row in the page, and its options no line"
-    copied.insert("docs/reference/cli.md", "| `doctor", "| `greet NAME` | greet somebody by name | |\n")
-    assert copied.run("-m", "tests.agent.cli.test_defaults").returncode == 0
-    assert " failed" not in (last := copied.check(*checks)), last
+    copy.insert("agent/cli/main.py", '    "doctor": ', entry)
 
 
-@pytest.mark.timeout(300)
-def test_a_setting_is_a_field_and_all_else_is_generated(copied: Copy) -> None:
+def describe_verb(copy: Copy) -> None:
+    copy.insert("docs/reference/cli.md", "| `doctor", "| `greet NAME` | greet somebody by name | |\n")
+
+
+def add_setting(copy: Copy) -> None:
     field = '    greetings: int = Field(default=3, ge=1, description="Greetings at once.")\n'
-    copied.insert("agent/config/sections.py", "    in_flight: int", field)
-    checks = ("tests/agent/config/test_reference.py", "tests/agent/config/test_schema.py")
-    assert " failed" in copied.check(*checks), "the reference and the schema lack it"
-    assert copied.run("-m", "agent.config.reference").returncode == 0
-    copied.run("-m", "agent.config.schema", output="agent/config/schema.json")
-    page = (copied.folder / "docs/reference/configuration/service.md").read_text(encoding="utf-8")
-    assert "| `greetings` | `3` | Greetings at once. |" in page
-    assert " failed" not in (last := copied.check(*checks)), last
-    script = (
-        "import os; os.environ['ARMWISE_LIMITS__GREETINGS'] = '7'\n"
-        "from agent.config import configured\n"
-        "from tests.agent.fakes import CONFIG\n"
-        "print(configured(CONFIG).limits.greetings)\n"
-    )
-    assert copied.run("-c", script).stdout == "7\n"
+    copy.insert("agent/config/sections.py", "    in_flight: int", field)
+
+
+def nothing(_: Copy) -> None:
+    """Write nothing."""
+
+
+REFERENCE = "tests/agent/config/test_reference.py"
+SCHEMA = "tests/agent/config/test_schema.py"
+DOCS = "tests/test_docs.py"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe of CONTRIBUTING.md.
+
+    Attributes:
+        add: Writes what the recipe says, but pages.
+        describe: Writes the pages that are not generated.
+        notice: What begins with one of these, by file, fails until the pages are written.
+        keep: Tests of the new thing, a word of their names by file.
+    """
+
+    add: Callable[[Copy], None]
+    describe: Callable[[Copy], None] = nothing
+    notice: tuple[str, ...] = ()
+    keep: tuple[tuple[str, str], ...] = ()
+
+
+RECIPES = {
+    "arm": Recipe(
+        add_arm,
+        notice=(
+            f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/arm-kinds.md]",
+            f"{REFERENCE}::test_the_page_is_what_the_settings_say[../guide/arms.md]",
+        ),
+        keep=(("tests/arms/retrievers/test_catalog.py", "first"),),
+    ),
+    "policy": Recipe(
+        add_policy,
+        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/policy-kinds.md]",),
+        keep=(("tests/agent/policies/test_contracts.py", "mean_softmax"),),
+    ),
+    "router": Recipe(
+        add_router,
+        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/router-kinds.md]",),
+        keep=(("tests/agent/routers/test_routers.py", "mean_utility"),),
+    ),
+    "estimator": Recipe(
+        add_estimator,
+        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[estimators.md]",),
+        keep=(("tests/feedback/ope/test_estimators.py", ""),),
+    ),
+    "route": Recipe(
+        add_route,
+        describe_route,
+        notice=(f"{DOCS}::test_every_route_is_described_with_a_request",),
+        keep=(
+            ("tests/agent/api/test_documented.py", "motto"),
+            ("tests/agent/api/test_routes.py", "its_scope"),
+        ),
+    ),
+    "page": Recipe(add_page, keep=(("tests/agent/api/console/test_points.py", "every_link"),)),
+    "verb": Recipe(
+        add_verb,
+        describe_verb,
+        notice=(f"{DOCS}::test_every_verb_is_described", "tests/agent/cli/test_defaults.py::"),
+        keep=(("tests/agent/cli/test_cli.py", "listed_in_its_panel"),),
+    ),
+    "setting": Recipe(
+        add_setting,
+        notice=(
+            f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/service.md]",
+            f"{SCHEMA}::test_the_file_is_what",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What came of all recipes: the tests before and after pages are written, and what the copy prints."""
+
+    copy: Copy
+    before: Mapping[str, bool]
+    after: Mapping[str, bool]
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    copy = Copy(tmp_path_factory.mktemp("recipes"))
+    for recipe in RECIPES.values():
+        recipe.add(copy)
+    pages = {
+        DOCS: "is_described",
+        REFERENCE: "",
+        SCHEMA: "the_file_is_what",
+        "tests/agent/cli/test_defaults.py": "",
+    }
+    before = copy.check(pages)
+    for recipe in RECIPES.values():
+        recipe.describe(copy)
+    done = copy.run("-c", GENERATE)
+    assert done.returncode == 0, done.stderr
+    kept = {file: word for recipe in RECIPES.values() for file, word in recipe.keep}
+    return Followed(copy, before, copy.check({**pages, **kept}), done.stdout)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_the_recipe_names_suffices(followed: Followed, name: str) -> None:
+    recipe = RECIPES[name]
+    for notice in recipe.notice:
+        tests = {test: passed for test, passed in followed.before.items() if test.startswith(notice)}
+        assert not all(tests.values()), f"{notice} does not notice what is missing"
+        assert tests
+    for file, word in recipe.keep:
+        assert any(test.startswith(file) and word in test for test in followed.after), (
+            f"{file} tests no {word}"
+        )
+    files = tuple(check.split("::")[0] for check in (*recipe.notice, *(file for file, _ in recipe.keep)))
+    failed = [test for test, passed in followed.after.items() if not passed and test.startswith(files)]
+    assert not failed, followed.copy.output
+
+
+def test_a_new_verb_runs_and_a_variable_sets_a_new_setting(followed: Followed) -> None:
+    assert followed.printed == "7\nhello, Ada\n"
+    page = (followed.copy.folder / "docs/reference/configuration/service.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `greetings` "))
+    assert row.endswith(" | Greetings at once. |")
+    assert "`3`" in row

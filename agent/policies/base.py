@@ -29,6 +29,7 @@ class Policy(Protocol):
 
     A class may have further members, which the catalogue reads:
 
+    - `reads_context = False`: its distribution is the same in every context.
     - `reads_question = True`: it reads the text of a question, and not only features. Once the text is
       erased, its distribution cannot be recomputed.
     - `check_arms(arms)`, a method that raises PolicyError if it cannot choose among these arms.

@@ -29,7 +29,7 @@ POLICIES: ClassCatalogue[Policy] = ClassCatalogue("agent.policies", GROUP, "poli
 class PolicySpec(Spec):
     """A policy: a kind of the catalogue and its parameters."""
 
-    kind: str = Field(description=f"One of {', '.join(POLICIES.own)}, or a kind of another package.")
+    kind: str = Field(description="Name in the catalogue of policies.")
 
 
 def _parts(kind: str) -> Sequence[str]:

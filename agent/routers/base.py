@@ -146,12 +146,14 @@ class Router(ABC):
         kind: Name in the catalogue of routers.
         example: Parameters of a small router of this kind, which is soon fitted, for the reference and for
             the tests of every kind.
+        reads_question: Whether its scores depend on the question.
         stage: The stage of the features that it needs.
         schema: Schema of the features that it was fitted on; None before.
     """
 
     kind: ClassVar[str]
     example: ClassVar[Mapping[str, Any]] = {}
+    reads_question: ClassVar[bool] = True
     stage: Stage = Stage.QUESTION
     schema: Schema | None = None
 

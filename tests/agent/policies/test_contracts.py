@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.policies import POLICIES, PolicySpec, ShadowPolicy, Uniform, build_policy
-from tests.contracts import ARMS, CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
+from tests.contracts import ARMS, CHECKS, CONTEXT_CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
 
 ADF = "--cb_explore_adf -q sa -q ea"
 
@@ -61,6 +61,9 @@ LEARNING = {
     name: spec for name, spec in ALL.items() if not isinstance(builder(spec)(), Uniform | ShadowPolicy)
 }
 """Policies whose distribution changes; what a shadow policy learns is tested beside it."""
+CONTEXTUAL = {
+    name: spec for name, spec in LEARNING.items() if getattr(POLICIES[spec.kind], "reads_context", True)
+}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -81,6 +84,12 @@ def test_learning_policy_learns(spec: PolicySpec, check: Callable[[Build], None]
     check(builder(spec))
 
 
+@pytest.mark.parametrize("check", CONTEXT_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("spec", CONTEXTUAL.values(), ids=CONTEXTUAL.keys())
+def test_contextual_policy_tells_contexts_apart(spec: PolicySpec, check: Callable[[Build], None]) -> None:
+    check(builder(spec))
+
+
 def test_some_policies_of_vowpal_resume_exactly_and_some_do_not() -> None:
     inexact = {spec.kind for name, spec in ALL.items() if name not in EXACT}
     assert "vowpal" in inexact
@@ -89,7 +98,7 @@ def test_some_policies_of_vowpal_resume_exactly_and_some_do_not() -> None:
 
 
 def test_every_learning_policy_but_a_shadow_is_held_to_learn() -> None:
-    learning = {spec.kind for spec in LEARNING.values()}
+    learning = {spec.kind for spec in CONTEXTUAL.values()}
     assert learning >= {"epsilon_greedy", "linucb", "linear_thompson", "neural", "vowpal"}
     assert learning.isdisjoint({"uniform", "fixed", "routed", "apprentice"})
 

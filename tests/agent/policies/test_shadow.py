@@ -26,7 +26,16 @@ from feedback.reward import Metric, RewardRule
 from feedback.training_log import take_epoch
 from tests.agent.fakes import MemoryLog, Preferring
 from tests.agent.serving.test_turn import a_loop
-from tests.contracts import ARMS, EXACT_CHECKS, LEARNING_CHECKS, Build, contexts, history, teach
+from tests.contracts import (
+    ARMS,
+    CONTEXT_CHECKS,
+    EXACT_CHECKS,
+    LEARNING_CHECKS,
+    Build,
+    contexts,
+    history,
+    teach,
+)
 
 POLICY = {"kind": "linucb", "params": {"dims": 8}}
 BASELINE = {"kind": "fixed", "params": {"arm": "dense"}}
@@ -53,7 +62,9 @@ class Shadow:
         return type(self)(self._apprentice.load(state))
 
 
-@pytest.mark.parametrize("check", [*LEARNING_CHECKS, *EXACT_CHECKS], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [*LEARNING_CHECKS, *CONTEXT_CHECKS, *EXACT_CHECKS], ids=lambda check: check.__name__
+)
 def test_what_is_in_the_shadow_keeps_every_promise_of_a_policy_that_learns(
     check: Callable[[Build], None],
 ) -> None:

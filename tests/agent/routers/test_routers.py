@@ -45,7 +45,11 @@ ALL = {
     for name, (kind, params) in FITTED.items()
     if kind not in ONE_CLASS | NEEDS_MODEL
 }
-LEARNING = {name: build for name, build in ALL.items() if not isinstance(build(), Similarity)}
+LEARNING = {
+    name: build
+    for name, build in ALL.items()
+    if not isinstance(build(), Similarity) and build().reads_question
+}
 LATE = {name: build for name, build in ALL.items() if build().stage >= Stage.RETRIEVED}
 COMPARING = {
     "pairwise_xgboost",

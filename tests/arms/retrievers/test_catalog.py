@@ -277,9 +277,7 @@ def test_features_tell_kind_backbone_and_expected_steps() -> None:
         "backbone=hashed": 1.0,
         "steps": 1.0,
     }
-    fused = ArmSpec(
-        kind="rrf", params={"arms": ["words", "near"]}, answering=WritingSpec(passages=5)
-    )
+    fused = ArmSpec(kind="rrf", params={"arms": ["words", "near"]}, answering=WritingSpec(passages=5))
     assert arm_features("both", fused) == {
         "arm=both": 1.0,
         "kind=rrf": 1.0,
