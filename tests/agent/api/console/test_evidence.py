@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -87,6 +89,60 @@ def test_the_chart_of_the_evidence_leaves_its_first_bounds_out_of_its_height() -
     drawn = evidence.trail({"trail": points, "figures": {"margin": 0.1}})
     assert drawn is not None
     assert json.loads(drawn)["bounds"] == pytest.approx([-0.4 - 1.0 / 10, 0.6 + 1.0 / 3])
+
+
+async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {
+        9: ("queued", []),
+        8: ("running", []),
+        7: ("failed", []),
+        6: ("done", ["recipe:1"]),
+        5: ("done", ["recipe:1", "version:2"]),
+        4: ("done", ["uniform"]),
+        3: ("done", ["recipe:9"]),
+    }
+    states = [
+        SimpleNamespace(id=n, status=status, request={"gate": True}) for n, (status, _) in names.items()
+    ]
+    states.append(SimpleNamespace(id=2, status="queued", request={"gate": False}))
+    verdict = {"trail": [], "figures": None}
+
+    async def listed(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(reply=SimpleNamespace(evaluations=states))
+
+    async def result_of(_: object, number: int) -> int:
+        return number
+
+    def report(number: int) -> SimpleNamespace:
+        found = [SimpleNamespace(name=name, verdict=verdict) for name in names[number][1]]
+        return SimpleNamespace(candidates=[SimpleNamespace(name="fixed:bm25", verdict=None), *found])
+
+    monkeypatch.setattr(evidence.api, "evaluations", listed)
+    monkeypatch.setattr(evidence.api, "result_of", result_of)
+    monkeypatch.setattr(evidence, "_report", report)
+    replica: Any = None
+    shown = await evidence.judged(replica)
+    found = [(one.name, one.version, one.evaluation.id) for one in shown["judged"]]
+    assert found == [("recipe:1", 1, 6), ("version:2", 2, 5), ("uniform", None, 4)]
+    assert [one.id for one in shown["pending"]] == [9, 8]
+
+
+async def test_what_was_earned_is_within_the_span_that_estimates_are_drawn_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = [
+        (number, SimpleNamespace(candidates=[], earned=earned, rows=1, first_at=0.0, last_at=0.0))
+        for number, earned in ((1, 0.25), (2, -0.75))
+    ]
+
+    async def read(*_: object) -> list[tuple[int, SimpleNamespace]]:
+        return reports
+
+    monkeypatch.setattr(evidence, "_reports", read)
+    shown = plain(await seen(service, "/evaluations/compare?of=1&of=2"))
+    assert "drawn from -0.750 to +0.250" in shown.replace("\u2212", "-")
 
 
 async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Service) -> None:

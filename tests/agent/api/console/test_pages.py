@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import numpy as np
@@ -18,18 +19,18 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
-from agent.api.console import decisions, operating, overview
+from agent.api.console import decisions, explanation, operating, overview
 from agent.api.console.page import CONSOLE, pages
 from agent.api.console.routes import ROUTERS
 from agent.learning.restore import restore_policy
 from arms.base import ArmError, Passage
 from arms.llm import base
-from feedback.events import Mask
+from feedback.events import Context, Decision, Mask, Mode
 from feedback.log import tables as t
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.registry import runs, versions
 from feedback.reward import Prices, RewardRule
-from feedback.training_log import read_examples, rollups
+from feedback.training_log import lag, read_examples, rollups
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
 
@@ -192,6 +193,12 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     assert HARMLESS in shown
     assert "<script>" not in shown
 
+    monkeypatch.setattr(service.replica.turns, "restricted", True)
+    shown = plain(await seen(service, f"{path}/passages"))
+    assert "Some are not shown: the groups of your key do not permit them" in shown
+    assert [name in shown for name, _ in texts] == [True, False, False, False]
+    monkeypatch.undo()
+
     async def gone(ids: Sequence[str]) -> list[Passage]:
         raise ArmError(f"no host for {len(ids)}")
 
@@ -247,6 +254,16 @@ async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Serv
     total = float(re.findall(r"expected reward is ([-+][\d.]+)", shown)[0])
     parts = [float(one) for one in re.findall(r"<td>([-+][\d.]+)</td>", shown)]
     assert abs(sum(parts) - total) < 1e-3 * len(parts)
+
+
+def test_the_largest_contributions_are_shown_and_the_others_added_up() -> None:
+    amounts = {f"f{i}": np.array([0.0, -float(i)]) for i in range(1, 16)}
+    policy: Any = SimpleNamespace(contributions=lambda *_: amounts)
+    made = Decision("d", Context("q"), ("a", "b"), (0.9, 0.1), "a", "linucb", 1, Mode.EXPLORE)
+    found = explanation.explained(policy, made)
+    assert [name for name, _ in found.contributions] == [f"f{i}" for i in range(15, 3, -1)]
+    assert (found.arm, found.runner_up, found.exact) == ("a", "b", True)
+    assert (found.rest, found.total) == (1.0 + 2.0 + 3.0, 120.0)
 
 
 @pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
@@ -403,6 +420,36 @@ async def test_each_page_of_decisions_leads_to_the_next_with_its_filters(
     assert [*chain(*kept)] == [f"{i} of three" for i in range(2, -1, -1)]
 
 
+async def test_each_field_of_the_form_finds_what_it_names(linear: Service) -> None:
+    await look_up(linear, query="alone in its talk", agent={"episode_id": "talk-1"})
+    row = r"(question \d+ of twelve|alone in its talk)<"
+
+    async def found(**fields: str) -> list[str]:
+        return re.findall(row, await seen(linear, f"/decisions?{urlencode(fields)}"))
+
+    assert await found(text="ALONE") == ["alone in its talk"]
+    assert await found(episode="talk-1") == ["alone in its talk"]
+    assert len(await found(since="2020-01-01", until="2120-01-01")) == 13
+    assert await found(until="2020-01-01") == []
+    assert await found(since="2120-01-01") == []
+    good, bad = await found(least="0"), await found(most="0")
+    assert min(len(good), len(bad)) > 0
+    assert sorted([*good, *bad]) == sorted(f"question {i} of twelve" for i in range(12))
+
+
+async def test_a_key_of_a_project_is_led_to_the_decisions_of_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME", "ACME")
+    keys = [{"env": "ACME", "scopes": ["decide", "read"], "project": "acme"}]
+    async with Service(tmp_path, keys=keys).running() as service:
+        bearer = {"authorization": "Bearer ACME"}
+        found = (await look_up(service, bearer, agent={"episode_id": "talk-1"})).json()["agent"]
+        one = await service.client.get(f"{CONSOLE}/decisions/{found['decision_id']}", headers=bearer)
+        (link,) = re.findall(rf'href="({CONSOLE}/decisions\?[^"]*talk-1)"', one.text)
+        assert found["decision_id"] in (await service.client.get(link, headers=bearer)).text
+
+
 async def test_each_page_of_what_operators_do_leads_to_the_next(
     linear: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,6 +542,11 @@ async def test_an_arm_is_switched_and_an_evaluation_asked_for(linear: Service) -
     assert asked.headers["location"] == f"{CONSOLE}/evaluations/1"
     assert "queued: 0 % done" in plain(await seen(linear, "/evaluations/1")).replace("\xa0", " ")
     assert "fixed:bm25, uniform" in await seen(linear, "/evaluations")
+    window = {"since": "2020-01-01", "until": "2120-02-03", "interval": "bootstrap"}
+    await client.post(f"{CONSOLE}/evaluations", data={"candidates": "uniform", **window}, headers=ORIGIN)
+    request = (await client.get("/v1/evaluations/2")).json()["request"]
+    assert request["interval"] == "bootstrap"
+    assert (request["since"][:10], request["until"][:10]) == ("2020-01-01", "2120-02-03")
     early = await client.get(f"{CONSOLE}/evaluations/1/report")
     assert early.status_code == 409
     refused = await client.post(f"{CONSOLE}/warm-starts", headers=ORIGIN)
@@ -509,6 +561,34 @@ async def test_the_configuration_is_shown_without_the_password_of_the_log(
     shown = await seen(service, "/system")
     assert "armwise:***@db/log" in shown
     assert "pa55word" not in shown
+
+
+async def test_a_key_has_what_its_form_says(service: Service) -> None:
+    async def make(headers: dict[str, str], **fields: str) -> dict[str, str]:
+        made = await service.client.post(f"{CONSOLE}/system/keys", data=fields, headers=ORIGIN | headers)
+        assert made.status_code == 200, made.text
+        (secret,) = re.findall(r"<pre[^>]*>(sk-aw-[^<]+)<", made.text)
+        return {"authorization": f"Bearer {secret}"}
+
+    root = await make({}, name="root", scopes="admin")
+    limits = {"tpm_limit": "500", "max_budget": "2.5", "budget_duration": "1mo"}
+    await make(root, name="shop", scopes="decide feedback", project="acme", groups="board staff", **limits)
+    (key,) = [
+        one for one in (await service.client.get("/v1/keys", headers=root)).json()["keys"] if one["tpm_limit"]
+    ]
+    assert (key["scopes"], key["project"]) == (["decide", "feedback"], "acme")
+    assert key["groups"] == ["board", "staff"]
+    found = [key[name] for name in ("rpm_limit", "tpm_limit", "max_budget", "budget_duration")]
+    assert found == [None, 500, 2.5, "1mo"]
+
+
+@pytest.mark.parametrize(("seconds", "well"), [(59.9, "well"), (60.0, "not well")])
+async def test_a_learner_that_is_a_minute_behind_is_not_well(
+    service: Service, monkeypatch: pytest.MonkeyPatch, seconds: float, well: str
+) -> None:
+    behind = SimpleNamespace(log_seq=7, facts=3, seconds=lambda _: seconds)
+    monkeypatch.setattr(lag, "lag_of", lambda *_: behind)
+    assert f"learner {well} 3 facts behind" in plain(await seen(service, "/system"))
 
 
 async def test_a_key_is_shown_once_and_the_configuration_without_passwords(service: Service) -> None:

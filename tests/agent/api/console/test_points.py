@@ -108,6 +108,10 @@ async def test_the_playground_of_such_a_point_sends_a_request_with_actions(servi
     status, shown = await decide(plain(example))
     assert (status, "a-17" in shown, "click 1" in shown) == (200, True, True)
     assert len(service.replica.points["news"].store.newest(9)) == 1
+    status, _ = await decide(json.dumps({"point": "cheap", "actions": actions("a", "b")}))
+    assert (status, len(service.replica.points["news"].store.newest(9))) == (200, 2), (
+        "the point is the page's"
+    )
     for request, said in (
         ("{", "the request is not JSON"),
         ("7", "valid dictionary"),

@@ -83,6 +83,9 @@ def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them
     assert len(found) == worth.MOST + 1
     assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
     assert found[-1].name == worth.OTHERS
+    better = rollups.Rewarded("b", {**sums, "wr": 1.5}, {"ask=who": 1.0})
+    (kind,) = worth.grouped([rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask")
+    assert (kind.n, kind.best) == (2, "b")
     weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
     (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask")
     assert (kind.worth, kind.best) == ({"a": None}, None)
