@@ -189,6 +189,22 @@ async def test_a_document_has_the_metadata_of_its_passage_as_texts(service: Serv
     assert document["metadata"] == {"year": "1999", "language": "en", "corpus": "stdlib"}
 
 
+async def test_a_document_does_not_say_which_groups_may_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def passages(ids: Sequence[str]) -> list[Passage]:
+        return [Passage(one, "t", "x", metadata={"allowed_groups": ["board", "staff"]}) for one in ids]
+
+    monkeypatch.setenv("STAFF_KEY", "staff-secret")
+    keys = [{"env": "STAFF_KEY", "scopes": ["decide"], "groups": ["staff"]}]
+    async with (
+        Service(tmp_path, keys=keys).running() as service,
+        connected(service, "staff-secret") as client,
+    ):
+        service.replica.passages = passages  # type: ignore[method-assign]
+        assert (await call(client, "fetch", id="p1"))["metadata"] == {"corpus": "stdlib"}
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "stored", "content"),
     [

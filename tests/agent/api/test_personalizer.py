@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api import ranking
-from agent.api.personalizer import evaluations
+from agent.api import asking, ranking
+from agent.api.errors import ApiError
+from agent.api.personalizer import evaluations, protocol
+from agent.api.personalizer import service as settings
+from agent.learning import configuration_of
 from feedback.log import Record
 from feedback.registry import evaluations as registry_evaluations
+from feedback.training_log import StartingPoint
+from feedback.training_log.observed import Also
 from tests.agent.fakes import Service
 
 NEWS = {
@@ -286,6 +292,76 @@ async def test_the_configuration_is_that_of_the_point_and_most_of_it_is_fixed(ne
         assert error["innerError"] == {"code": "invalid_value"}
 
 
+async def test_the_first_metric_takes_the_rewards_and_the_default_is_that_of_the_point(
+    tmp_path: Path,
+) -> None:
+    metrics = {"click": {"range": [-1, 1], "aggregation": "sum"}, "stars": {"range": [0, 5]}}
+    own = {**NEWS, "reward": {"metrics": metrics, "cost_weight": 0.0, "default": 0.25}}
+    async with Service(tmp_path, points={"news": own}, personalizer="news").running() as service:
+        found = await sent(service, "GET", "/configurations/service")
+        assert (found["defaultReward"], found["rewardAggregation"]) == (0.25, "sum")
+        await sent(service, "POST", "/rank", {"actions": ACTIONS, "eventId": "e-1"}, 201)
+        await sent(service, "POST", "/events/e-1/reward", {"value": 0.5}, 204)
+        (kept,) = logged(service, "e-1").feedback
+    assert (kept.metric, kept.value) == ("click", 0.5)
+
+
+async def test_a_request_counts_as_one_for_each_slot(news: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    more: list[int] = []
+
+    async def admit(_replica: object, _caller: object, requests: int) -> None:
+        more.append(requests)
+
+    monkeypatch.setattr(asking, "admit", admit)
+    places = [{"id": name, "baselineAction": name} for name in "abc"]
+    await sent(news, "POST", "/multislot/rank", {"actions": ACTIONS, "slots": places}, 201)
+    assert more == [2], "the request itself was counted as one"
+
+
+async def test_an_evaluation_that_failed_says_why(news: Service) -> None:
+    await put(news, "e-1")
+    point = news.replica.points["news"]
+    claimed = registry_evaluations.claim(point.store, configuration_of(point.config), "w", point.clock())
+    assert claimed is not None
+    registry_evaluations.fail(point.store, claimed, "no room on the disk", point.clock())
+    found = await sent(news, "GET", "/evaluations/e-1")
+    assert (found["status"], found["description"]) == ("Failed", "no room on the disk")
+
+
+async def test_a_reset_model_learns_the_observations_that_it_learned_before(
+    news: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted: list[Any] = []
+
+    async def adopt(_replica: object, recipe: Any, reason: str) -> None:
+        adopted.append((recipe.start, reason))
+
+    monkeypatch.setattr(settings, "_adopt", adopt)
+    monkeypatch.setattr(settings, "_joined", lambda _: 7)
+    watcher = news.replica.points["news"].watcher
+    start = StartingPoint(runs=(3,), after=1, also=Also(judge=True))
+    monkeypatch.setattr(watcher, "recipe", replace(watcher.recipe, start=start))
+    await sent(news, "DELETE", "/model", status=204)
+    assert adopted == [(StartingPoint(after=7, also=Also(judge=True)), "the model was reset")]
+
+
+def test_each_reason_of_an_error_is_a_detail_under_the_code_of_its_status() -> None:
+    assert protocol.DIALECT.body is not None
+    error = ApiError("promotion_gate_failed", "version 2 is held", "version", reasons=["too few", "too low"])
+    assert protocol.DIALECT.body(error).model_dump() == {
+        "error": {
+            "code": "Conflict",
+            "message": "version 2 is held",
+            "target": "version",
+            "details": [
+                {"code": "Conflict", "message": "too few"},
+                {"code": "Conflict", "message": "too low"},
+            ],
+            "innerError": {"code": "promotion_gate_failed"},
+        }
+    }
+
+
 async def test_exploration_and_mode_are_changed_by_a_promotion(news: Service) -> None:
     path = "/configurations/service"
     for share in (0.6, 0.0, 1.0):
@@ -347,6 +423,8 @@ async def test_a_model_that_is_not_there_yet_can_be_read_later(
         answer = await news.client.get(f"{NEWER}{path}")
         assert failure(answer, 503) == ("InternalServerError", None)
         assert answer.json()["error"]["innerError"] == {"code": "not_ready"}
+    monkeypatch.setattr(type(news.replica.points["news"]), "decides", False)
+    assert (await sent(news, "GET", "/status"))["apiStatus"] == "NotReady"
 
 
 async def test_the_model_is_read_and_reset_and_the_log_stays(news: Service) -> None:
