@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -142,6 +143,23 @@ def test_what_another_process_has_counted_meanwhile_is_not_counted_again(
     advance(filled, 50)
     assert by_two.keys() == sums(filled).keys()
     assert all(np.allclose(values, by_two[key]) for key, values in sums(filled).items())
+
+
+def test_facts_that_another_process_has_counted_are_not_counted_again_where_nothing_is_learned(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([decision for decision, _, _ in islice(turns(np.random.default_rng(3)), 1, 4)])
+    rollups.advance(store, RULE, 1)
+    writing = store.writing
+
+    def late() -> AbstractContextManager[sa.Connection]:
+        monkeypatch.setattr(store, "writing", writing)
+        rollups.advance(store, RULE, 1)  # by another process
+        return writing()
+
+    monkeypatch.setattr(store, "writing", late)
+    rollups.advance(store, RULE, 1)
+    assert rollups.read(store, 1000 * HOUR, 1001 * HOUR, HOUR).total()["decisions"] == 2
 
 
 def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Store) -> None:
