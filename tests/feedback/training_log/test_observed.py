@@ -29,6 +29,7 @@ from feedback.training_log.observed import (
 )
 from feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision, execution, value
+from tests.feedback.training_log.test_router_contexts import published
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
 SHADOW = StartingPoint(also=Also(shadow=1.0))
@@ -149,6 +150,20 @@ def test_scores_that_come_later_change_nothing_of_what_was_learned_beside(store:
     assert seen() == [("d", None), ("d/shadow/a", None)]
     store_scores(store, "router", {"d": {"a": 0.5, "b": 0.25}})
     assert seen() == [("d", 0.5), ("d/shadow/a", None)], "a learner that read it before has not seen any"
+
+
+@pytest.mark.parametrize(("router", "score"), [("router", 0.5), ("another", None)])
+def test_what_is_learned_beside_has_the_scores_that_its_decision_was_made_with(
+    store: Store, router: str, score: float | None
+) -> None:
+    published(store, "router")
+    made, *facts = turn("d")
+    assert isinstance(made, Decision)
+    scored = replace(made, version=1, context=made.context.with_scores({"a": 0.5}))
+    store.append([scored, *facts, second("d"), value("d")])
+    joined(store)
+    found = learned_examples(store, RULE, SHADOW, router=router)
+    assert [one.decision.context.arms["a"].get("router") for one in found] == [score, score]
 
 
 def test_what_another_rule_has_joined_moves_nothing(store: Store) -> None:

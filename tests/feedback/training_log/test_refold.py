@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,16 @@ def test_an_example_is_folded_with_the_decision_its_cost_and_whether_its_arm_fai
             Example(1, decision("d1"), execution("d1").cost, {}, failed=True, by=2),
             Example(2, decision("d2"), execution("d2").cost, {"right": 0.5}, by=5),
         ]
+
+
+def test_expected_examples_have_all_that_those_of_the_training_log_have(tmp_path: Path) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, failed=0.0)
+    told = {"index_version": "i1", "cached": True, "tokens_by_model": {"m": (7, 5, 3)}}
+    with closing(Store(f"sqlite:///{tmp_path / 'fresh.db'}")) as store:
+        store.append([decision("a"), replace(execution("a", steps=3), **told), value("a")])  # type: ignore[arg-type]
+        store.append([decision("b"), execution("b", Status.ARM_FAILED), value("b")])
+        Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(106.0)
+        learned = list(read_examples(store, rule.join))
+        expected = list(Refold(store, rule).examples())
+    assert [(one.failed, one.tokens_by_model) for one in learned] == [(False, {"m": (7, 5, 3)}), (True, {})]
+    assert expected == learned
