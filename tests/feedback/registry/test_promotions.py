@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from feedback.errors import ChangedMeanwhileError, RebuiltError, SupersededError
+from feedback.errors import ChangedMeanwhileError, ConflictError, RebuiltError, SupersededError
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.registry import arm_sets
 from feedback.registry.promotions import (
     Action,
     ActivePolicy,
@@ -30,6 +31,7 @@ from feedback.registry.runs import Run, State, Trigger, claim
 from feedback.registry.runs import find as find_run
 from feedback.registry.versions import (
     Version,
+    add,
     checkpoint,
     digest_of,
     find,
@@ -235,7 +237,7 @@ def test_a_run_ends_with_its_promotion(store: Store) -> None:
     promote(store, other, Action.PROMOTE, after=0, finished=Finished(run, COLUMNS))
     found = find_run(store, run.seq)
     assert found is not None
-    assert (found.status, found.finished_at) == (State.PROMOTED, 9.0)
+    assert (found.status, found.alive_at, found.finished_at) == (State.PROMOTED, 9.0, 9.0)
     assert (found.inputs, found.steps, found.candidate, found.evaluation) == tuple(COLUMNS.values())
     assert active_policy(store, "ours").recipe == "other"
 
@@ -259,6 +261,20 @@ def test_every_promotion_is_kept_and_listed_newest_first(store: Store) -> None:
         promote(store, version, Action.ROLLBACK, reason)
     assert [one.reason for one in newest(store, 5)] == ["c", "b", "a"]
     assert [one.reason for one in newest(store, 2)] == ["c", "b"]
+
+
+def test_the_caller_says_whether_an_arm_that_a_version_brings_is_the_one_before(store: Store) -> None:
+    arm_sets.started(store, {"bm25": {"kind": "bm25", "params": {}}})
+    version = replace(published(store), arms={"bm25": {"kind": "bm25"}})
+    with store.writing() as connection:
+        number = add(connection, replace(version, version=0), b"state")
+    chosen = Promotion(0, number, Action.PROMOTE, "", 9.0)
+    with pytest.raises(ConflictError, match="arm 'bm25' was defined as"):
+        record(store, "ours", chosen)
+    record(store, "ours", chosen, same=lambda one, other: one["kind"] == other["kind"])
+    live = arm_sets.live(store)
+    assert live is not None
+    assert (live.arms, live.version) == ({"bm25": {"kind": "bm25"}}, number)
 
 
 def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> None:
