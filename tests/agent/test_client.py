@@ -168,6 +168,23 @@ async def test_a_service_that_stays_busy_is_given_up_with_its_own_words() -> Non
     assert client.retries == 7
 
 
+async def test_pauses_double_up_to_a_minute(pauses: list[float]) -> None:
+    http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(503)))
+    with pytest.raises(ClientError, match="failed 13 times"):
+        await AsyncClient("http://service", http=http, attempts=13).arms()
+    assert pauses == pytest.approx([*(0.1 * 2**n for n in range(10)), 60.0, 60.0])
+
+
+async def test_a_client_that_is_left_closes_its_connections() -> None:
+    blocking, awaited = httpx.Client(), httpx.AsyncClient()
+    with Client("http://service", http=blocking):
+        assert not blocking.is_closed
+    async with AsyncClient("http://service", http=awaited):
+        assert not awaited.is_closed
+    assert blocking.is_closed
+    assert awaited.is_closed
+
+
 async def test_a_service_out_of_reach_is_told_at_once() -> None:
     client = a_client(answering([httpx.ConnectError("refused")]))
     with pytest.raises(
@@ -498,7 +515,7 @@ def test_a_stream_that_breaks_off_names_the_decision() -> None:
     stream = a_blocking_client(lambda _: httpx.Response(200, content=broken)).stream("Who?")
     with pytest.raises(AnswerFailedError, match="llm_failed: out of memory") as failure:
         list(stream)
-    assert failure.value.decision_id == "d1"
+    assert (failure.value.decision_id, failure.value.code) == ("d1", "llm_failed")
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -574,7 +591,38 @@ def test_an_error_says_what_to_do_and_has_its_parts() -> None:
     with pytest.raises(ClientError, match=r"a key is needed; pass `key`, or set ARMWISE_API_KEY") as failure:
         client.ask("Who?")
     assert (failure.value.status, failure.value.code) == (401, "invalid_api_key")
+    assert (failure.value.param, failure.value.decision_id) == (None, None)
     assert client.retries == 0
+    error |= {"code": "arm_failed", "param": "model", "decision_id": "d1"}
+    with pytest.raises(ClientError) as failure:
+        client.ask("Who?")
+    assert (failure.value.param, failure.value.decision_id) == ("model", "d1")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("forbidden", "`armwise key create`"),
+        ("unknown_arm", "`GET /v1/arms`"),
+        ("model_not_found", "`GET /v1/models`"),
+        ("unknown_metric", "`reward.metrics`"),
+        ("unknown_host", "`hosts`"),
+        ("insufficient_quota", "`armwise key list`"),
+    ],
+)
+def test_each_error_that_a_caller_can_mend_names_where(code: str, remedy: str) -> None:
+    reply = httpx.Response(403, json={"error": {"code": code, "message": "no"}})
+    with pytest.raises(ClientError, match=rf"{code}: no; .*{remedy}"):
+        a_blocking_client(lambda _: reply).request("GET", "/v1/arms")
+
+
+def test_a_stream_that_is_refused_says_why_also_to_a_client_that_blocks() -> None:
+    def content() -> Iterator[bytes]:
+        yield orjson.dumps({"error": {"code": "unknown_arm", "message": "there is no arm 'bm52'"}})
+
+    client = a_blocking_client(answering([httpx.Response(404, content=content())]))
+    with pytest.raises(ClientError, match="unknown_arm: there is no arm 'bm52'"):
+        list(client.stream("Who?", arm="bm52"))
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "///"])

@@ -8,6 +8,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, be
     assert line.startswith(f"{begins}: there is no key: all who reach {host} can ask")
 
 
-@pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 16, None)])
+@pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 15, 15), ("x" * 16, None)])
 def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, key: str | None, length: int | None
 ) -> None:
@@ -65,6 +66,16 @@ def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
     assert not any("secret" in line for line in lines)
 
 
+@pytest.mark.parametrize(("host", "noted"), [("127.0.0.1", False), ("::1", False), ("0.0.0.0", True)])
+def test_keys_that_pass_a_network_in_plain_text_are_noted(
+    monkeypatch: pytest.MonkeyPatch, host: str, noted: bool
+) -> None:
+    monkeypatch.setenv("A_KEY", "x" * 16)
+    lines = found(configured(keys=[{"env": "A_KEY", "scopes": ["decide"]}]), host)
+    expected = f"note: keys and questions pass {host} in plain text; terminate TLS in front of it"
+    assert lines == ([expected] if noted else [])
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
@@ -72,7 +83,9 @@ def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
         ("postgresql://ada@db.internal/log?sslmode=prefer", "problem: PostgreSQL on db.internal may be"),
         ("postgresql:///log?host=db.internal", "problem: PostgreSQL on db.internal may be used without TLS"),
         ("postgresql://ada@db.internal/log?sslmode=require", "note: sslmode require does not check"),
+        ("postgresql://ada@db.internal/log?sslmode=verify-ca", ""),
         ("postgresql://ada@db.internal/log?sslmode=verify-full", ""),
+        ("postgresql://ada@localhost/log?password=hidden", "note: log_url holds a password"),
         ("postgresql://ada@localhost/log", ""),
         ("postgresql:///log?host=/run/postgresql", ""),
         ("postgresql://ada:hidden@localhost/log", "note: log_url holds a password"),
@@ -83,6 +96,17 @@ def test_a_database_on_another_host_needs_tls(url: str, expected: str) -> None:
     lines = found(configured(log_url=url))[1:]  # after the one on keys
     assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
     assert "hidden" not in str(lines)
+
+
+def test_tls_may_be_required_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines(query: str = "") -> list[str]:
+        return found(configured(log_url=f"postgresql://ada@db.internal/log{query}"))[1:]
+
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    assert lines() == []
+    assert lines("?sslmode=disable")[0].startswith("problem: PostgreSQL on db.internal may be used"), "first"
+    monkeypatch.setenv("PGSSLMODE", "allow")
+    assert "(sslmode allow); add ?sslmode=verify-full to log_url" in lines()[0]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +152,18 @@ def test_a_home_that_others_can_read_or_change_is_found(
     home.chmod(mode)
     lines = [str(finding) for finding in file_findings(configured(home=str(home)))]
     assert [line.partition(":")[0] for line in lines] == ([begins] if begins else [])
+
+
+def test_a_log_of_any_point_that_others_can_read_or_change_is_found(tmp_path: Path) -> None:
+    logs = {"first": tmp_path / "log.db", "second": tmp_path / "log.own.db"}
+    config = configured(home=str(tmp_path / "none"), log_url=f"sqlite:///{logs['first']}", points={"own": {}})
+    for path, mode in zip(logs.values(), (0o644, 0o666), strict=True):
+        path.touch()
+        path.chmod(mode)
+    assert [str(finding).partition(";")[0] for finding in file_findings(config)] == [
+        f"note: other users of this machine can read {logs['first']} (mode 644), which holds questions",
+        f"problem: others can change {logs['second']} (mode 666)",
+    ]
 
 
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN_PATH", "PGPASSFILE"])
@@ -190,13 +226,90 @@ def test_a_socket_of_another_program_that_is_given_a_name_of_ours_is_left_alone(
         assert not [one for one in socket_findings(("127.0.0.1", 8000)) if f":{port}" in one.what]
 
 
+class Process:
+    """A process that listens everywhere, with its command line, its variables and its relatives."""
+
+    pid = 7
+
+    def __init__(self, *words: str, parents: tuple[Any, ...] = (), children: tuple[Any, ...] = ()) -> None:
+        self._words, self._parents, self._children = [*words], parents, children
+        self.token = False
+
+    def cmdline(self) -> list[str]:
+        return self._words
+
+    def environ(self) -> dict[str, str]:
+        return {"RAY_AUTH_MODE": "token" if self.token else "disabled"}
+
+    def parents(self) -> list[Any]:
+        return [*self._parents]
+
+    def children(self) -> list[Any]:
+        return [*self._children]
+
+    def net_connections(self, kind: str) -> list[Any]:
+        assert kind == "tcp"
+        return [
+            SimpleNamespace(laddr=SimpleNamespace(ip=ip, port=port), status=status)
+            for ip, port, status in (
+                ("10.0.0.7", 6379, "LISTEN"),
+                ("10.0.0.7", 50_000, "ESTABLISHED"),
+                ("127.0.0.1", 6380, "LISTEN"),
+                ("10.0.0.7", 10_001, "LISTEN"),
+            )
+        ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("/opt/ray/raylet/raylet",),
+            ("/opt/ray/core/gcs_server",),
+            ("ray::Ingress",),
+            ("/usr/bin/haproxy",),
+        ),
+        *(("python", "/opt/ray/_private/log_monitor.py"), ("python", "-u", "/opt/ray/dashboard/agent.py")),
+        *(("python", "-m", "agent.cli"), ("python", "/usr/bin/armwise", "serve")),
+    ],
+)
+def test_each_socket_of_every_process_of_the_service_is_found(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(checks.psutil, "process_iter", lambda: [Process("sleep"), Process(*words)])
+    places = [finding.what.partition(" listens on ")[2] for finding in socket_findings(("0.0.0.0", 8000))]
+    assert places == [f"10.0.0.7:{port}, and asks for no token" for port in (6379, 10_001)]
+
+
+@pytest.mark.parametrize(
+    ("holder", "level"),
+    [("own", "note"), ("parent", "note"), ("child", "note"), ("grandparent", "problem"), ("none", "problem")],
+)
+def test_a_socket_that_answers_to_a_token_alone_is_a_remark(
+    monkeypatch: pytest.MonkeyPatch, holder: str, level: str
+) -> None:
+    family = {name: Process(name) for name in ("parent", "grandparent", "child")}
+    own = Process("raylet", parents=(family["parent"], family["grandparent"]), children=(family["child"],))
+    family |= {"own": own, "none": Process("none")}
+    family[holder].token = True
+    monkeypatch.setattr(checks.psutil, "process_iter", lambda: [own])
+    found = [*socket_findings(("0.0.0.0", 10_001))]
+    assert [(one.level, one.what) for one in found] == [
+        (
+            level,
+            "raylet (process 7) listens on 10.0.0.7:6379, "
+            + ("and answers to its token alone" if level == "note" else "and asks for no token"),
+        )
+    ]
+
+
 def test_the_token_of_a_cluster_is_looked_at_only_where_there_is_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
     token = tmp_path / ".ray/auth_token"
-    assert token not in checks.secret_files({})
+    assert checks.secret_files({}) == [tmp_path / ".pgpass"]
     assert token in checks.secret_files({"RAY_ADDRESS": "10.0.0.1:6379"})
     assert tmp_path / "own" in checks.secret_files({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "own")})
 

@@ -1,6 +1,7 @@
 """What `armwise doctor` finds of what a service needs: packages, memory, a port, a log, a corpus, models."""
 
 import json
+import os
 import socket
 import sqlite3
 import threading
@@ -88,13 +89,26 @@ def test_a_package_that_is_not_as_the_lock_pins_it_is_a_remark(tmp_path: Path) -
 # -- the machine ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("free", "level"), [(2**29, "problem"), (2**31, "note"), (2**33, "fine")])
+@pytest.mark.parametrize(
+    ("free", "level"),
+    [(2**30 - 1, "problem"), (2**30, "note"), (5 * 2**29 - 1, "note"), (5 * 2**29, "fine")],
+)
 def test_memory_that_does_not_suffice_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
 ) -> None:
     monkeypatch.setattr(checks, "available_memory", lambda: free)
     first = next(checks.resource_findings(configured(tmp_path)))
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="Ray keeps its objects elsewhere")
+@pytest.mark.parametrize(("size", "n_found"), [(2**28 - 1, 1), (2**28, 0)])
+def test_shared_memory_below_the_object_store_of_ray_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, n_found: int
+) -> None:
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=size))
+    found = [one for one in checks.resource_findings(configured(tmp_path)) if "/dev/shm has" in one.what]
+    assert [one.level for one in found] == ["problem"] * n_found
 
 
 @pytest.mark.parametrize(
@@ -162,6 +176,7 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     answering[0].reply = reply
     (found,) = checks.address_findings("127.0.0.1", answering[1])
     assert found.level == level, str(found)
+    assert (f"(process {os.getpid()}) has it" in found.what) is (level == "problem")
 
 
 def free_port() -> int:
@@ -219,6 +234,23 @@ def test_a_log_that_can_be_written_is_fine(tmp_path: Path, log_url: str) -> None
 def counted(url: str) -> dict[str, int]:
     with closing(Store(url)) as store:
         return store.counts()
+
+
+def test_the_log_of_each_point_is_looked_at(tmp_path: Path) -> None:
+    first, second = (f"sqlite:///{tmp_path / name}" for name in ("log.db", "log.own.db"))
+    config = configured(tmp_path, log_url=first, points={"own": {}})
+    assert lines(checks.log_findings(config)) == [
+        f"fine: the log {url} is made at the first start" for url in (first, second)
+    ]
+
+
+def test_a_log_that_this_user_cannot_write_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: (Path(place), mode) != (tmp_path, os.W_OK))
+    assert of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}") == [
+        f"problem: {tmp_path} cannot be written; run as its owner, or chown {tmp_path}"
+    ]
 
 
 @pytest.mark.parametrize(("schema", "said"), [(3, "run `armwise migrate`"), (99, "install the newer")])
@@ -296,16 +328,19 @@ def test_a_database_that_does_not_answer_is_a_problem_and_its_password_is_not_sh
     assert "hidden" not in line
 
 
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "glusterfs", "lustre"]
+)
 def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     mounts = [
         SimpleNamespace(mountpoint="/", fstype="ext4"),
-        SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"),
+        SimpleNamespace(mountpoint=str(tmp_path), fstype=kind),
     ]
     monkeypatch.setattr(checks.psutil, "disk_partitions", lambda **_: mounts)
     first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
-    assert "is on nfs4, where it can be damaged; use a local disk, or PostgreSQL" in first
+    assert f"is on {kind}, where it can be damaged; use a local disk, or PostgreSQL" in first
 
 
 def test_a_log_without_wal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,22 +13,27 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner, Result
 
 from agent import config as agent_config
 from agent.cli import options
 from agent.cli import service as service_verbs
-from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained
+from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
 from agent.cli.main import VERBS as VERBS_OF_MAIN
 from agent.cli.main import app
-from agent.cli.serve import is_open
+from agent.cli.options import weighted
+from agent.cli.serve import LaunchError, is_open
+from agent.client import ClientError
 from agent.config import load
 from agent.warmstart import RunFailedError
-from feedback.errors import LogUnavailableError, UnderWayError
+from arms.base import ArmError
+from feedback.errors import LogGapError, LogUnavailableError, StoreError, UnderWayError
 from feedback.events import Feedback
 from feedback.log import Store, tables
 from feedback.log.database import open_database
@@ -210,6 +215,50 @@ def test_the_version_is_printed() -> None:
 def test_every_error_that_is_explained_by_name_exists(name: str) -> None:
     module, _, error = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), error), Exception)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("wrong"), 2),
+        (LaunchError("wrong"), 2),
+        (ArmError("wrong"), 2),
+        (StoreError("wrong"), 2),
+        (LogUnavailableError("wrong"), 1),
+        (LogGapError("wrong"), 1),
+        (OSError("wrong"), 1),
+        (ClientError("wrong"), 1),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_wrong_request_exits_with_2_and_a_failure_with_1(
+    capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    with pytest.raises(typer.Exit) as ended, explained():
+        raise error
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err == "wrong\n"
+
+
+def test_progress_without_a_terminal_is_a_line_at_the_start_the_end_and_every_five_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 4.9, 5.0, 5.1, 5.2, 9.9])
+    monkeypatch.setattr("agent.cli.console.time", SimpleNamespace(monotonic=lambda: next(times)))
+    with progress() as on_progress:
+        for what, done, total in (
+            *(("passages", 1, 10), ("passages", 2, 10), ("passages", 3000, 10_000)),
+            *(("vectors", 7, None), ("passages", 10, 10), ("passages", 11, 12)),
+        ):
+            on_progress(what, done, total)
+    assert capsys.readouterr().out.splitlines() == [
+        *("passages: 1 of 10", "passages: 3,000 of 10,000", "vectors: 7", "passages: 10 of 10")
+    ]
+
+
+def test_a_weight_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="--measure em=big: 'big' is not a number; name=weight was expected"):
+        weighted("em=big")
 
 
 def test_a_defect_is_not_explained() -> None:

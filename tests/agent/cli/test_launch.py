@@ -1,10 +1,12 @@
 """The processes of a service: one that prepares, and one that serves until it is stopped."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -92,29 +94,239 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         signal.signal(number, handler)
 
 
-def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: int
-) -> None:
-    popen, begun, asked = subprocess.Popen, list[Any](), list[str]()
+@dataclass
+class Launched:
+    """What `run_service` began: the command and the options of its process, and what became of the proxy."""
+
+    command: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    events: list[object] = field(default_factory=list)
+    looks: int = 0
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """Let a process that sleeps stand in for Ray Serve."""
+    popen, seen = subprocess.Popen, Launched()
 
     def begin(command: list[str], **options: Any) -> Any:
-        assert command[1:] == ["-m", "agent.cli.start_ray", str(config)]
-        begun.append(popen(["sleep", "600"], **options))
-        return begun[-1]
+        seen.command, seen.options = command, options
+        seen.processes.append(popen(["sleep", "600"], **options))
+        return seen.processes[-1]
+
+    monkeypatch.setattr("subprocess.Popen", begin)
+    return seen
+
+
+def configured(tmp_path: Path, port: int, **telemetry: str) -> Path:
+    path = tmp_path / "config.yaml"
+    document = {"http_options": {"port": port}, "applications": [{"args": {"telemetry": telemetry}}]}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
+    tmp_path: Path, launched: Launched, starting: int
+) -> None:
+    config, asked = configured(tmp_path, starting), list[str]()
 
     def once(base: str) -> None:
-        assert begun[0].poll() is None
+        (process,) = launched.processes
+        assert process.poll() is None
+        assert os.getsid(process.pid) == process.pid, "Ctrl-C in a terminal does not reach it"
         for number in (signal.SIGINT, signal.SIGTERM):
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)
         asked.append(base)
 
-    monkeypatch.setattr("subprocess.Popen", begin)
-    config = tmp_path / "config.yaml"
-    document = {"http_options": {"port": starting}, "applications": [{"args": {}}]}
-    config.write_text(yaml.safe_dump(document))
     console = Console(file=StringIO())
     assert serve.run_service(config, None, serve.address_of(config), console, once) == 0
+    assert launched.command[1:] == ["-m", "agent.cli.start_ray", str(config)]
+    assert RUN_FOLDER not in launched.options["env"]
     assert asked == [f"http://127.0.0.1:{starting}"]
     assert Starting.asked == 3
-    assert begun[0].poll() == -signal.SIGINT
+    assert launched.processes[0].poll() == -signal.SIGINT
+
+
+def test_a_question_that_fails_stops_the_service_too(
+    tmp_path: Path, launched: Launched, starting: int
+) -> None:
+    def once(base: str) -> None:
+        raise ConnectionError(base)
+
+    config = configured(tmp_path, starting)
+    with pytest.raises(ConnectionError):
+        serve.run_service(config, None, serve.address_of(config), Console(file=StringIO()), once)
+    assert launched.processes[0].poll() == -signal.SIGINT
+
+
+@pytest.mark.parametrize("telemetry", [{}, {"logs": "plain"}, {"logs": "json"}])
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launched: Launched,
+    starting: int,
+    telemetry: dict[str, str],
+    again: bool,
+) -> None:
+    class Recorded:
+        """A proxy during whose fourth look, once the service is ready, Ctrl-C is pressed."""
+
+        def __init__(self, configuration: Path) -> None:
+            launched.events.append(configuration.name)
+
+        def watch(self) -> None:
+            launched.looks += 1
+            if launched.looks == 4:
+                raise KeyboardInterrupt
+
+        def drain(self, limit_s: float) -> None:
+            launched.events.append(("drain", limit_s, launched.processes[0].poll()))
+            if again:
+                raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            launched.events.append(("stop", launched.processes[0].poll()))
+
+    monkeypatch.setattr(serve, "Proxy", Recorded)
+    monkeypatch.setenv("OF_THE_USER", "kept")
+    for name in ("RAY_DISABLE_WORKER_LOG_PREFIX", "RAY_DEDUP_LOGS"):
+        monkeypatch.delenv(name, raising=False)
+    config, folder, printed = configured(tmp_path, starting, **telemetry), tmp_path / "run", StringIO()
+    folder.mkdir()
+    code = serve.run_service(config, folder, serve.address_of(config), Console(file=printed, width=120))
+    assert code == -signal.SIGINT
+    assert launched.events == ["haproxy.cfg", ("drain", 300.0, None), ("stop", -signal.SIGINT)]
+    _, ask, see, end = printed.getvalue().splitlines()
+    base = f"http://127.0.0.1:{starting}"
+    assert ask.split()[:3] + ask.split()[-2:] == ["ask:", "armwise", "ask", "--url", base]
+    assert see.split() == ["see:", f"{base}/console", f"{base}/docs", f"{base}/metrics"]
+    assert end == "shutting down"
+    assert launched.command[1:] == ["-m", "agent.cli.start_ray", str(folder / "serve.yaml")]
+    without = yaml.safe_load((folder / "serve.yaml").read_text())
+    assert without == yaml.safe_load(config.read_text()) | {"proxy_location": "Disabled"}
+    environment = launched.options["env"]
+    assert (environment[RUN_FOLDER], environment["OF_THE_USER"]) == (str(folder), "kept")
+    whole = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
+    expected = whole if telemetry == {"logs": "json"} else {}
+    assert {name: environment[name] for name in whole if name in environment} == expected
+
+
+@pytest.mark.parametrize("start_s", [600.0, 0.0])
+def test_a_service_that_ends_by_itself_passes_its_exit_code_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_s: float
+) -> None:
+    popen, printed = subprocess.Popen, StringIO()
+    monkeypatch.setattr("subprocess.Popen", lambda _, **options: popen(["sh", "-c", "exit 3"], **options))
+    monkeypatch.setattr(serve, "LOOK_S", 0.001)
+    monkeypatch.setattr(serve, "START_S", start_s)
+    config = configured(tmp_path, 1)
+    assert serve.run_service(config, None, serve.address_of(config), Console(file=printed)) == 3
+    assert printed.getvalue() == ""
+
+
+def test_ray_serve_is_interrupted_then_terminated_and_killed_with_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = list[tuple[str, int] | float | None]()
+
+    class Deaf:
+        """A process that ends by nothing but the kill of its session, and that late."""
+
+        pid = 7
+
+        def send_signal(self, number: int) -> None:
+            sent.append(("process", number))
+
+        def wait(self, timeout: float | None = None) -> int:
+            sent.append(timeout)
+            if timeout is not None:
+                raise subprocess.TimeoutExpired("ray", timeout)
+            return -9
+
+    monkeypatch.setattr("os.killpg", lambda pid, number: sent.append((f"session {pid}", number)))
+    assert serve._stop(Deaf()) == -9  # type: ignore[arg-type]  # noqa: SLF001
+    assert sent == [
+        *(("process", signal.SIGINT), 30.0),
+        *(("process", signal.SIGTERM), 30.0),
+        *(("session 7", signal.SIGKILL), 30.0),
+        None,
+    ]
+
+
+# -- what the file says of Ray Serve -----------------------------------------------------------------
+
+
+def written(tmp_path: Path, document: object) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ("127.0.0.1", 8000)),
+        ([], ("127.0.0.1", 8000)),
+        ({"http_options": None}, ("127.0.0.1", 8000)),
+        ({"http_options": {"host": "0.0.0.0"}}, ("0.0.0.0", 8000)),
+        ({"http_options": {"port": "80"}}, ("127.0.0.1", 80)),
+    ],
+)
+def test_the_address_is_that_of_the_file_or_port_8000_of_this_machine(
+    tmp_path: Path, document: object, expected: tuple[str, int]
+) -> None:
+    assert serve.address_of(written(tmp_path, document)) == expected
+
+
+@pytest.mark.parametrize("options", ["here", {"port": "eighty"}, {"port": None}])
+def test_an_address_of_another_form_is_refused(tmp_path: Path, options: object) -> None:
+    with pytest.raises(serve.LaunchError, match=r"is not of the form \{host: 127\.0\.0\.1, port: 8000\}"):
+        serve.address_of(written(tmp_path, {"http_options": options}))
+
+
+ARMS = {"name": "Arms", "num_replicas": 5}
+
+
+@pytest.mark.parametrize(
+    ("deployments", "expected"),
+    [
+        (None, 1),
+        ([ARMS], 1),
+        ([ARMS, {"name": "Ingress"}], 1),
+        ([ARMS, {"name": "Ingress", "num_replicas": 3}], 3),
+        ([ARMS, {"name": "Ingress", "num_replicas": 2, "autoscaling_config": None}], 2),
+        ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"max_replicas": 4}}, ARMS], 4),
+        ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"min_replicas": 1}}], 2),
+    ],
+)
+def test_the_proxy_has_room_for_the_most_replicas_of_the_ingress(
+    tmp_path: Path, deployments: object, expected: int
+) -> None:
+    application = {} if deployments is None else {"deployments": deployments}
+    assert serve.ingress_replicas(written(tmp_path, {"applications": [application]})) == expected
+
+
+@pytest.mark.parametrize("args", [None, {}, {"telemetry": None}])
+def test_a_log_is_plain_where_the_file_says_nothing_of_it(tmp_path: Path, args: object) -> None:
+    assert not serve.logs_json(written(tmp_path, {"applications": [{"args": args}]}))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "binary", "own"),
+    [(None, Path("haproxy"), True), (None, None, False), ("auto", Path("haproxy"), False)],
+)
+def test_a_run_has_a_private_folder_unless_ray_serves_own_proxy_listens(
+    monkeypatch: pytest.MonkeyPatch, cluster: str | None, binary: Path | None, own: bool
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if cluster is not None:
+        monkeypatch.setenv("RAY_ADDRESS", cluster)
+    monkeypatch.setattr(serve, "haproxy_binary", lambda: binary)
+    with serve.run_folder() as folder:
+        assert (folder is not None) is own
+        if folder is not None:
+            assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder is None or not folder.exists()

@@ -174,6 +174,9 @@ def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
         first, _ = keys.create(store, keys.KeySettings(name="first", limits=limits, **common), now)
         keys.create(store, keys.KeySettings(name="later", expires=now + 86400.0, **common), now)
         keys.create(store, keys.KeySettings(name="past", expires=1.0, **common), now)
+        tokens = keys.KeyLimits(tpm_limit=2000, token_budget=30_000, budget_duration="1mo")
+        gone, _ = keys.create(store, keys.KeySettings(name="gone", limits=tokens, expires=1.0, **common), now)
+        keys.disable(store, gone.public_id, now)
         month, day = (usage.period(now, kind) for kind in (usage.MONTH, usage.DAY))
         meter, earlier = usage.Usage(store, "test"), usage.period(now - 40 * 86400.0, usage.MONTH)
         spent = {
@@ -191,6 +194,7 @@ def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
     tomorrow = datetime.fromtimestamp(now + 86400.0, UTC).strftime("until %Y-%m-%d %H:%M UTC")
     assert by_name["later"][-3:-1] == [tomorrow, "0 requests, 0 tokens, $0.0000"]
     assert by_name["past"][-3] == "expired 1970-01-01 00:00 UTC"
+    assert by_name["gone"][-4:-2] == ["2,000 tokens/min, 30,000 tokens/1mo", "disabled"]
     assert [row[1:3] for row in cells if row[1] == "TEAM_KEY"] == [["TEAM_KEY", "of the configuration"]]
-    assert len(cells) == 4
+    assert len(cells) == 5
     assert by_name["of the configuration"][-2] == "3 requests, 40 tokens, $0.0000"

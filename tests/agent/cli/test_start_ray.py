@@ -1,6 +1,10 @@
 """What `armwise serve` says of deployments that fail, and how it ends."""
 
+import os
+import re
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ray import serve
@@ -10,6 +14,7 @@ from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
 from agent.cli import start_ray
 from agent.cli.start_ray import Problem, Watch, problems
+from agent.proxy import RUN_FOLDER
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):
@@ -91,3 +96,84 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
     printed = capsys.readouterr().err
     assert printed.count("deployment Arms is unhealthy: no replica") == 2
     assert printed.count("line 214") == 1
+
+
+class Looked:
+    """A watch that has found what a test says."""
+
+    given_up: list[Problem] = []  # noqa: RUF012 - set by the test
+
+    def start(self) -> None: ...
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """How Ray was started, and what was run on it, in the place of both."""
+    seen: dict[str, Any] = {"ends": None}
+
+    def run(words: list[str], **options: Any) -> None:
+        seen["words"], seen["options"] = words, options
+        seen["environment"] = dict(os.environ)
+        if seen["ends"] is not None:
+            raise seen["ends"]
+
+    for name in (*start_ray.SERVE, "RAY_ADDRESS", RUN_FOLDER):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("arms.local_ray.start", lambda folder, **options: seen.update(ray=(folder, options)))
+    monkeypatch.setattr("ray.serve.scripts.cli", run)
+    monkeypatch.setattr(start_ray, "Watch", Looked)
+    monkeypatch.setattr(Looked, "given_up", [])
+    return seen
+
+
+@pytest.mark.parametrize("folder", [None, "/run/armwise"])
+def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
+    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, folder: str | None
+) -> None:
+    if folder is not None:
+        monkeypatch.setenv(RUN_FOLDER, folder)
+    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0")
+    assert start_ray.main("config.yaml") == 0
+    options = {"namespace": "serve", "object_store_memory": 268_435_456}
+    assert begun["ray"] == (folder and Path(folder), options)
+    assert (begun["words"], begun["options"]) == (["run", "config.yaml"], {"standalone_mode": False})
+    environment = begun["environment"]
+    assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
+    assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
+
+
+def test_the_cluster_that_is_named_is_used_with_the_variables_of_ray_serve(
+    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert start_ray.main("config.yaml") == 0
+    assert "ray" not in begun
+    assert begun["environment"]["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
+    skipped = begun["environment"]["RAY_DEDUP_LOGS_SKIP_REGEX"]
+    assert re.search(skipped, "(ServeController pid=1) ServeController.graceful_shutdown failed: again")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [(None, 0), (SystemExit(), 0), (SystemExit(2), 2), (SystemExit("interrupted"), 0)],
+)
+def test_the_exit_code_is_that_of_ray_serve(
+    begun: dict[str, Any], ends: SystemExit | None, code: int
+) -> None:
+    begun["ends"] = ends
+    assert start_ray.main("config.yaml") == code
+
+
+@pytest.mark.parametrize("ends", [None, SystemExit(1), SystemExit(0)])
+def test_what_ray_serve_has_given_up_is_named_last_and_is_the_exit_code_3(
+    begun: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ends: SystemExit | None,
+) -> None:
+    begun["ends"] = ends
+    gone = [Problem(f"deployment {name} has failed for good", TRACEBACK, True) for name in ("Arms", "Jobs")]
+    monkeypatch.setattr(Looked, "given_up", gone)
+    assert start_ray.main("config.yaml") == 3
+    assert capsys.readouterr().err.splitlines() == [str(one) for one in gone]

