@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
@@ -548,3 +549,48 @@ def test_the_verb_prints_json_and_lists_each_error_of_a_configuration(
     assert wrong[0].startswith("floor: Input should be less than 1")
     assert wrong[1] == "unknown key 'polcy'; did you mean 'policy'?"
     assert all(one["remedy"] for one in found["findings"] if one["level"] == "problem")
+
+
+CHECKS = {
+    "configuration": "access",
+    "file": "files",
+    "corpus": "corpus",
+    "derived": "derived files",
+    "model": "models",
+    "resource": "machine",
+    "address": "address",
+    "socket": "sockets",
+}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
+    """The arguments of each check, whose one finding is its name: a problem, a note or fine."""
+    called: dict[str, tuple[Any, ...]] = {}
+
+    def one(name: str, *given: Any, **_: Any) -> Iterator[Finding]:
+        called[name] = given
+        yield Finding(f"of {name}", {"corpus": "mend it", "file": "look at it"}.get(name, ""), name != "file")
+
+    for name in CHECKS:
+        monkeypatch.setattr(f"agent.checks.{name}_findings", partial(one, name))
+    return called
+
+
+def test_doctor_makes_every_check_and_prints_problems_before_notes_and_what_is_fine(
+    tmp_path: Path, found: dict[str, tuple[Any, ...]]
+) -> None:
+    path = tmp_path / "config.yaml"
+    args = {**ARGS, "home": str(tmp_path / "home")}
+    options = {"host": "::1", "port": 8123}
+    path.write_text(yaml.safe_dump({"http_options": options, "applications": [{"args": args}]}))
+    result = CliRunner().invoke(app, ["doctor", "--config", str(path), "--json"])
+    rows = {one["what"]: one for one in json.loads(result.output)["findings"]}
+    assert {name: rows[f"of {name}"]["check"] for name in CHECKS} == CHECKS
+    assert found["configuration"][1] == "::1"
+    assert (found["address"], found["socket"]) == (("::1", 8123), (("::1", 8123),))
+    assert all(found[name][0].home_path == tmp_path / "home" for name in ("file", "corpus", "derived"))
+    lines = CliRunner().invoke(app, ["doctor", "--config", str(path)]).output.splitlines()
+    levels = [line.partition(":")[0] for line in lines]
+    assert levels == sorted(levels, key=("problem", "note", "fine").index)
+    assert lines[0] == "problem: of corpus; mend it"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from agent import config as agent_config
@@ -261,6 +263,19 @@ def test_a_weight_that_is_no_number_is_refused() -> None:
         weighted("em=big")
 
 
+def test_progress_in_a_terminal_is_a_bar_for_each_piece_of_work_with_its_count_and_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = StringIO()
+    monkeypatch.setattr("agent.cli.console.console", Console(file=file, force_terminal=True, width=100))
+    with progress() as on_progress:
+        for what, done, total in (("passages", 1, None), ("vectors", 2, 5), ("passages", 3, 3)):
+            on_progress(what, done, total)
+    *_, passages, vectors = [line for line in file.getvalue().splitlines() if "0:00:" in line]
+    assert re.search(r"passages.*3/3.*0:00:0\d", passages)
+    assert re.search(r"vectors.*2/5.*0:00:0\d", vectors)
+
+
 def test_a_defect_is_not_explained() -> None:
     with pytest.raises(ZeroDivisionError), explained():
         _ = 1 / 0
@@ -285,6 +300,35 @@ def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
     config.write_text(yaml.safe_dump(document))
     told = said(run(verb, "--queries", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-c", config), 2)
     assert "cannot read questions from" in told
+
+
+@pytest.mark.parametrize(
+    ("verb", "function", "words", "expected"),
+    [
+        ("synthesize", "make_questions", "-o out", {"output": Path("out")}),
+        ("align", "compare_questions", "m.jsonl --from-log", {"made": Path("m.jsonl"), "from_log": True}),
+        ("score", "score_arms", "-o out -k 7", {"output": Path("out"), "k": 7}),
+        ("label", "label_questions", "--queries q.jsonl -o out", {"queries": Path("q.jsonl")}),
+        ("evaluate-router", "evaluate_model", "model o.jsonl", {"outcomes": (Path("o.jsonl"),)}),
+    ],
+)
+def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    function: str,
+    words: str,
+    expected: dict[str, Any],
+) -> None:
+    done = list[Any]()
+    monkeypatch.setattr(f"agent.cli.offline.{function}", lambda settings, *_: done.append(settings))
+    monkeypatch.setattr("agent.cli.offline.opened", lambda path, **_: load(path))
+    result = run(verb, *words.split(), "-c", config)
+    assert result.exit_code == 0, result.output
+    (settings,) = done
+    assert settings.config.home_path == tmp_path / "home"
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
 def test_a_verb_unheard_of_is_refused() -> None:

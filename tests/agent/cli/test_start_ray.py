@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,15 @@ def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_
             raise RuntimeError("the controller starts")
         return type("Status", (), {"applications": found})
 
-    sent: list[signal.Signals] = []
+    sent: list[tuple[int, signal.Signals]] = []
     initialized = iter([False, *[True] * 6])
     monkeypatch.setattr("ray.is_initialized", lambda: next(initialized))
     monkeypatch.setattr(serve, "status", status)
     monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
-    monkeypatch.setattr(signal, "pthread_kill", lambda _, number: sent.append(number))
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: sent.append((thread, number)))
     watch = Watch()
     watch.run()
-    assert sent == [signal.SIGINT]
+    assert sent == [(threading.main_thread().ident, signal.SIGINT)]
     assert [one.for_good for one in watch.given_up] == [True]
     printed = capsys.readouterr().err
     assert printed.count("deployment Arms is unhealthy: no replica") == 2

@@ -292,7 +292,7 @@ def test_on_linux_a_process_is_terminated_when_its_parent_ends(
 def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, gives_up: bool
 ) -> None:
-    now = 0.0
+    now = 100.0
     monkeypatch.setattr("agent.proxy.process.haproxy_binary", lambda: Path("true"))
     monkeypatch.setattr("agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
     proxy = Proxy(folder / "haproxy.cfg")
@@ -338,6 +338,7 @@ async def test_replicas_of_one_machine_take_slots_of_their_own(folder: Path) -> 
     async with replica(folder, one):
         async with replica(folder, two):
             assert {path.name for path in folder.glob("*.sock")} == {"ingress-0.sock", "ingress-1.sock"}
+            assert {path.stat().st_mode & 0o777 for path in folder.glob("*.lock")} == {0o600}
         assert {path.name for path in folder.glob("*.sock")} == {"ingress-0.sock"}
     (folder / "ingress-0.sock").touch()  # as a replica that was killed leaves it
     async with replica(folder, Behind()):

@@ -1,5 +1,6 @@
 """Arms that cannot keep to a filter or to permissions are masked before the draw, and never asked later."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +93,44 @@ async def test_an_arm_that_finds_what_is_not_permitted_has_failed() -> None:
         (),
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "returned", "permitted"),
+    [
+        (found(2025, "staff"), found(2025, "staff"), True),
+        (Retrieval(), found(2025, "staff"), True),
+        (found(2025, "board"), found(2025), False),
+        (found(2025), found(2025, "board"), False),
+        (found(2020), found(2025), False),
+        (Retrieval(), found(2020), False),
+    ],
+    ids=["both", "not in the corpus", "group lost", "group added", "year changed", "year"],
+)
+async def test_a_passage_is_permitted_by_the_corpus_and_by_what_the_arm_returned(
+    stored: Retrieval, returned: Retrieval, permitted: bool
+) -> None:
+    asked = list[Sequence[str]]()
+
+    async def finds(query: Query, k: int) -> Retrieval:
+        del query, k
+        return returned
+
+    async def passages(ids: Sequence[str]) -> Sequence[Passage]:
+        asked.append(ids)
+        return stored.passages
+
+    log = MemoryLog()
+    loop = loop_of(log, FakeArms({"dense": finds}), policy=Preferring(none=0, bm25=0, dense=1))
+    loop.passages = passages
+    request = replace(LOOK_UP, where=NEW, groups=frozenset({"staff"}))
+    if permitted:
+        await run(loop, request)
+    else:
+        with pytest.raises(TurnError, match="found a passage that the request does not permit"):
+            await run(loop, request)
+    assert asked == [[one.id for one in returned.passages]]
+    assert log.execution.status is (Status.OK if permitted else Status.ARM_FAILED)
 
 
 async def test_the_fallback_answers_only_where_it_filters() -> None:

@@ -64,6 +64,36 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
     assert order == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("size", "held", "spare"), [(1, 0, True), (1, 1, False), (3, 1, True), (3, 2, False)]
+)
+async def test_a_place_is_spare_while_the_next_request_finds_one_too_and_the_only_one_if_it_is_free(
+    size: int, held: int, spare: bool
+) -> None:
+    places = Places("seats", size, 3, 60.0)
+    holders = [Holder(places, [], "a") for _ in range(held)]
+    tasks = [asyncio.create_task(holder.run()) for holder in holders]
+    await turns_of_the_loop()
+    assert places.spare is spare
+    for holder in holders:
+        holder.let_go.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_no_place_is_spare_while_a_request_waits_for_one() -> None:
+    places = Places("seats", 2, 3, 60.0)
+    holders = [Holder(places, [], name) for name in "abc"]
+    tasks = [asyncio.create_task(holder.run()) for holder in holders]
+    await turns_of_the_loop()
+    for holder in holders[:2]:
+        holder.let_go.set()
+    await asyncio.sleep(0)  # both are free now, and the third has not taken one yet
+    assert not places.spare
+    holders[2].let_go.set()
+    await asyncio.gather(*tasks)
+    assert places.spare
+
+
 async def test_a_place_is_free_again_after_a_failure_and_after_a_cancellation() -> None:
     places = Places("seats", 1, 1, 60.0)
     with pytest.raises(ZeroDivisionError):
