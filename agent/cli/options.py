@@ -83,12 +83,16 @@ def settings_options(
 
     Args:
         model: The settings; the description of a field is the help of its option.
-        flags: Flags of a field, separated by spaces, where they are not `--name-of-the-field`.
+        flags: Flags of a field, separated by spaces, where they are not `--name-of-the-field`. Positional
+            arguments come in this order, whatever the order of the fields.
         without: Fields that are not options.
         text: Fields that the verb parses from text: a list of them where the field is a container.
         help_texts: Help of an option where it is not the description of the field.
     """
-    fields = {name: field for name, field in model.model_fields.items() if name not in without}
+    arguments = [name for name, flag in (flags or {}).items() if flag == ARGUMENT]
+    fields = {
+        name: model.model_fields[name] for name in (*arguments, *model.model_fields) if name not in without
+    }
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(verb, eval_str=True).parameters.values()

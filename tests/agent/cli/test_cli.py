@@ -307,9 +307,14 @@ def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
     [
         ("synthesize", "make_questions", "-o out", {"output": Path("out")}),
         ("align", "compare_questions", "m.jsonl --from-log", {"made": Path("m.jsonl"), "from_log": True}),
-        ("score", "score_arms", "-o out -k 7", {"output": Path("out"), "k": 7}),
+        ("score", "score_arms", "-o out --from-log", {"output": Path("out"), "from_log": True}),
         ("label", "label_questions", "--queries q.jsonl -o out", {"queries": Path("q.jsonl")}),
-        ("evaluate-router", "evaluate_model", "model o.jsonl", {"outcomes": (Path("o.jsonl"),)}),
+        (
+            "evaluate-router",
+            "evaluate_model",
+            "model o.jsonl p.jsonl",
+            {"model": Path("model"), "outcomes": (Path("o.jsonl"), Path("p.jsonl"))},
+        ),
     ],
 )
 def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
