@@ -1,5 +1,8 @@
 """A key gives access to the routes of its scopes until it is disabled or expires, and to no other."""
 
+import re
+import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -10,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from agent.access import OPEN, Keyring, NewKey, require_scope
+from agent.access import OPEN, Keyring, NewKey, bearer, require_scope
 from agent.access.keyring import (
     SCOPES,
     Caller,
@@ -24,7 +27,7 @@ from feedback.errors import ProjectTakenError
 from feedback.events import Feedback
 from feedback.log import Store
 from feedback.log import tables as t
-from feedback.registry import KeySettings, keys
+from feedback.registry import KeyLimits, KeySettings, keys
 
 NOW = 1_800_000_000.0
 
@@ -37,7 +40,9 @@ def keyring(*configured: Key) -> Keyring:
 def configured(monkeypatch: pytest.MonkeyPatch) -> Keyring:
     monkeypatch.setenv("USER_KEY", "u-secret")
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
-    return keyring(Key(env="USER_KEY", project="acme"), Key(env="ADMIN_KEY", scopes=("admin",)))
+    return keyring(
+        Key(env="USER_KEY", project="acme", source="judge"), Key(env="ADMIN_KEY", scopes=("admin",))
+    )
 
 
 @pytest.fixture
@@ -55,6 +60,7 @@ def test_without_keys_everything_is_open() -> None:
 def test_a_configured_key_has_its_scopes_and_its_project(configured: Keyring) -> None:
     user = configured.caller("Bearer u-secret")
     assert (user.key, user.scopes, user.project) == ("USER_KEY", {"decide", "feedback"}, "acme")
+    assert user.source == "judge"
     assert configured.caller("Bearer a-secret").scopes == set(SCOPES)
 
 
@@ -215,7 +221,21 @@ def test_a_project_whose_ids_feedback_without_a_key_has_taken_cannot_be_made(sto
         ({"project": "acme", "scopes": ["admin"]}, "all projects"),
         ({"rpm_limit": 0}, "greater than or equal to 1"),
         ({"max_budget": 5.0}, "needs both an amount and budget_duration"),
+        ({"token_budget": 5}, "needs both an amount and budget_duration"),
         ({"budget_duration": "1d"}, "needs both"),
+        ({"rpm_limit": 10**9 + 1}, "less than or equal to 1000000000"),
+        ({"tpm_limit": 0}, "greater than or equal to 1"),
+        ({"tpm_limit": 10**12 + 1}, "less than or equal to 1000000000000"),
+        ({"token_budget": 10**15 + 1, "budget_duration": "1d"}, "less than or equal to 1000000000000000"),
+        ({"max_budget": 0.0, "budget_duration": "1d"}, "greater than 0"),
+        ({"max_budget": float("inf"), "budget_duration": "1d"}, "finite"),
+        ({"name": "n" * 129}, "String should match"),
+        ({"name": ""}, "String should match"),
+        ({"tags": {f"tag-{n}": "x" for n in range(33)}}, "at most 32 items"),
+        ({"expires": 1_900_000_000}, "a date and a time with a zone were expected"),
+        ({"expires": "1900000000"}, "a date and a time with a zone were expected"),
+        ({"expires": "-1900000000"}, "a date and a time with a zone were expected"),
+        ({"expires": "2027-01-31T00:00"}, "should have timezone info"),
         ({"max_budget": 5.0, "budget_duration": "1y"}, "'1d' or '1mo'"),
         ({"name": "a\nb"}, "String should match"),
         ({"expires": "9999-12-31T23:59:59-14:00"}, "a time up to the year 9999 in UTC was expected"),
@@ -233,6 +253,64 @@ def test_a_key_that_has_expired_already_is_refused() -> None:
         key.settings(NOW)
 
 
+def test_all_that_is_said_of_a_key_is_kept_of_it() -> None:
+    said: dict[str, Any] = {
+        "name": "n" * 128,
+        "scopes": ["decide", "read"],
+        "project": "acme",
+        "source": "judge",
+        "rpm_limit": 1,
+        "tpm_limit": 2,
+        "max_budget": 3.0,
+        "token_budget": 4,
+        "budget_duration": "1mo",
+        "expires": "2027-01-31T00:00Z",
+        "tags": {"team": "search"},
+        "groups": ["a", "b"],
+    }
+    assert NewKey.model_validate(said).settings(NOW) == KeySettings(
+        name="n" * 128,
+        scopes=("decide", "read"),
+        project="acme",
+        source="judge",
+        limits=KeyLimits(1, 2, 3.0, 4, "1mo"),
+        expires=1_801_353_600.0,
+        tags={"team": "search"},
+        groups=("a", "b"),
+    )
+
+
+def test_a_key_of_the_log_has_its_limits_its_groups_and_its_end(store: Store) -> None:
+    limits = KeyLimits(rpm_limit=7)
+    settings = KeySettings("app", ("operate",), limits=limits, expires=NOW + 60, groups=("a",))
+    _, token = keys.create(store, settings, NOW)
+    ring = keyring()
+    ring.refresh(store)
+    found = ring.caller(f"Bearer {token}")
+    assert (found.limits, found.groups, found.expires) == (limits, {"a"}, NOW + 60)
+    assert found.scopes == {"operate", "read"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ("name:secret", "Bearer secret"),
+        ("name:se:cret", "Bearer se:cret"),
+        (":secret", None),
+        ("secret", None),
+    ],
+)
+def test_the_password_of_a_basic_header_is_the_key_where_there_is_a_name(sent: str, read: str | None) -> None:
+    header = "Basic " + b64encode(sent.encode()).decode()
+    assert bearer(header) == (read or header)
+    assert bearer(header.lower()[:5] + header[5:]) == (read or header.lower()[:5] + header[5:])
+
+
+def test_what_is_not_base64_is_no_password() -> None:
+    header = "Basic " + b64encode(b"name:secret").decode()
+    assert bearer(header + "!") == header + "!"
+
+
 # -- ids ---------------------------------------------------------------------------------------------
 
 
@@ -241,6 +319,7 @@ def test_ids_of_a_project_have_its_prefix_in_the_log_and_not_for_its_callers() -
     assert acme.stored("d-1") == "acme~d-1"
     assert acme.new_id().startswith("acme~")
     assert acme.shown("id 'acme~d-1' was used for another request") == "id 'd-1' was used for another request"
+    assert acme.shown("acme~d-1 and acme~d-2") == "d-1 and d-2"
     assert acme.stored("beta~d-1") == "acme~beta~d-1", "not the decision of beta"
 
 
@@ -252,6 +331,35 @@ def test_the_default_project_cannot_name_the_ids_of_another() -> None:
     with pytest.raises(ForeignIdError, match="feedback 'acme~f-1' names a project"):
         default.stored("acme~f-1", "feedback")
     assert Caller("k", frozenset({"admin"})).stored("acme~f-1", "feedback") == "acme~f-1"
+
+
+def test_ids_of_a_point_begin_with_its_name_for_its_callers_and_not_in_its_log() -> None:
+    points = frozenset({"news", "cheap"})
+    news, default = (Caller("k", frozenset()).at(point, points) for point in ("news", ""))
+    assert [news.stored(name) for name in ("news:d-1", "d-1", "news:", "cheap:d-1")] == [
+        *("d-1", "d-1", "news:", "cheap:d-1")
+    ]
+    for caller in (news, default):
+        assert caller.stored("news:f-1", "feedback") == "news:f-1"
+    with pytest.raises(ForeignIdError, match="episode 'cheap:1' begins with the name of the decision point"):
+        default.stored("cheap:1", "episode")
+    assert (news.shown_id("d-1"), default.shown_id("d-1")) == ("news:d-1", "d-1")
+
+
+def test_new_ids_differ_and_begin_with_the_time() -> None:
+    ids = [Caller("k", frozenset(), "acme").new_id() for _ in range(600)]
+    assert len(set(ids)) == 600
+    assert all(re.fullmatch("acme~[0-9a-f]{32}", name) for name in ids)
+    assert [name[:17] for name in ids] == sorted(name[:17] for name in ids)
+    assert abs(int(ids[0][5:17], 16) / 1000 - time.time()) < 3600.0, "milliseconds"
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("decision", 128), ("episode", 128), ("feedback", 256)])
+def test_the_longest_id_of_each_kind_fits(kind: str, longest: int) -> None:
+    anybody = Caller("k", frozenset())
+    assert anybody.stored("x" * longest, kind) == "x" * longest
+    with pytest.raises(ForeignIdError, match=f"has {longest + 1} characters: at most {longest} fit"):
+        anybody.stored("x" * (longest + 1), kind)
 
 
 def test_an_id_that_the_log_cannot_hold_is_refused() -> None:

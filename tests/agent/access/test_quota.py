@@ -187,12 +187,14 @@ async def test_turns_at_once_do_not_exceed_a_budget_by_more_than_one(store: Stor
     most = 0.3
     for i in range(4):  # of which none ends: three leave 0.1, which the fourth exceeds
         await quotas[i % 2].book(who, f"d-{i}", 0, most)
-    with pytest.raises(RateLimitedError, match="takes up what is left"):
+    with pytest.raises(RateLimitedError, match="takes up what is left") as error:
         await quotas[0].book(who, "d-4", 0, most)
+    assert (error.value.meter, error.value.retry_after_s) == ("tokens", 1.0), "USD have no header"
     for i in range(4):
         for quota in quotas:
             quota.release(f"d-{i}")
-    assert await turn(quotas[1], who, "again", Cost(), (0, most)), "what was reserved came back"
+    for quota in quotas:  # the one that was refused, too, although no time has passed
+        assert await turn(quota, who, "again", Cost(), (0, most)), "what was reserved came back"
     poll.cancel()
 
 
@@ -215,6 +217,31 @@ async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, cl
     quota.release("d-1")
     await quota.report()
     await quota.book(who, "d-3", 50, 1.0)
+
+
+async def test_a_turn_whose_caller_leaves_while_it_waits_keeps_nothing(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, max_budget=1.0, budget_duration="1d")
+    await quota.book(who, "d-1", 10, 1.0)
+    waiting = asyncio.create_task(quota.book(who, "d-2", 40, 0.5))
+    while not (turn := quota._turns.get("d-2")) or not turn.booked:  # noqa: SLF001 - until it waits for USD
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    quota.release("d-1")
+    await quota.report()
+    await quota.book(who, "d-3", 50, 1.0)
+
+
+async def test_a_turn_counts_for_the_day_on_which_it_was_admitted(store: Store, clock: Clock) -> None:
+    (quota,), who = replicas(store, clock, 1), caller()
+    clock.now += 16 * 3600 - 1  # a second before midnight
+    await quota.book(who, "d-1", 50, 0.0)
+    clock.now += 2
+    quota.charge("d-1", Cost(prompt_tokens=3, completion_tokens=4))
+    await quota.report()
+    assert spend(store, NOW)["k"]["day"] == Amount(0, 7, 0.0)
+    assert spend(store, clock.now)["k"].get("day", Amount()) == Amount()
 
 
 async def test_a_turn_keeps_what_it_has_reserved_for_as_long_as_it_takes(
@@ -261,6 +288,22 @@ async def test_what_is_left_is_in_the_headers(store: Store, clock: Clock) -> Non
     await quota.book(who, "d-1", 100, 0.0)
     quota.charge("d-1", Cost(completion_tokens=300))
     assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"700"
+
+
+async def test_a_whole_minute_and_its_last_moment_are_told_and_what_is_exhausted_is_zero(
+    store: Store, clock: Clock
+) -> None:
+    (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, token_budget=90, budget_duration="1d")
+    assert dict(quota.headers(who)) == {
+        b"x-ratelimit-limit-tokens": b"50",
+        b"x-ratelimit-remaining-tokens": b"50",
+        b"x-ratelimit-reset-tokens": b"1m0s",
+    }
+    clock.now += 59.7
+    assert dict(quota.headers(who))[b"x-ratelimit-reset-tokens"] == b"1s"
+    await quota.book(who, "d-1", 20, 0.0)
+    quota.charge("d-1", Cost(completion_tokens=70))
+    assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"0", "not below it"
 
 
 async def test_what_remains_is_exact_after_each_extension_of_a_lease(store: Store, clock: Clock) -> None:
@@ -339,7 +382,12 @@ async def test_what_was_reported_while_the_caller_left_is_counted_once(
     report.cancel()
     await asyncio.wait([report])
     assert report.cancelled()
+    settled = asyncio.create_task(quota.settled())
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert not settled.done(), "the exchange is under way"
     go_on.set()
+    await settled
     await quota.admit(caller())
     await quota.report()
     assert spend(store, NOW)["k"]["day"].requests == 2

@@ -118,6 +118,7 @@ def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
     assert planned(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM
     )
+    assert planned(warm_start.Schedule(), failed, alarm(9000.0), 0.0) == Planned(9000.0, runs.Trigger.ALARM)
     died = run(runs.State.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
     assert planned(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM

@@ -1,0 +1,70 @@
+"""Child processes: what they inherit, and that their priority is lowered before heavy imports."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from agent import low_priority
+from agent.jobs import environment_of_a_child
+
+
+def test_a_child_has_the_modules_of_its_parent_its_variables_and_one_thread_for_numerics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OF_THE_USER", "kept")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setattr(sys, "path", ["/first", "", "/second"])
+    found = environment_of_a_child()
+    assert found["OF_THE_USER"] == "kept"
+    assert found["PYTHONPATH"] == f"/first{os.pathsep}/second"
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    assert [found[name] for name in threads] == ["1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("writes", "lowered"), [(False, "lower_priority"), (True, "lower_priority_of_a_writer")]
+)
+def test_a_child_lowers_its_priority_before_it_imports_what_it_calls(
+    monkeypatch: pytest.MonkeyPatch, writes: bool, lowered: str
+) -> None:
+    done = list[object]()
+
+    class Late:
+        """A module whose function is looked up when it is imported from."""
+
+        @property
+        def work(self) -> object:
+            done.append("imported")
+            return lambda *words: done.append(words)
+
+    def lower() -> None:
+        done.append("lowered")
+
+    lower.__name__ = lowered
+    monkeypatch.setattr(low_priority, lowered, lower)
+    monkeypatch.setitem(sys.modules, "heavy", Late())  # type: ignore[arg-type]
+    program, flag, script, *words = low_priority.command_of_a_child("heavy", "work", "a", "b", writes=writes)
+    assert (program, flag) == (sys.executable, "-c")
+    monkeypatch.setattr(sys, "argv", ["-c", *words])
+    exec(script, {})
+    assert done == ["lowered", "imported", ("a", "b")]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity")
+def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[object]()
+    monkeypatch.setattr(
+        low_priority,
+        "os",
+        SimpleNamespace(
+            nice=taken.append,
+            sched_getaffinity=lambda _: {5, 0, 2},
+            sched_setaffinity=lambda *process: taken.append(process),
+            getsid=lambda _: 1,
+            getpid=lambda: 2,
+        ),
+    )
+    low_priority.lower_priority_of_a_writer()
+    assert taken == [19, (0, {5})]
