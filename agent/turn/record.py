@@ -322,7 +322,7 @@ class TurnRecorder:
     def abandon(self, error: Exception) -> None:
         """Charge an answer in whose place another model writes one."""
         self.spending.add(self.model, self._answered(left=_timed_out(error)))
-        self.model, self.usage, self.pieces = "", Chunk(), 0
+        self.model, self.usage, self.pieces, self.read = "", Chunk(), 0, 0
 
     def _answered(self, *, left: bool) -> Usage:
         """Return what the language model read and wrote, estimated before the engine has reported it.

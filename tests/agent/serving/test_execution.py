@@ -107,6 +107,33 @@ def test_a_model_in_whose_place_another_answers_costs_what_it_may_have_read(
     assert done.cost.prompt_tokens == 20 + sum(read for read, _, _ in spent.values())
 
 
+@pytest.mark.parametrize(("error", "read"), [(GeneratorError("gone"), 0), (TimeoutError(), 100)])
+def test_a_caller_who_leaves_before_another_model_begins_pays_for_the_first_one_once(
+    error: Exception, read: int
+) -> None:
+    turn = recorder("bm25")
+    turn.begin("default", 100, lambda read, _: read * 0.5)
+    turn.abandon(error)
+    done = turn.execution(7.0, cancelled=True)
+    assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (read, 0)
+    assert done.cost.usd == read * 0.5
+    assert done.tokens_by_model == {}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "written"), [(["a b c d e f"], 6), (["The", " Dan", "ube", " does", "."], 5)]
+)
+def test_what_an_engine_has_not_reported_is_estimated_by_its_words_or_its_pieces(
+    pieces: list[str], written: int
+) -> None:
+    turn = recorder()
+    turn.begin("default", 100, free)
+    for piece in pieces:
+        turn.note(Chunk(piece))
+    done = turn.execution(7.0, cancelled=True)
+    assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (100, written)
+
+
 def test_the_index_that_answered_is_recorded() -> None:
     turn = recorder()
     turn.retrieval = Retrieval(index_version="a1", cached=True)
