@@ -14,7 +14,7 @@ from agent.routers import Features, Router, RouterSpec, RoutingDataset, Stage, b
 from agent.routers import features as router_features
 from agent.serving.router_scores import RouterScorer
 from agent.turn import Probes, probe
-from arms.base import ArmError, Passage, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from arms.models.embedding import HashingEmbedder
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, failing, hanging
 from tests.agent.trained_routers import ARMS, trained
@@ -117,6 +117,32 @@ async def test_arms_that_search_the_same_search_once_and_are_charged_once() -> N
     assert [*probes.found] == [*NEEDS]
     assert probes.found["rrf"].passages == probes.found["dense"].passages
     assert (probes.found["rrf"].steps, probes.steps) == (0, 2)
+
+
+async def test_what_a_search_has_read_is_that_of_the_arm_that_searched_alone() -> None:
+    spent = Retrieval(steps=2, tokens=9, usage=Usage(4, 2))
+
+    async def search(_query: Query, _k: int) -> Retrieval:
+        return spent
+
+    probes = await looked(FakeArms({"dense": search}), searched={"dense": "vectors", "rrf": "vectors"})
+    assert probes.found["dense"] == spent
+    assert probes.found["rrf"] == Retrieval(steps=0)
+
+
+async def test_the_seconds_in_which_kept_searches_are_looked_up_are_those_of_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    async def recall(_arm: str, _query: Query, _k: int) -> Retrieval:
+        nonlocal now
+        now += 0.25
+        return Retrieval(steps=0, cached=True)
+
+    monkeypatch.setattr("agent.turn.decide.time", SimpleNamespace(perf_counter=lambda: now))
+    probes = await looked(FakeArms(), recall=recall, needs={"none": frozenset[str]()})
+    assert (probes.seconds, probes.steps) == (0.25, 0)
 
 
 async def test_a_search_that_fails_fails_all_arms_that_search_the_same_and_is_charged_once() -> None:
