@@ -222,7 +222,7 @@ async def test_a_refused_turn_keeps_nothing_of_its_other_limits(store: Store, cl
 async def test_a_turn_whose_caller_leaves_while_it_waits_keeps_nothing(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, max_budget=1.0, budget_duration="1d")
     await quota.book(who, "d-1", 10, 1.0)
-    waiting = asyncio.create_task(quota.book(who, "d-2", 40, 0.5))
+    waiting = asyncio.create_task(quota.book(who, "d-2", 50, 0.5))
     while not (turn := quota._turns.get("d-2")) or not turn.booked:  # noqa: SLF001 - until it waits for USD
         await asyncio.sleep(0)
     waiting.cancel()
@@ -370,7 +370,7 @@ async def test_what_was_reported_while_the_caller_left_is_counted_once(
 
     def slow(*args: Any) -> Any:
         entered.set()
-        go_on.wait()
+        go_on.wait(30)
         return exchange(*args)
 
     monkeypatch.setattr(usage, "exchange", slow)
