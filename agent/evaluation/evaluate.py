@@ -448,7 +448,7 @@ def _candidate_result(
         update={
             "estimates": tuple(map(_estimated, one.estimates)),
             "weights": weights_of(one, edges, inputs.gate, served=served) if drawn else None,
-            "shares": {each.arm: each.wanted for each in one.diagnostics.overlap},
+            "shares": {each.arm: each.target for each in one.diagnostics.overlap},
             "over_time": over_time(one.log, one.weight) if drawn else (),
         }
     )
@@ -509,7 +509,7 @@ def weights_of(
             ArmWeights(
                 arm=one.arm,
                 drawn=one.logged,
-                wanted=one.wanted,
+                wanted=one.target,
                 overlap=one.covered,
                 effective_n=one.effective_n,
                 largest=one.largest_weight,

@@ -285,8 +285,8 @@ class _Arm:
         self._level += error * max(1.0 / self._n, LEVELLED)
         step = error / max(norm, SMALL)
         for key, value in named.items():
-            seen = squares[key] = squares[key] + value * value
-            weights[key] += step * value / seen
+            total = squares[key] = squares[key] + value * value
+            weights[key] += step * value / total
         if embedding:
             self._dense[1] += x * x
             self._dense[0] += step * x / self._dense[1]

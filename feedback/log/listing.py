@@ -150,14 +150,14 @@ class Page:
 
 
 def decisions(
-    store: Store, rule: RewardRule, wanted: DecisionFilter, limit: int, before: int | None = None
+    store: Store, rule: RewardRule, criteria: DecisionFilter, limit: int, before: int | None = None
 ) -> Page:
     """Return the newest decisions that match.
 
     Args:
         store: The log.
         rule: Names the training log, and prices costs and rewards.
-        wanted: Conditions.
+        criteria: Conditions.
         limit: Most decisions.
         before: Position that all are before; None for the newest.
 
@@ -165,38 +165,40 @@ def decisions(
         LogUnavailableError: Try again later.
     """
     d = t.decisions.c
-    query = _outcomes(rule, wanted)
-    if not wanted.by_reward:
+    query = _outcomes(rule, criteria)
+    if not criteria.by_reward:
         query = query.limit(limit)
     with store.reading() as connection:
         head = connection.scalar(sa.select(t.log_head.c.seq)) or 0
-        last = head if wanted.logged_until is None else position_at(connection, wanted.logged_until)
+        last = head if criteria.logged_until is None else position_at(connection, criteria.logged_until)
         first = 1
-        if wanted.logged_since is not None:
-            first += position_at(connection, wanted.logged_since, before=True)
+        if criteria.logged_since is not None:
+            first += position_at(connection, criteria.logged_since, before=True)
         end = last + 1 if before is None else min(before, last + 1)
-        low = max(first, end - (WINDOW_BY_REWARD if wanted.by_reward else WINDOW))
-        if wanted.episode is not None:  # an index has the decisions of an episode: nothing else is read
+        low = max(first, end - (WINDOW_BY_REWARD if criteria.by_reward else WINDOW))
+        if criteria.episode is not None:  # an index has the decisions of an episode: nothing else is read
             low = first
-        found = dict[int, tuple[Any, ...]]()
+        outcomes = dict[int, tuple[Any, ...]]()
         for row in connection.execute(query.where(d.seq < end, d.seq >= low)).mappings():
             cost, reward = _priced(row, rule)
-            if wanted.rewards(reward):
-                found[row["seq"]] = (row["served"], row["status"] and Status(row["status"]), cost, reward)
-            if len(found) == limit:
+            if criteria.rewards(reward):
+                outcomes[row["seq"]] = (row["served"], row["status"] and Status(row["status"]), cost, reward)
+            if len(outcomes) == limit:
                 break
-        full = len(found) == limit
+        full = len(outcomes) == limit
         if full:
-            low = min(found)
+            low = min(outcomes)
         rows = connection.execute(
-            sa.select(*WITHOUT_FEATURES, d.seq).where(d.seq.in_(found)).order_by(d.seq.desc())
+            sa.select(*WITHOUT_FEATURES, d.seq).where(d.seq.in_(outcomes)).order_by(d.seq.desc())
         )
-        page = [ListedDecision(decision_of(row[:-1]), row[-1], *found[row[-1]]) for row in map(tuple, rows)]
+        page = [
+            ListedDecision(decision_of(row[:-1]), row[-1], *outcomes[row[-1]]) for row in map(tuple, rows)
+        ]
     more = low > first
     return Page(page, low if more else None, end - low if more and not full else None)
 
 
-def _outcomes(rule: RewardRule, wanted: DecisionFilter) -> sa.Select[Any]:
+def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     """Return the query of what came of the decisions that match, newest first."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     return (
@@ -205,7 +207,7 @@ def _outcomes(rule: RewardRule, wanted: DecisionFilter) -> sa.Select[Any]:
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
-        .where(*wanted.conditions())
+        .where(*criteria.conditions())
         .order_by(d.seq.desc())
     )
 

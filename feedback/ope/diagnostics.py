@@ -22,8 +22,8 @@ class Overlap:
         arm: Name of the arm.
         rows: Rows in which the log drew it.
         logged: Share of the rows in which the log drew it, in [0, 1].
-        wanted: Share of the decisions for which the target would draw it, in [0, 1].
-        covered: Share of `wanted` that the log covers, in [0, 1]: 1 where the log draws
+        target: Share of the decisions for which the target would draw it, in [0, 1].
+        covered: Share of `target` that the log covers, in [0, 1]: 1 where the log draws
             the arm at least as often as the target in every row, 0 where it never does.
             It is the mean of min(p_log, p_target) over the mean of p_target, the former
             estimated from the drawn rows; 1 where the target never draws the arm.
@@ -34,7 +34,7 @@ class Overlap:
     arm: str
     rows: int
     logged: float
-    wanted: float
+    target: float
     covered: float
     effective_n: float
     largest_weight: float
@@ -76,7 +76,7 @@ class Diagnostics:
     @property
     def covered(self) -> float:
         """Share of the target's draws that the log covers, over all arms, in [0, 1]."""
-        return sum(arm.wanted * arm.covered for arm in self.overlap)
+        return sum(arm.target * arm.covered for arm in self.overlap)
 
 
 def diagnose(
@@ -105,7 +105,7 @@ def diagnose(
     >>> figures = diagnose(log, ["bm25", "dense"], excluded={"no reward": 2})
     >>> figures.effective_n, figures.mean_weight, figures.covered
     (1.0, 1.0, 0.5)
-    >>> [(arm.arm, arm.wanted, arm.covered) for arm in figures.overlap]
+    >>> [(arm.arm, arm.target, arm.covered) for arm in figures.overlap]
     [('bm25', 1.0, 0.5), ('dense', 0.0, 1.0)]
     """
     n_arms = sample.p_target.shape[1]
@@ -132,10 +132,10 @@ def _overlaps(sample: Sample, arms: Sequence[str]) -> tuple[Overlap, ...]:
     squares = np.bincount(drawn, weight * weight, minlength=k)
     largest = np.zeros(k)
     np.maximum.at(largest, drawn, weight)
-    wanted = np.ones(n) @ sample.p_target / n
-    covered = np.divide(shared, wanted, out=np.ones(k), where=wanted > 0.0).clip(max=1.0)
+    target = np.ones(n) @ sample.p_target / n
+    covered = np.divide(shared, target, out=np.ones(k), where=target > 0.0).clip(max=1.0)
     effective = np.divide(total * total, squares, out=np.zeros(k), where=squares > 0.0)
-    columns = (rows, rows / n, wanted, covered, effective, largest)
+    columns = (rows, rows / n, target, covered, effective, largest)
     return tuple(
         Overlap(arm, int(count), *figures)
         for arm, count, *figures in zip(arms, *(column.tolist() for column in columns), strict=True)

@@ -362,12 +362,12 @@ def evaluate(
         refuse_unless_distributions(name, p_target)
         target_terms, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
-            values = figures(target_terms.seen, None, request)
+            values = figures(target_terms.target, None, request)
         elif np.array_equal(both, rows[name]):
-            values = figures(target_terms.seen, evaluator.baseline(both), request)
+            values = figures(target_terms.target, evaluator.baseline(both), request)
         else:
-            beyond = figures(evaluator.at(p_target, both).seen, evaluator.baseline(both), request)
-            alone = figures(target_terms.seen, None, request)
+            beyond = figures(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
+            alone = figures(target_terms.target, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
         evaluations[name] = target_terms.evaluation(estimators, values)
         if progress:
@@ -391,13 +391,13 @@ def predict(
 class _TargetTerms:
     """A target on the rows of a log, with everything but its intervals."""
 
-    seen: TargetSample
+    target: TargetSample
     sample: Sample
     notes: Mapping[str, str]
 
     def evaluation(self, estimators: Iterable[str], values: Figures) -> Evaluation:
         """Return the estimates with their intervals."""
-        target = self.seen
+        target = self.target
         estimates = []
         for name in estimators:
             if name not in values:
@@ -481,7 +481,7 @@ class _TargetEvaluation:
 
     def _baseline(self, rows: Flags) -> TargetSample:
         if self._against is not None:
-            target = self.at(self._against, rows).seen
+            target = self.at(self._against, rows).target
             return replace(target, served=self._against is self._log.p_log)
         log = self._log if rows.all() else self._log.where(rows)
         ones = np.ones(len(log))

@@ -78,14 +78,14 @@ class Reserve:
         use: The key and the period.
         meter: Limited quantity: a field of `Amount`.
         limit: The limit, above 0.
-        wanted: Smallest useful amount.
+        least: Smallest useful amount.
         whole: Whether nothing is granted where less than that is left; else what is left is.
     """
 
     use: Use
     meter: str
     limit: float
-    wanted: float
+    least: float
     whole: bool = False
 
     def grant(self, used: Amount, reserved: Amount) -> "Grant":
@@ -99,10 +99,10 @@ class Reserve:
         left = self.limit - spent - getattr(reserved, self.meter)
         if left <= ROUNDING:
             return Grant(0, 0, spent + ROUNDING >= self.limit)
-        if self.whole and left < self.wanted:
+        if self.whole and left < self.least:
             return Grant(0, left)
         share = left * SHARE if self.meter == "usd" else max(1, int(left * SHARE))
-        granted = min(left, max(self.wanted, share))
+        granted = min(left, max(self.least, share))
         return Grant(granted, left - granted)
 
 

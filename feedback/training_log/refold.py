@@ -70,7 +70,7 @@ class Refold:
         self._fold = Fold(rule)
         self._length = 0
         self._expected, self._actual = hashlib.sha256(), hashlib.sha256()
-        self.found = Position(0, 0.0, 0)
+        self.recorded = Position(0, 0.0, 0)
         self.wrong = 0
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - the wrong rows, one a line; closed below
         weakref.finalize(self, self._spool.close)
@@ -87,13 +87,13 @@ class Refold:
         """SHA-256 of the expected rows and position, and of the actual ones."""
         expected, actual = self._expected.copy(), self._actual.copy()
         expected.update(repr((0, self.position)).encode())
-        actual.update(repr((self.surplus, self.found)).encode())
+        actual.update(repr((self.surplus, self.recorded)).encode())
         return expected.hexdigest(), actual.hexdigest()
 
     @property
     def sound(self) -> bool:
         """Whether the training log is as expected, as far as it was compared."""
-        return not (self.wrong or self.surplus) and self.position == self.found
+        return not (self.wrong or self.surplus) and self.position == self.recorded
 
     def examples(self, on_progress: Callable[[int, int], None] = lambda *_: None) -> Iterator[Example]:
         """Fold the log to the position of the join, and yield the expected examples, in order.
@@ -107,7 +107,7 @@ class Refold:
         while True:
             with self._store.reading() as connection:
                 rows = self._go_on(connection)
-            on_progress(self._fold.seq, self.found.log_seq)
+            on_progress(self._fold.seq, self.recorded.log_seq)
             if rows is None:
                 return
             for some in _chunks(rows):  # one fact can close any number of decisions
@@ -159,10 +159,10 @@ class Refold:
 
     def _go_on(self, connection: sa.Connection) -> list[Row] | None:
         """Fold and compare the next facts, and return the rows they complete; None at the end."""
-        self.found, head = position_of(connection, self._join), head_of(connection)
-        start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.found.log_seq)
-        if self.found.log_seq > head:
-            raise LogGapError(f"the log ends at {head}, and was read up to {self.found.log_seq} before")
+        self.recorded, head = position_of(connection, self._join), head_of(connection)
+        start, end = self._fold.seq, min(self._fold.seq + CHUNK, self.recorded.log_seq)
+        if self.recorded.log_seq > head:
+            raise LogGapError(f"the log ends at {head}, and was read up to {self.recorded.log_seq} before")
         if start == end:
             self._end(connection)
             return None
@@ -200,8 +200,8 @@ class Refold:
         self.surplus = int(connection.scalar(ours.where(self._beyond)) or 0)
         if self.surplus and self.first is None:
             self.first = f"there are {self.surplus} rows besides the expected rows 1 to {self._length}"
-        if self.position != self.found and self.first is None:
-            self.first = f"the join is recorded at {self.found}; expected {self.position}"
+        if self.position != self.recorded and self.first is None:
+            self.first = f"the join is recorded at {self.recorded}; expected {self.position}"
 
 
 def _between(connection: sa.Connection, join: str, after: int, upto: int) -> dict[int, Row]:

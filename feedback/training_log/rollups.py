@@ -205,15 +205,15 @@ class Rewarded:
 
 
 def newest_rewards(
-    store: Store, rule: RewardRule, limit: int, wanted: listing.DecisionFilter
+    store: Store, rule: RewardRule, limit: int, criteria: listing.DecisionFilter
 ) -> list[Rewarded]:
-    """Return those of the newest examples that are wanted.
+    """Return those of the newest examples that meet criteria.
 
     Args:
         store: The log.
         rule: Names the training log, and gives the rewards.
         limit: Examples that are looked at.
-        wanted: Conditions on their decisions.
+        criteria: Conditions on their decisions.
 
     Raises:
         LogUnavailableError: Try again later.
@@ -221,10 +221,10 @@ def newest_rewards(
     features = sa.cast(t.decisions.c.features, sa.Text)
     with store.reading() as connection:
         after = position_of(connection, rule.join).examples_seq - limit
-        where = t.examples.c.seq > after, *wanted.conditions()
+        where = t.examples.c.seq > after, *criteria.conditions()
         return [
-            Rewarded(arm, sums, orjson.loads(seen)["sparse"])
-            for (_, arm, _), sums, (seen,) in _rewarded(connection, rule, where, features)
+            Rewarded(arm, sums, orjson.loads(context)["sparse"])
+            for (_, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
         ]
 
 

@@ -36,7 +36,7 @@ def test_the_overlap_of_an_arm_tends_to_what_log_and_target_share() -> None:
     for arm, logged, wanted in zip(figures.overlap, p_log, p_target, strict=True):
         assert arm.rows == pytest.approx(200_000 * logged, rel=0.02)
         assert arm.logged == arm.rows / 200_000
-        assert arm.wanted == pytest.approx(wanted)
+        assert arm.target == pytest.approx(wanted)
         assert arm.covered == pytest.approx(min(logged, wanted) / wanted, abs=0.02)
         assert arm.largest_weight == pytest.approx(wanted / logged)
         assert arm.effective_n == pytest.approx(arm.rows)
@@ -48,7 +48,7 @@ def test_an_arm_that_the_log_never_drew_covers_nothing_and_pulls_the_mean_weight
     figures = diagnose(sampled([0.5, 0.5, 0.0], [0.3, 0.3, 0.4], 2_000, seed=3), ARMS)
     missing = figures.overlap[2]
     assert (missing.rows, missing.covered, missing.effective_n, missing.largest_weight) == (0, 0.0, 0.0, 0.0)
-    assert missing.wanted == pytest.approx(0.4)
+    assert missing.target == pytest.approx(0.4)
     assert figures.mean_weight == pytest.approx(0.6)
     assert figures.mean_weight_z < -100.0
     assert figures.covered == pytest.approx(0.6, abs=0.02)

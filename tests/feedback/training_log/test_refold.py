@@ -141,10 +141,10 @@ def row(seq: int, join: str = SMALL.join) -> dict[str, Any]:
 def test_an_empty_log_is_sound(url: str) -> None:
     with closing(Store(url)) as log:
         refold = Refold(log, SMALL)
-        assert refold.found == Position(0, 0.0, 0), "before it is read"
+        assert refold.recorded == Position(0, 0.0, 0), "before it is read"
         assert list(refold.examples()) == []
         assert (refold.sound, refold.first, refold.surplus) == (True, None, 0)
-        assert refold.position == refold.found == Position(0, 0.0, 0)
+        assert refold.position == refold.recorded == Position(0, 0.0, 0)
 
 
 @pytest.mark.parametrize(
