@@ -150,17 +150,17 @@ def shown(metadata: Metadata) -> dict[str, Scalar | Sequence[str]]:
     return {name: value for name, value in metadata.items() if name != GROUPS}
 
 
-def _holds(where: Comparison, found: Scalar | Sequence[str] | None) -> bool:
+def _holds(where: Comparison, stored: Scalar | Sequence[str] | None) -> bool:
     """Return whether a value, or one of a list, fulfils a condition; `ne` and `nin` as their contraries."""
-    if found is None:
+    if stored is None:
         return False
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return any(_holds(where, one) for one in found)
+    if isinstance(stored, Sequence) and not isinstance(stored, str):
+        return any(_holds(where, one) for one in stored)
     if where.type in ("eq", "ne", "in", "nin"):
-        return (isinstance(found, bool), found) in where.known
+        return (isinstance(stored, bool), stored) in where.known
     value = where.value
-    if isinstance(found, str | bool) or isinstance(value, str | bool) or not isinstance(value, int | float):
+    if isinstance(stored, str | bool) or isinstance(value, str | bool) or not isinstance(value, int | float):
         return False
-    return {"gt": found > value, "gte": found >= value, "lt": found < value, "lte": found <= value}[
+    return {"gt": stored > value, "gte": stored >= value, "lt": stored < value, "lte": stored <= value}[
         where.type
     ]

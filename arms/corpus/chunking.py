@@ -64,11 +64,11 @@ def _openings(text: str, begins: list[int]) -> list[int]:
     return [bisect_left(begins, border.end()) for border in PARAGRAPH_BORDER.finditer(text)]
 
 
-def _snapped(candidates: list[int], wanted: int, low: int, high: int) -> int:
-    """Return the candidate in [low, high] nearest to `wanted`, or `wanted` when there is none.
+def _snapped(candidates: list[int], target: int, low: int, high: int) -> int:
+    """Return the candidate in [low, high] nearest to `target`, or `target` when there is none.
 
     >>> _snapped([10, 50, 90], 60, 40, 100), _snapped([10, 50, 90], 60, 70, 80)
     (50, 60)
     """
     within = candidates[bisect_left(candidates, low) : bisect_right(candidates, high)]
-    return min(within, key=lambda candidate: abs(candidate - wanted), default=wanted)
+    return min(within, key=lambda candidate: abs(candidate - target), default=target)

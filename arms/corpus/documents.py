@@ -182,15 +182,15 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
 
 def _outline(document: Any, limit: int) -> Iterator[tuple[int, str]]:
     """Yield page indices, counted from 0, with the first entry of the outline on each."""
-    seen = set[int]()
+    pages = set[int]()
     for n, entry in enumerate(document.get_toc(max_depth=15)):
         if n >= limit:
             return
         target = entry.get_dest()
         page = None if target is None else target.get_index()
         title = " ".join(cleaned(entry.get_title()).split())[:MAX_HEADING]
-        if page is not None and title and page not in seen:
-            seen.add(page)
+        if page is not None and title and page not in pages:
+            pages.add(page)
             yield page, title
 
 

@@ -131,12 +131,12 @@ class Permissions:
             return self._cached.get(key)
 
     def _keep(
-        self, key: Hashable, size: int, found: Permitted | _Column | None
+        self, key: Hashable, size: int, cached: Permitted | _Column | None
     ) -> tuple[int, Permitted | _Column | None]:
         with self._lock:
             named = sum(len(one) for one in key if isinstance(one, str)) if isinstance(key, tuple) else 0
-            self._cached[key] = size + named + ENTRY_BYTES, found
+            self._cached[key] = size + named + ENTRY_BYTES, cached
             total = sum(size for size, _ in self._cached.values())
             while total > self._most and len(self._cached) > 1:
                 total -= self._cached.popitem(last=False)[1][0]
-        return size, found
+        return size, cached

@@ -78,23 +78,25 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
     return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]
 
 
-def checked(passage: str, found: object) -> Metadata:
+def checked(passage: str, metadata: object) -> Metadata:
     """Return the metadata of a passage, without what is null. Raises CorpusError.
 
     >>> checked("1", {"year": 2024, "source": None, "allowed_groups": ["staff"]})
     {'year': 2024, 'allowed_groups': ['staff']}
     """
-    if found is None:
+    if metadata is None:
         return {}
-    if not isinstance(found, dict):
-        raise CorpusError(f"the metadata of passage {passage!r} is not an object: {short(found)}")
-    if len(found) > MAX_NAMES:
-        raise CorpusError(f"passage {passage!r} has {len(found)} names of metadata: at most {MAX_NAMES} fit")
-    for name, value in found.items():
+    if not isinstance(metadata, dict):
+        raise CorpusError(f"the metadata of passage {passage!r} is not an object: {short(metadata)}")
+    if len(metadata) > MAX_NAMES:
+        raise CorpusError(
+            f"passage {passage!r} has {len(metadata)} names of metadata: at most {MAX_NAMES} fit"
+        )
+    for name, value in metadata.items():
         problem = problem_of(name, value)
         if problem:
             raise CorpusError(f"metadata {short(name)} of passage {passage!r} {problem}, got {short(value)}")
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def problem_of(name: str, value: object) -> str:

@@ -79,10 +79,10 @@ def _tree(name: str) -> Iterator[tuple[str, ModuleType]]:
             yield from _tree(f"{name}.{child}")
 
 
-def homes(found: list[tuple[str, ModuleType]]) -> dict[int, Claim]:
+def homes(modules: list[tuple[str, ModuleType]]) -> dict[int, Claim]:
     """Return the canonical name of every public class and function, by its identity."""
     best: dict[int, Claim] = {}
-    for module_name, module in found:
+    for module_name, module in modules:
         exported = getattr(module, "__all__", None)
         for name in exported if exported is not None else dir(module):
             thing = getattr(module, name, None)

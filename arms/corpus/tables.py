@@ -137,11 +137,11 @@ def _passages(
     }
     if not any(row.values()):
         return
-    own = row.get("id") or row.get("_id") or str(line)
+    row_id = row.get("id") or row.get("_id") or str(line)
     text = row["text"] if "text" in names else _shown(row)
-    metadata = {**_metadata(f"{where}#{own}", row), **about, "row": line}
+    metadata = {**_metadata(f"{where}#{row_id}", row), **about, "row": line}
     for n, piece in enumerate(chunks(text), start=1):
-        name = f"{where}#{own}" if n == 1 else f"{where}#{own}-{n}"
+        name = f"{where}#{row_id}" if n == 1 else f"{where}#{row_id}-{n}"
         yield Passage(name, row.get("title") or Path(where).stem, piece, metadata=metadata)
 
 

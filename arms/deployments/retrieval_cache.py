@@ -142,9 +142,9 @@ class RetrievalCache:
         except TimeoutError:
             return None
 
-    def put(self, key: bytes, found: Retrieval) -> None:
+    def put(self, key: bytes, retrieval: Retrieval) -> None:
         """Keep what was found, in the background."""
-        value = packed(key, found)
+        value = packed(key, retrieval)
         if value is not None and len(value) < self._size_bytes:
             self._run(lambda database: self._write(database, key, value))
 

@@ -217,17 +217,15 @@ class Graph:
             entities = _unseen(self._entities.of(passages), seen_entities)
         return Walk(np.concatenate(gathered), tuple(ends))
 
-    def _discovered(
-        self, entities: NDArray[np.intp], seen: NDArray[np.bool_], wanted: int
-    ) -> NDArray[np.intp]:
-        """Return unseen passages of these entities, at most `wanted`."""
+    def _discovered(self, entities: NDArray[np.intp], seen: NDArray[np.bool_], most: int) -> NDArray[np.intp]:
+        """Return unseen passages of these entities, at most `most`."""
         reached = np.cumsum(self._passages.counts(entities))
         parts, followed = [np.empty(0, dtype=np.intp)], 0
-        while followed < len(entities) and wanted > 0:
+        while followed < len(entities) and most > 0:
             before = reached[followed - 1] if followed else 0
-            end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * wanted, side="right")))
-            parts.append(_unseen(self._passages.of(entities[followed:end]), seen)[:wanted])
-            wanted -= len(parts[-1])
+            end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * most, side="right")))
+            parts.append(_unseen(self._passages.of(entities[followed:end]), seen)[:most])
+            most -= len(parts[-1])
             followed = end
         return np.concatenate(parts)
 

@@ -387,13 +387,13 @@ def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
     return index
 
 
-def cell_count(total: int, wanted: int | None) -> int:
+def cell_count(total: int, cells: int | None) -> int:
     """Return the cells of some passages: at most as many as they can train.
 
     >>> cell_count(1_000_000, None), cell_count(1_000_000, 100), cell_count(LEAST_COMPRESSED, None)
     (4000, 100, 256)
     """
-    return min(wanted or round(4 * total**0.5), total // TRAINED_BY)
+    return min(cells or round(4 * total**0.5), total // TRAINED_BY)
 
 
 def code_length(dim: int, most: int) -> int:

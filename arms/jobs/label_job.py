@@ -71,16 +71,18 @@ class LabelJob(PoolJob):
 
     def writing_of(self, arm: str) -> tuple[str, int, prompts.Writing]:
         """Return the language model of an arm, how many passages it reads, and how it writes."""
-        own = self.specs[arm].answering
-        model, k = own.llm or llm_writing.DEFAULT, own.passages or self.k
-        if own == WritingSpec(llm=own.llm, passages=own.passages):
+        answering = self.specs[arm].answering
+        model, k = answering.llm or llm_writing.DEFAULT, answering.passages or self.k
+        if answering == WritingSpec(llm=answering.llm, passages=answering.passages):
             return model, k, self.writing
-        named = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in _WRITING}
+        named = {
+            name: value for name, value in answering.model_dump(exclude_none=True).items() if name in _WRITING
+        }
         writing = replace(prompts.PipelineWriting(self.form, self.word_budget, self.max_tokens), **named)
-        if own.prompt in set(prompts.Form):
-            writing = replace(writing, form=prompts.Form(own.prompt))
-        elif own.prompt is not None:
-            writing = replace(writing, form=prompts.Form.DIRECT, template=self.templates[own.prompt])
+        if answering.prompt in set(prompts.Form):
+            writing = replace(writing, form=prompts.Form(answering.prompt))
+        elif answering.prompt is not None:
+            writing = replace(writing, form=prompts.Form.DIRECT, template=self.templates[answering.prompt])
         return model, k, writing
 
     @property
@@ -396,7 +398,7 @@ def _write(job: LabelJob, blocks: BlockFolder, folder: Path) -> None:
 
 def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
     """Count what is missing, by arm and by measure."""
-    asked = {question.id: question for question in job.questions}
+    questions = {question.id: question for question in job.questions}
     due: list[tuple[Measure[Any], str]] = [
         *((measure, "answer") for measure in job.of_answers),
         *((measure, "passages") for measure in job.of_passages),
@@ -407,6 +409,6 @@ def _report(job: LabelJob, output: Path, resumed: int) -> LabelReport:
         if "answer" not in line:
             failed[line["arm"]].note(line)
         for measure, of in due:
-            if of in line and measure.applies(asked[line["id"]]) and measure.scores[0] not in line:
+            if of in line and measure.applies(questions[line["id"]]) and measure.scores[0] not in line:
                 unscored[measure.name].note(line)
     return LabelReport(read_outcomes(output, job.questions), resumed, failed, unscored)

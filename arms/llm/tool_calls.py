@@ -119,15 +119,15 @@ def read(text: str) -> Chunk:
     {'name': 'now', 'arguments': '{"zone": "UTC"}'}
     """
     try:
-        found = json.loads(text)
+        call = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not ("answer" in found or {"name", "arguments"} <= found.keys()):
+        call = None
+    if not isinstance(call, dict) or not ("answer" in call or {"name", "arguments"} <= call.keys()):
         return Chunk(text)
-    if "answer" in found:
-        answer = found["answer"]
+    if "answer" in call:
+        answer = call["answer"]
         return Chunk(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
-    function = {"name": found["name"], "arguments": json.dumps(found["arguments"], ensure_ascii=False)}
+    function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
     return Chunk(tool_calls=({"index": 0, "id": "call-0", "type": "function", "function": function},))
 
 

@@ -81,11 +81,11 @@ def values(scores: Scores, arms: Iterable[int]) -> tuple[float, ...]:
     >>> values(np.array([[1.0, 0.0], [0.5, 0.5]], np.float32), arms=[0, 1])
     (0.5, 0.75)
     """
-    best, found = best_of(scores, ()), []
+    best, means = best_of(scores, ()), []
     for arm in arms:
         np.maximum(best, scores[arm], out=best)
-        found.append(total(best) / len(best))
-    return tuple(found)
+        means.append(total(best) / len(best))
+    return tuple(means)
 
 
 def totals(

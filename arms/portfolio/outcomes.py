@@ -160,7 +160,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
     given = {question.id: question for question in questions}
     rows: dict[str, int] = {}
     columns: dict[str, int] = {}
-    seen: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int], int] = {}
     found: list[Question] = []
     for number, line in lines.items():
         where = f"{file}, line {number}"
@@ -172,12 +172,12 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
             raise OutcomesError(
                 f"{where}: question {line['id']!r} is {text!r}, and was {found[row].text!r} before"
             )
-        if (first := seen.setdefault((row, column), number)) != number:
+        if (first := numbers.setdefault((row, column), number)) != number:
             raise OutcomesError(
                 f"{where}: arm {line['arm']!r} on question {line['id']!r} is already that of line {first}"
             )
     shape = len(rows), len(columns)
-    cells = tuple(np.array(list(seen)).T)
+    cells = tuple(np.array(list(numbers)).T)
     keys = set[str]().union(*lines.values())
 
     def array(name: str, top: float) -> Floats:
@@ -187,7 +187,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
 
     def table(key: str) -> tuple[tuple[Any, ...], ...]:
         values: list[list[Any]] = [[None] * shape[1] for _ in range(shape[0])]
-        for (row, column), line in zip(seen, lines.values(), strict=True):
+        for (row, column), line in zip(numbers, lines.values(), strict=True):
             value = line.get(key)
             values[row][column] = tuple(value) if isinstance(value, list) else value
         return tuple(map(tuple, values))
@@ -238,18 +238,18 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
     return line
 
 
-def _question(line: Mapping[str, Any], known: Question | None, where: str) -> Question:
+def _question(line: Mapping[str, Any], given: Question | None, where: str) -> Question:
     """Merge the question of a line with the known one. Raises OutcomesError."""
-    text = line.get("question") or (known.text if known else "")
+    text = line.get("question") or (given.text if given else "")
     if not text:
         raise OutcomesError(
             f"{where}: question {line['id']!r} has no text; pass the questions that it is one of"
         )
-    if known is None:
+    if given is None:
         return Question(line["id"], text, dataset=line.get("dataset") or "")
-    if text != known.text:
-        raise OutcomesError(f"{where}: question {known.id!r} is {text!r}, but {known.text!r} was given")
-    return replace(known, dataset=line.get("dataset") or known.dataset)
+    if text != given.text:
+        raise OutcomesError(f"{where}: question {given.id!r} is {text!r}, but {given.text!r} was given")
+    return replace(given, dataset=line.get("dataset") or given.dataset)
 
 
 def _numbers(name: str, top: float, lines: Mapping[int, Mapping[str, Any]], file: Path) -> Floats:

@@ -228,7 +228,7 @@ def _write(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
 
 def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
     """Yield the blocks that are not empty, and refuse those that do not fit."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for questions, given in blocks:
         scores = np.asarray(given, dtype=np.float32)
         if scores.shape != (len(questions), len(arms.specs)):
@@ -236,12 +236,12 @@ def _checked(blocks: Blocks, arms: ArmTable) -> Blocks:
                 f"a block of {len(questions)} questions and {len(arms.specs)} arms "
                 f"has scores of shape {scores.shape}"
             )
-        _check_ids(questions, seen)
+        _check_ids(questions, ids)
         for arm, column in zip(arms.specs, scores.T, strict=True):
             _check_range(column, arm, questions)
         if questions:
             yield questions, scores
-    if not seen:
+    if not ids:
         raise MatrixError("a score matrix needs at least one question")
 
 
@@ -259,12 +259,12 @@ def _grouped(blocks: Blocks) -> Blocks:
         yield questions, np.concatenate(parts)
 
 
-def _check_ids(questions: Sequence[Question], seen: set[str]) -> None:
-    """Refuse duplicate ids, and add those of the questions to `seen`."""
+def _check_ids(questions: Sequence[Question], ids: set[str]) -> None:
+    """Refuse duplicate ids, and add those of the questions to `ids`."""
     for question in questions:
-        if question.id in seen:
+        if question.id in ids:
             raise MatrixError(f"question id {question.id!r} occurs twice")
-        seen.add(question.id)
+        ids.add(question.id)
 
 
 def _check_range(scores: Scores, arm: str, questions: Sequence[Question]) -> None:

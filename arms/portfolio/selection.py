@@ -245,15 +245,15 @@ def _densest(scores: Scores, best: Scores, bounds: Floats, costs: Floats, run: R
         costs: Positive, shape (n_arms,).
         run: Maps over threads.
     """
-    now, error, found = total(best), CLOSE * len(best), -np.inf
+    now, error, largest = total(best), CLOSE * len(best), -np.inf
     order = np.argsort(-bounds / costs, kind="stable")[: np.count_nonzero(bounds > -np.inf)]
     for at in range(0, len(order), BATCH):
         batch = order[at : at + BATCH]
-        if bounds[batch[0]] / costs[batch[0]] < found:
+        if bounds[batch[0]] / costs[batch[0]] < largest:
             break
         bounds[batch] = totals(scores, best, batch, run, np.float32) - now + error
-        found = max(found, float(((bounds[batch] - 2.0 * error) / costs[batch]).max()))
-    tied = np.flatnonzero(bounds / costs >= found)
+        largest = max(largest, float(((bounds[batch] - 2.0 * error) / costs[batch]).max()))
+    tied = np.flatnonzero(bounds / costs >= largest)
     gains = totals(scores, best, tied, run) - now
     first = int((gains / costs[tied]).argmax())
     return int(tied[first]), float(gains[first])

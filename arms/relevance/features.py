@@ -108,38 +108,38 @@ class Candidates:
     reciprocal: Mapping[str, Floats]
 
 
-def candidates(question: str, found: Mapping[str, Sequence[Passage]]) -> Candidates:
+def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> Candidates:
     """Return the distinct passages of some rankings, and their features.
 
     Args:
         question: The question.
-        found: The passages of each arm, best first, ids unique. An arm that found none counts as not asked.
+        rankings: The passages of each arm, best first, ids unique. Empty ones count as not asked.
 
     >>> emma, ada = Passage("p", "Emma", "A novel by Jane Austen."), Passage("q", "Ada", "A novel.")
     >>> seen = candidates("Who wrote Emma?", {"bm25": [emma], "dense": [ada, emma], "none": []})
     >>> seen.table[:, NAMES.index("votes")].tolist(), seen.reciprocal["dense"].tolist()
     ([2.0, 1.0], [0.5, 1.0])
     """
-    found = {arm: ranking for arm, ranking in found.items() if ranking}
-    by_id = {passage.id: passage for ranking in found.values() for passage in ranking}
+    rankings = {arm: ranking for arm, ranking in rankings.items() if ranking}
+    by_id = {passage.id: passage for ranking in rankings.values() for passage in ranking}
     passages = tuple(by_id[name] for name in sorted(by_id))
     row = {passage.id: number for number, passage in enumerate(passages)}
-    reciprocal = {arm: np.zeros(len(passages)) for arm in found}
-    for arm, ranking in found.items():
+    reciprocal = {arm: np.zeros(len(passages)) for arm in rankings}
+    for arm, ranking in rankings.items():
         for rank, passage in enumerate(ranking, start=1):
             reciprocal[arm][row[passage.id]] = 1.0 / rank
     if not passages:
         return Candidates((), np.empty((0, len(NAMES))), reciprocal)
-    asked, read = _Asked.of(question), [_read(passage.title, passage.text) for passage in passages]
-    by_words = _words(asked, read)
+    query, read = _Asked.of(question), [_read(passage.title, passage.text) for passage in passages]
+    by_words = _words(query, read)
     rare, best = by_words[:, WORDS.index("rare_coverage")], int(by_words[:, WORDS.index("bm25")].argmax())
     columns = (
         _ranks(np.column_stack([*reciprocal.values()])),
         by_words,
-        _titles(asked, read, rare),
+        _titles(query, read, rare),
         _alike(read, best),
         np.array([_passage(passage) for passage in passages]),
-        np.tile(_question(question, asked), (len(passages), 1)),
+        np.tile(_question(question, query), (len(passages), 1)),
     )
     return Candidates(passages, np.hstack(columns), reciprocal)
 
@@ -227,10 +227,10 @@ def _rarity(found_in: NDArray[np.int_], n: int) -> Floats:
     return np.log1p((n - found_in + 0.5) / (found_in + 0.5))
 
 
-def _words(asked: _Asked, read: Sequence[_Read]) -> Floats:
+def _words(query: _Asked, read: Sequence[_Read]) -> Floats:
     """Return the columns of `WORDS`."""
-    wanted = [*dict.fromkeys(asked.content)] or [""]
-    counts = np.array([[one.counts[word] for word in wanted] for one in read], dtype=np.float64)
+    terms = [*dict.fromkeys(query.content)] or [""]
+    counts = np.array([[one.counts[word] for word in terms] for one in read], dtype=np.float64)
     there = counts > 0.0
     found_in = there.sum(axis=0)
     rarity = _rarity(found_in, len(read))
@@ -239,15 +239,15 @@ def _words(asked: _Asked, read: Sequence[_Read]) -> Floats:
     damping = K1 * (1.0 - B + B * lengths / max(1.0, lengths.mean()))
     bm25 = (rarity * counts * (K1 + 1.0) / (counts + damping[:, None])).sum(axis=1)
     lacking = ~there[bm25.argmax()]
-    pairs, content_pairs = set(pairwise(asked.every)), set(pairwise(asked.content))
+    pairs, content_pairs = set(pairwise(query.every)), set(pairwise(query.content))
     matches = [
         (
             len(pairs & one.pairs) / max(1, len(pairs)),
             len(content_pairs & one.pairs) / max(1, len(content_pairs)),
-            sum(name in one.padded for name in asked.names) / max(1, len(asked.names)),
-            one.title in asked.names,
-            sum(year in one.counts for year in asked.years),
-            sum(year not in one.counts for year in asked.years),
+            sum(name in one.padded for name in query.names) / max(1, len(query.names)),
+            one.title in query.names,
+            sum(year in one.counts for year in query.years),
+            sum(year not in one.counts for year in query.years),
         )
         for one in read
     ]
@@ -275,15 +275,15 @@ def _names(question: str) -> list[str]:
     return [*dict.fromkeys(spans)]
 
 
-def _titles(asked: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
+def _titles(query: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
     """Return the columns of `TITLES`.
 
     Args:
-        asked: The question.
+        query: The question.
         read: The passages.
         rare: Their `rare_coverage`, shape (n_passages,).
     """
-    padded, content = f" {' '.join(asked.every)} ", set(asked.content)
+    padded, content = f" {' '.join(query.every)} ", set(query.content)
     named = np.array([bool(one.title) and one.title in padded for one in read])
     titles, often = Counter(one.title for one in read), Counter[str]()
     for one in read:
@@ -315,10 +315,10 @@ def _titles(asked: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
 
 def _alike(read: Sequence[_Read], best: int) -> Floats:
     """Return the columns of `ALIKE`; words are weighted by their rarity."""
-    own = [one.counts.keys() - ENGLISH for one in read]
-    column = {word: number for number, word in enumerate(sorted(set[str]().union(*own)))}
+    words_of = [one.counts.keys() - ENGLISH for one in read]
+    column = {word: number for number, word in enumerate(sorted(set[str]().union(*words_of)))}
     vectors = np.zeros((len(read), len(column)))
-    for row, some in enumerate(own):
+    for row, some in enumerate(words_of):
         vectors[row, [column[word] for word in some]] = 1.0
     vectors *= np.log1p(len(read) / vectors.sum(axis=0))
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -334,12 +334,12 @@ def _passage(passage: Passage) -> tuple[float, ...]:
     return n, len(_YEAR.findall(text)), len(_NUMBER.findall(text)), len(_CAPITAL.findall(text)) / n
 
 
-def _question(question: str, asked: _Asked) -> tuple[float, ...]:
+def _question(question: str, query: _Asked) -> tuple[float, ...]:
     """Return the columns of `QUESTION`."""
-    every = set(asked.every)
+    every = set(query.every)
     return (
-        len(asked.every),
-        len(asked.names),
+        len(query.every),
+        len(query.names),
         not every.isdisjoint({"who", "whom", "whose"}),
         not every.isdisjoint({"when", "year", "date"}),
         "where" in every,

@@ -65,14 +65,14 @@ class RelevanceModel:
         self.header = header
         self._booster = booster
 
-    def relevance(self, question: str, found: Mapping[str, Sequence[Passage]]) -> dict[str, float]:
+    def relevance(self, question: str, rankings: Mapping[str, Sequence[Passage]]) -> dict[str, float]:
         """Return the predicted probability that each passage is gold, by its id.
 
         Args:
             question: The question.
-            found: Passages of each arm, best first. Those of the model's own arms count under their names.
+            rankings: Passages of each arm, best first. Those of the model's own arms count under their names.
         """
-        seen = candidates(question, found)
+        seen = candidates(question, rankings)
         return dict(zip((one.id for one in seen.passages), self.predicted([seen]).tolist(), strict=True))
 
     def predicted(self, seen: Sequence[Candidates]) -> Floats:

@@ -73,7 +73,7 @@ def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
     return table
 
 
-def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequence[Passage]]) -> Floats:
+def answer_signals(question: str, answers: Sequence[str], rankings: Sequence[Sequence[Passage]]) -> Floats:
     """Return the signals of each answer, shape (n_arms, 11).
 
     `votes` is the share of equal answers, `overlap` the mean F1 of its words with those of all
@@ -86,7 +86,7 @@ def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequen
     Args:
         question: The question.
         answers: One per arm.
-        found: The passages of each arm, best first.
+        rankings: The passages of each arm, best first.
 
     >>> wrote = Passage("p", "", "Ada wrote.")
     >>> answer_signals("Who?", ["Ada", "ada."], [[wrote], []])[:, [0, 8, 9, 10]].tolist()
@@ -96,7 +96,7 @@ def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequen
     padded_question = f" {normalised(question)} "
     folded = {
         passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
-        for passages in found
+        for passages in rankings
         for passage in passages
     }
     same = Counter(given)
@@ -105,7 +105,7 @@ def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequen
     table = np.zeros((n, len(ANSWERED)))
     for arm, answer in enumerate(given):
         inside = {name: bool(answer) and f" {answer} " in padded for name, padded in folded.items()}
-        own = [inside[passage.id] for passage in found[arm]]
+        occurrences = [inside[passage.id] for passage in rankings[arm]]
         table[arm] = (
             same[answer] / n,
             sum(_f1(bags[arm], bag) for bag in bags) / n,
@@ -115,8 +115,8 @@ def answer_signals(question: str, answers: Sequence[str], found: Sequence[Sequen
             any(character.isdigit() for character in answer),
             answer in VERDICTS,
             bool(answer) and f" {answer} " in padded_question,
-            sum(own) / len(own) if own else 0.0,
-            bool(own) and own[0],
+            sum(occurrences) / len(occurrences) if occurrences else 0.0,
+            bool(occurrences) and occurrences[0],
             sum(inside.values()),
         )
     return table
@@ -187,16 +187,18 @@ def word_signals(question: str, retrieved: Sequence[Sequence[Passage]]) -> Float
     [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.0]
     """
     every = words(question)
-    asked, wanted = f" {' '.join(every)} ", set(words(question, "english"))
+    padded, content = f" {' '.join(every)} ", set(words(question, "english"))
     pairs = set(pairwise(every))
-    known = {passage.id: _read(passage, asked, wanted, pairs) for found in retrieved for passage in found}
+    features = {
+        passage.id: _read(passage, padded, content, pairs) for found in retrieved for passage in found
+    }
     table = np.full((len(retrieved), len(WORDED)), np.nan)
     for arm, found in enumerate(retrieved):
         if found:
-            read = [known[passage.id] for passage in found]
+            read = [features[passage.id] for passage in found]
             shares = np.array([[len(one.words), one.titled, one.title_words, one.pairs] for one in read])
-            covered = shares[:, 0] / max(1, len(wanted))
-            anywhere = len(set[str]().union(*(one.words for one in read))) / max(1, len(wanted))
+            covered = shares[:, 0] / max(1, len(content))
+            anywhere = len(set[str]().union(*(one.words for one in read))) / max(1, len(content))
             _, titled, title_words, _ = shares.mean(axis=0)
             table[arm] = (
                 *(anywhere, covered.max(), covered.mean(), covered[0]),
@@ -215,13 +217,13 @@ class _Read:
     pairs: float
 
 
-def _read(passage: Passage, asked: str, wanted: set[str], pairs: set[tuple[str, str]]) -> _Read:
+def _read(passage: Passage, padded: str, content: set[str], pairs: set[tuple[str, str]]) -> _Read:
     every = words(f"{passage.title} {passage.text}")
     title = words(BRACKETED.sub("", passage.title))
     title_words = set(words(passage.title, "english"))
     return _Read(
-        wanted.intersection(every),
-        bool(title) and f" {' '.join(title)} " in asked,
-        len(title_words.intersection(asked.split())) / max(1, len(title_words)),
+        content.intersection(every),
+        bool(title) and f" {' '.join(title)} " in padded,
+        len(title_words.intersection(padded.split())) / max(1, len(title_words)),
         len(pairs.intersection(pairwise(every))) / max(1, len(pairs)),
     )

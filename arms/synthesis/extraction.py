@@ -366,8 +366,8 @@ class Extraction:
             hidden = sentence[: place[0] + offset].removesuffix("the ").removesuffix("The ")
             sentence = f"{hidden}{description}{sentence[place[1] + offset :]}"
             within = range(len(hidden), len(hidden) + len(description))
-            for at in rng.permutation(len(found := english.spans(sentence))).tolist():
-                span = found[at]
+            for at in rng.permutation(len(spans := english.spans(sentence))).tolist():
+                span = spans[at]
                 if span.start in within or span.end - 1 in within:
                     continue
                 question = ask(sentence, span, person=_is_person(passage.text))
@@ -504,12 +504,12 @@ def _place_of(name: str, sentence: str) -> tuple[int, int] | None:
     >>> _place_of("if castle", "He left the If-Castle.")
     (12, 21)
     """
-    wanted = name.split()
+    parts = name.split()
     matches = list(_WORD.finditer(sentence))
     folded = [entities.normalised(match[0]) for match in matches]
-    for at in range(len(folded) - len(wanted) + 1):
-        if folded[at : at + len(wanted)] == wanted:
-            return matches[at].start(), matches[at + len(wanted) - 1].end()
+    for at in range(len(folded) - len(parts) + 1):
+        if folded[at : at + len(parts)] == parts:
+            return matches[at].start(), matches[at + len(parts) - 1].end()
     return None
 
 
