@@ -49,9 +49,9 @@ class Catalogue(Mapping[str, T], ABC):
         """Return the kind that another package registers.
 
         Args:
-            kind: Its name.
-            registered: What the entry point names.
-            path: Where that is, `module:attribute`, for messages.
+            kind: Name of the kind.
+            registered: Object that the entry point names.
+            path: Import path of the object, `module:attribute`, for messages.
 
         Raises:
             ValueError: It is none of that name; the class of the error is `error`.

@@ -120,7 +120,7 @@ def passage_of(document: Mapping[str, Any], score: float, name: str = "id") -> P
     """Return the passage of a document of `Row.document`.
 
     Args:
-        document: Its fields.
+        document: Fields of the document, by name.
         score: Score of the passage.
         name: Field of its id.
     """
