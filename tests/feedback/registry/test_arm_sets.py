@@ -139,3 +139,18 @@ def test_a_version_that_brings_another_arm_of_a_known_name_is_refused(store: Sto
     with pytest.raises(ConflictError, match="arm 'bm25' was defined as"):
         brought(store, 1)
     assert live(store) == before
+
+
+def test_a_name_of_a_set_that_is_not_the_newest_is_taken_too(store: Store) -> None:
+    versions(store, {"bm25": arm("bm25", k1=9.0)})
+    started(store, {"bm25": arm("bm25")})
+    before = started(store, {"other": arm("none")})
+    with pytest.raises(ConflictError, match="arm 'bm25' was defined as"):
+        brought(store, 1)
+    assert live(store) == before
+
+
+def test_the_order_of_configured_arms_makes_no_other_set(store: Store) -> None:
+    arms = {"one": arm("none"), "two": arm("bm25")}
+    first = started(store, arms)
+    assert started(store, dict(reversed(arms.items()))) == first

@@ -330,3 +330,13 @@ def test_whatever_happens_each_running_one_has_one_worker_and_an_end_is_the_end(
             running = [one.worker for one in rows if one.status is State.RUNNING]
             assert len(running) == len(set(running))
             assert {one.seq: one.status for one in rows if one.status.ended} == ended
+
+
+def test_turns_of_projects_are_those_of_one_configuration(store: Store) -> None:
+    submit(store, "theirs", REQUEST, 1.0, project="first")
+    assert claim(store, "theirs", "w", 50.0) is not None
+    for at, project in ((51.0, "first"), (52.0, "second")):
+        submit(store, OURS, REQUEST, at, project=project)
+    mine = claim(store, OURS, "w", 60.0)
+    assert mine is not None
+    assert mine.project == "first"

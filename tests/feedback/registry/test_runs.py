@@ -208,3 +208,11 @@ def test_each_question_of_the_traffic_is_listed_once_in_order(store: Store) -> N
     with store.reading() as connection:
         (first, *_) = connection.scalars(t.decisions.select().with_only_columns(t.decisions.c.logged_at))
     assert training_log_traffic.asked_since(store, first + 1e6) == []
+
+
+def test_a_run_may_fail_for_a_reason_that_no_database_stores(store: Store) -> None:
+    run = claimed(store)
+    finish(store, run, State.FAILED, 101.0, "bad \0 and \ud800")
+    found = find(store, run.seq)
+    assert found is not None
+    assert found.error == "bad \ufffd and \ufffd"
