@@ -326,6 +326,20 @@ async def test_an_endpoint_without_usage_gets_an_estimate_and_is_not_free(url: s
     assert last.usd == pytest.approx((last.prompt_tokens + last.completion_tokens) / 1000)
 
 
+@endpoint.post("/pieces/chat/completions")
+async def _pieces() -> StreamingResponse:
+    return _stream(_delta("Four"), _delta(" words"), _delta(" of text.", "stop"))
+
+
+async def test_an_estimate_is_of_all_messages_and_of_all_pieces(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/pieces", "m")
+    system: Message = {"role": "system", "content": "You are brief."}
+    text, last = await complete(generator, Prompt((system, *PROMPT.messages)))
+    await generator.close()
+    assert (text, last.completion_tokens) == ("Four words of text.", 5)
+    assert last.prompt_tokens == 11, "44 characters"
+
+
 async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url: str) -> None:
     spec = OpenAISpec.model_validate(
         {
@@ -375,6 +389,7 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
         *PROMPT.messages,
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "12:00", "tool_call_id": "call00000"},
+        {"role": "user", "content": ""},
     )
     generator = OpenAIGenerator(f"{url}/echo", "m")
     prompt = Prompt(messages, options={"tool_choice": "auto", "n": 2})
@@ -386,6 +401,7 @@ async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) 
         PROMPT.messages[0]["content"],
         None,
         "12:00",
+        "",
     ]
 
 

@@ -100,6 +100,16 @@ def test_facts_compare_all_numbers(found: float, asked: float, how: Any) -> None
     )
 
 
+@pytest.mark.parametrize("how", ["gt", "gte", "lt", "lte"])
+@pytest.mark.parametrize("asked", [10**400, -(10**400)], ids=["large", "small"])
+def test_facts_compare_with_whole_numbers_beyond_all_floats(how: Any, asked: int) -> None:
+    where = Comparison(type=how, key="x", value=asked)
+    for found in (-1e308, -5, 0, 7.5, 1e308):
+        assert condition_of(Query("", where=where), Truth(facts_of({"x": found}))) is permits(
+            where, (), {"x": found}
+        )
+
+
 @pytest.fixture(scope="module")
 def everything(engine: Engine) -> tuple[Collection, InMemory]:
     corpus = InMemory(

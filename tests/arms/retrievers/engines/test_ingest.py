@@ -1,5 +1,6 @@
 """What `ingest` does with any collection: in which order, what it writes again, where it goes on."""
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import Passage
+from arms.base import ArmError, Passage
 from arms.retrievers.engines import ingest as ingesting
 from arms.retrievers.engines.ingest import Embedded, Report, digest_of, ingest, version_of
 from tests.arms.retrievers.engines.passages import CollectionInMemory, InMemory
@@ -131,6 +132,17 @@ def test_a_version_is_of_the_texts_the_metadata_and_the_model() -> None:
     corpora = [InMemory([one]) for one in (WHOLE, replace(WHOLE, text="x"), replace(WHOLE, metadata={}))]
     versions = [version_of(corpus, model) for corpus in corpora for model in ("", "m", "n")]
     assert len(set(versions)) == 9
+
+
+def test_a_collection_keeps_the_vectors_that_it_has_or_has_not() -> None:
+    corpus, vectors = InMemory(numbered(2)), np.eye(2, dtype=np.float32)
+    models = [None, Embedded("a" * 64, vectors), Embedded("b" * 64, vectors)]
+    names = ["missing", "of model aaaaaaaa", "of model bbbbbbbb"]
+    for (one, had), (other, wanted) in itertools.permutations(zip(models, names, strict=True), 2):
+        collection = CollectionInMemory()
+        ingest(corpus, collection, one)
+        with pytest.raises(ArmError, match=f"are {had}, and would then be {wanted}: name another"):
+            ingest(corpus, collection, other)
 
 
 def test_the_version_of_a_corpus_and_a_model_stays_what_it_is() -> None:
