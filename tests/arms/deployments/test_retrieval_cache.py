@@ -167,6 +167,8 @@ async def test_a_flood_fills_the_file_to_its_size_and_what_was_used_last_stays(
 async def test_what_is_larger_than_the_file_is_not_kept(folder: Path) -> None:
     cache = RetrievalCache(folder, 16 * 4096)
     await kept(cache, "small")
+    await kept(cache, "larger", Retrieval((Passage("p", "", "x" * 17 * 4096),)))
+    assert await cache.get(key("small")) == KEPT, "nothing goes for what cannot be kept"
     await kept(cache, "large", Retrieval((Passage("p", "", "x" * 15 * 4096),)))
     assert await cache.get(key("large")) is None
     await kept(cache, "again")

@@ -108,6 +108,12 @@ def test_a_walk_considers_more_candidates_for_more_passages_and_under_a_filter_a
     assert considered == [64, 100, 256, 800]
 
 
+def test_a_graph_is_built_with_the_links_and_the_width_that_are_named() -> None:
+    params = IndexParams(backbone="b", index="hnsw", neighbors=5, build_width=77)
+    index = vector_search._build(VECTORS, params, None)  # noqa: SLF001
+    assert (index.hnsw.nb_neighbors(1), index.hnsw.efConstruction) == (5, 77)
+
+
 def test_a_corpus_that_is_too_small_to_be_compressed_is_compared_exactly() -> None:
     vector = unit(1, 16, seed=9)[0]
     found = index_of("ivf_pq").nearest(vector, K)[1]

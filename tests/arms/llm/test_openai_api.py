@@ -30,7 +30,7 @@ from arms.llm.base import (
     complete,
 )
 from arms.llm.catalog import OpenAISpec, build_generator, options_of
-from arms.llm.openai_api import OpenAIGenerator, _pause, used_up_s
+from arms.llm.openai_api import OpenAIGenerator, _pause, estimate_tokens, used_up_s
 from arms.llm.pricing import PricedGenerator, Prices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
@@ -338,6 +338,7 @@ async def test_an_estimate_is_of_all_messages_and_of_all_pieces(url: str) -> Non
     await generator.close()
     assert (text, last.completion_tokens) == ("Four words of text.", 5)
     assert last.prompt_tokens == 11, "44 characters"
+    assert estimate_tokens("") == estimate_tokens("a") == 1
 
 
 async def test_request_fields_are_laid_over_the_body_and_null_takes_one_out(url: str) -> None:

@@ -100,9 +100,14 @@ def test_facts_compare_all_numbers(found: float, asked: float, how: Any) -> None
     )
 
 
+def test_what_is_null_is_no_fact() -> None:
+    nothing: Any = {"x": None}
+    assert facts_of(nothing) == []
+
+
 @pytest.mark.parametrize("how", ["gt", "gte", "lt", "lte"])
-@pytest.mark.parametrize("asked", [10**400, -(10**400)], ids=["large", "small"])
-def test_facts_compare_with_whole_numbers_beyond_all_floats(how: Any, asked: int) -> None:
+@pytest.mark.parametrize("asked", [10**400, -(10**400), math.nan], ids=["large", "small", "none"])
+def test_facts_compare_with_numbers_beyond_all_floats(how: Any, asked: float) -> None:
     where = Comparison(type=how, key="x", value=asked)
     for found in (-1e308, -5, 0, 7.5, 1e308):
         assert condition_of(Query("", where=where), Truth(facts_of({"x": found}))) is permits(
