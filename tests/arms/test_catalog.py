@@ -35,8 +35,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "b.py": "SEVEN = 70 - 63\n",
         "a.py": "THREE = 3\nTWO = 2\n",
         "_hidden.py": "NINE = 9\n",
-        "inner/__init__.py": "",
-        "inner/a.py": "ONE = 1\n",
+        "aside/__init__.py": "",
+        "aside/a.py": "ONE = 1\n",
     }
     for file, source in files.items():
         (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
