@@ -223,6 +223,20 @@ async def test_a_key_is_shown_once_and_listed_without_its_secret(closed: Service
     assert (row["rpm_limit"], row["tags"], row["disabled_at"]) == (5, {"team": "search"}, None)
 
 
+async def test_a_configured_key_is_listed_with_its_groups_and_what_it_has_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "shop-secret")
+    keys_of = [{"env": "SHOP_KEY", "scopes": ["admin", "decide"], "groups": ["staff", "board"]}]
+    async with Service(tmp_path, keys=keys_of).running() as service:
+        asked = await service.client.post("/v1/chat/completions", json=CHAT, headers=bearer("shop-secret"))
+        assert asked.status_code == 200, asked.text
+        (row,) = (await service.client.get("/v1/keys", headers=bearer("shop-secret"))).json()["keys"]
+    assert row["groups"] == ["board", "staff"]
+    assert row["spend"]["day"]["requests"] >= 1
+    assert row["spend"]["day"]["tokens"] == asked.json()["usage"]["total_tokens"] > 0
+
+
 async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_next_refresh(
     closed: Service, tmp_path: Path
 ) -> None:

@@ -719,6 +719,7 @@ async def test_what_was_said_is_told_newest_first(service: Service) -> None:
         (1, 1, "rollback", "worse"),
     ]
     assert said[0]["at"] >= said[1]["at"] > 0
+    assert (await listed(service, limit=1))["promotions"] == said[:1]
     assert {(one["forced"], one["share"], one["evaluation"]) for one in said} == {(False, 0.0, None)}
 
 

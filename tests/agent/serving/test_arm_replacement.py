@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from agent.api.operations import arms as operations
+from agent.api.schemas import ArmDescription
 from agent.config import ConfigError
 from agent.hosts import arms as hosts
 from agent.hosts.learner import LearnerHost
@@ -18,6 +20,7 @@ from agent.policies import PolicySpec
 from agent.turn import Ask, NoEligibleArmError
 from agent.warmstart.run import RunSnapshot
 from arms.base import ArmBuildError, Query, Retrieval
+from arms.retrievers import ArmSpec
 from feedback.registry import arm_sets
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import MODULE, a_trap
@@ -497,3 +500,11 @@ async def test_parameters_of_any_depth_are_refused(roomy: Service, depth: int) -
     response = await roomy.client.put("/v1/arms", content=nested, headers=headers)
     assert response.status_code == 400, response.text
     assert len(response.content) < 2_000
+
+
+def test_what_is_masked_is_that_of_the_live_arm_where_the_arm_is_of_the_same_kind_alone() -> None:
+    live = ArmSpec(kind="remote", params={"url": "https://me:pw@search.example/find"})
+    shown = {"url": "https://***@search.example/find"}
+    for kind, url in (("remote", live.params["url"]), ("mcp", shown["url"])):
+        again = operations._unmasked(ArmDescription(kind=kind, params=shown), live)  # noqa: SLF001
+        assert again["params"] == {"url": url}
