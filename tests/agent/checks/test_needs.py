@@ -180,6 +180,20 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     assert (f"(process {os.getpid()}) has it" in found.what) is (level == "problem")
 
 
+def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    sockets = [
+        SimpleNamespace(status=status, laddr=SimpleNamespace(port=port), pid=pid)
+        for status, port, pid in (
+            *(("ESTABLISHED", 8000, 999_999_999), ("LISTEN", 8001, 999_999_999)),
+            *(("LISTEN", 8000, None), ("LISTEN", 8000, own)),
+        )
+    ]
+    monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: sockets)
+    assert checks._owner(8000).endswith(f"(process {own}) has it")  # noqa: SLF001 - of one machine's sockets
+    assert checks._owner(8002) == ""  # noqa: SLF001
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -79,6 +79,16 @@ def test_the_question_of_a_turn_is_in_its_lines_only_where_it_is_asked_for(shown
         assert ("[question]" in found[name]) is not content
 
 
+def test_a_question_is_hidden_unless_something_else_is_said() -> None:
+    token = tracing.TURN.set(tracing.Turn("d-1", "", QUESTION))
+    try:
+        assert (
+            json.loads(JsonLines().format(record("failed: %s", QUESTION)))["message"] == "failed: [question]"
+        )
+    finally:
+        tracing.TURN.reset(token)
+
+
 @pytest.mark.parametrize(("question", "message"), [("Why?", "no [question] here"), ("Why", "no Why here")])
 def test_a_question_of_four_characters_is_hidden_and_a_shorter_one_says_nothing(
     question: str, message: str

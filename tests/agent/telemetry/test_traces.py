@@ -21,7 +21,7 @@ from arms.deployments import spans as searches
 from arms.llm import Generator
 from arms.llm.catalog import ScriptedSpec
 from arms.models import Backbone
-from feedback.events import Feedback
+from feedback.events import Cost, Execution, Feedback, Status
 from tests.agent.fakes import Service, failing
 from tests.agent.telemetry.conftest import Spans
 from tests.neighbours import write_corpus
@@ -281,6 +281,29 @@ async def test_a_commit_that_fails_fails_its_span_and_one_that_is_cancelled_does
     assert span.status.status_code is outcome
     assert spans.attributes("INSERT").get("error.type") == ("OSError" if error else None)
     assert "disk full" not in text_of(spans)
+
+
+async def test_a_commit_of_several_facts_names_each_of_its_tables_once(traced: Traced) -> None:
+    spans = traced()
+    commit = asyncio.get_running_loop().create_future()
+    given = Feedback("f-1", "d-1", "thumb", 1.0, 0.0)
+    turns.committing((given, Execution("d-1", "a", Status.OK, Cost()), given), commit)
+    commit.set_result(None)
+    await asyncio.wait([commit])
+    assert spans.names == ["INSERT feedback, executions"]
+    assert spans.attributes("INSERT") == {
+        "db.operation.name": "INSERT",
+        "db.operation.batch.size": 3,
+        "db.query.summary": "feedback, executions",
+    }
+
+
+async def test_what_vendors_say_of_the_trace_of_a_caller_goes_on_with_it(traced: Traced) -> None:
+    spans = traced()
+    transport = httpx.ASGITransport(ServerSpans(Response()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        await client.get("/v1/arms", headers={"traceparent": CALLER, "tracestate": "vendor=x"})
+    assert spans.one("GET").context.trace_state.get("vendor") == "x"
 
 
 async def test_a_failed_arm_fails_its_request_and_its_message_is_not_told(
