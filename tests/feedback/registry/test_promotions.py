@@ -277,6 +277,18 @@ def test_the_caller_says_whether_an_arm_that_a_version_brings_is_the_one_before(
     assert (live.arms, live.version) == ({"bm25": {"kind": "bm25"}}, number)
 
 
+@pytest.mark.parametrize(
+    ("action", "live"), [(Action.PROMOTE, True), (Action.ROLLBACK, True), (Action.CANARY, False)]
+)
+def test_a_promotion_and_a_rollback_are_recorded_with_the_live_arms(
+    store: Store, action: Action, live: bool
+) -> None:
+    arms = arm_sets.started(store, {"bm25": {"kind": "bm25"}})
+    promote(store, published(store), action, share=0.0 if live else 0.25)
+    (recorded,) = newest(store, 1)
+    assert recorded.arm_set == (arms.seq if live else None)
+
+
 def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> None:
     missing = replace(published(store), version=77)
     with pytest.raises(IntegrityError):
