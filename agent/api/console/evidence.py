@@ -17,8 +17,7 @@ from agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from agent.api.schemas import LARGEST, PathNumber
 from agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
 from agent.serving import Replica
-from feedback.registry import active_policy, versions
-from feedback.registry.evaluations import State
+from feedback.registry import active_policy, evaluations, versions
 
 router = pages()
 
@@ -64,7 +63,7 @@ async def judged(replica: Replica) -> dict[str, Any]:
             if candidate.verdict is not None and candidate.name not in found and len(found) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
                 found[candidate.name] = Judged(candidate.name, version, one, verdict, trail(verdict))
-    pending = [one for one in listed if not State(one.status).ended]
+    pending = [one for one in listed if not evaluations.State(one.status).ended]
     return {"judged": list(found.values()), "pending": pending}
 
 
