@@ -1,6 +1,7 @@
 """Bandit policies: a context in, a distribution over arms out; one file a policy."""
 
 from . import sampling, vowpal
+from .adaptive import Adaptive, Restart
 from .base import Fixed, Policy, PolicyError, Uniform
 from .catalog import POLICIES, PolicySpec, build_policy, check_untrusted, require_action_features
 from .encoding import check_context, check_reward, hashed
@@ -26,6 +27,7 @@ from .vowpal import VowpalWabbit
 __all__ = [
     "FORM",
     "POLICIES",
+    "Adaptive",
     "Agreement",
     "EmbeddingSpec",
     "EpsilonGreedy",
@@ -38,6 +40,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "PolicySpec",
+    "Restart",
     "Routed",
     "ShadowPolicy",
     "Uniform",

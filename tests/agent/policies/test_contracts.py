@@ -16,6 +16,7 @@ EXAMPLES = {
 }
 """A policy of each kind."""
 VARIANTS = {
+    "adaptive on a prior": PolicySpec(kind="adaptive", params={"prior_feature": "steps", "dims": 8}),
     "routed softmax": PolicySpec(kind="routed", params={"feature": "steps", "explore": "softmax"}),
     "routed squarecb": PolicySpec(kind="routed", params={"feature": "steps", "explore": "squarecb"}),
     "epsilon_greedy decaying": PolicySpec(kind="epsilon_greedy", params={"epsilon": 0.5, "decay": 20.0}),

@@ -1,0 +1,406 @@
+"""A linear bandit for a world that changes: it forgets, weighs its trust in a router, and starts anew.
+
+Every arm has a ridge regression of its own of the reward less a prior, discounted with each reward. Three
+members read the same statistics; a decision is the arm with the highest weighted upper confidence bound:
+
+    member      prior             ridge   follows
+    trusting    the router's      1000    a router that is right
+    correcting  the router's       100    a router that errs by kinds of questions
+    own         none                30    the rewards alone
+
+The mean residual of all drawn arms, the level of a prior, is added to every arm: labels that promise too much
+promise it of arms that nobody draws, too. Weights follow the likelihood of each reward under each member.
+
+Where the residuals of an arm say that its reward has changed, everything is forgotten but the rewards since
+then, and the router is left: scores of the time before say nothing of the time after. All of it is a function
+of the rewards in their order, so a replay of the log restarts at the same places.
+"""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from threading import Lock
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.policies.base import PolicyError
+from agent.policies.encoding import check_context, check_reward, check_whole, hashed
+from agent.policies.sampling import greedy
+from agent.policies.serialization import pack, seal, unpack, unseal
+from feedback.events import ROUTER, Context, Decision
+from feedback.texts import value_of
+
+Array = NDArray[np.float64]
+
+SCORED, UNSCORED = 0, 1
+"""The priors: the score of the router, and none."""
+
+PRIOR_OF_MEMBER = np.array([SCORED, SCORED, UNSCORED])
+RIDGES = np.array([1000.0, 100.0, 30.0])
+WEIGHTS = np.array([0.7, 0.15, 0.15])
+"""Weights of the members at the start, towards which they are drawn all the time."""
+
+FIXED_SHARE = 0.001
+"""How much of the weights is redistributed with each reward (Herbster and Warmuth's fixed share)."""
+
+LEVEL_COUNTS = np.array([10.0, 20.0])
+"""Rewards that the level of each prior at the start is worth."""
+
+NOISE, NOISE_COUNT, NOISE_DECAY = 0.2, 20.0, 0.999
+"""Variance of a reward at the start, the rewards that it is worth, and its discount."""
+
+LEARNED = 30
+"""Rewards of an arm after which its residuals are watched: those before show that it was unknown."""
+
+REST = 100
+"""Rewards after a restart without another."""
+
+LEAST, MOST = 20, 500
+"""Rewards that a restart keeps, at least and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A time at which the policy forgot what it had learned.
+
+    Attributes:
+        reward: Number of the reward that showed the change, from 1.
+        arm: The arm whose reward had changed.
+        rise: Whether it had risen.
+        kept: How many of the latest rewards were kept.
+    """
+
+    reward: int
+    arm: str
+    rise: bool
+    kept: int
+
+
+@dataclass(slots=True)
+class _Model:
+    """What was learned, in arrays of n arms and d columns; the last row is an arm without rewards.
+
+    Attributes:
+        gram: Discounted sum of x x', shape (n + 1, d, d).
+        target: Discounted sum of x times the reward less each prior, shape (n + 1, 2, d).
+        vectors: Eigenvectors of `gram` in columns, shape (n + 1, d, d).
+        values: Eigenvalues of `gram`, shape (n + 1, d).
+        level: Discounted sum of the residuals from each prior, and of their number, shape (2, 2).
+        weights: Weights of the members, shape (3,).
+        noise: Mean square of the errors, and the rewards that it is worth, shape (2,).
+        sums: Evidence that the reward of each arm has risen, and fallen, shape (n + 1, 2).
+        since: Number of the reward at which each sum was last 0, shape (n + 1, 2).
+        drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
+        residual: Sum of the errors at these rewards, not discounted, shape (n + 1,).
+        memory: Row of the arm, reward and x of the latest rewards, oldest first, shape (m, 2 + d).
+    """
+
+    gram: Array
+    target: Array
+    vectors: Array
+    values: Array
+    level: Array = field(default_factory=lambda: np.zeros((2, 2)))
+    weights: Array = field(default_factory=WEIGHTS.copy)
+    noise: Array = field(default_factory=lambda: np.array([NOISE, NOISE_COUNT]))
+    sums: Array = field(default_factory=lambda: np.zeros((1, 2)))
+    since: Array = field(default_factory=lambda: np.zeros((1, 2)))
+    drawn: Array = field(default_factory=lambda: np.zeros(1))
+    residual: Array = field(default_factory=lambda: np.zeros(1))
+    memory: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @classmethod
+    def empty(cls, d: int) -> "_Model":
+        return cls(
+            gram=np.zeros((1, d, d)),
+            target=np.zeros((1, 2, d)),
+            vectors=np.eye(d)[None],
+            values=np.zeros((1, d)),
+            memory=np.zeros((0, 2 + d)),
+        )
+
+    def add_arm(self) -> None:
+        for name in ("gram", "target", "vectors", "values", "sums", "since", "drawn", "residual"):
+            rows: Array = getattr(self, name)
+            setattr(self, name, np.concatenate([rows, rows[-1:]]))
+
+    def forget(self, now: int) -> None:
+        """Clear what is learned of rewards, but for their noise."""
+        self.gram[:], self.target[:], self.level[:] = 0.0, 0.0, 0.0
+        self.sums[:], self.since[:], self.drawn[:], self.residual[:] = 0.0, now, 0.0, 0.0
+
+    def arrays(self) -> dict[str, Array]:
+        return {array.name: getattr(self, array.name) for array in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Priors:
+    """What is expected of the arms of one context without its columns.
+
+    Attributes:
+        scores: Scores by each prior, shape (2, n).
+        levels: What is added to the scores of each prior, shape (2,).
+        ridges: Penalties of each member, shape (3, n).
+        scored: Which arms have a score, shape (n,).
+    """
+
+    scores: Array
+    levels: Array
+    ridges: Array
+    scored: NDArray[np.bool_]
+
+
+class Adaptive:
+    """The arm with the highest upper confidence bound, in a world that may change.
+
+    Args:
+        alpha: Standard deviations of the mean in the bound, in those of a reward; 0 explores nothing.
+        half_life: Rewards, of all arms together, after which a reward counts half.
+        dims: Columns that the named features of the question are hashed into; 0 leaves them out.
+        prior: Expected reward of arms before any is known, where no arm has a score.
+        prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms
+            may be without it. None to expect the same of every arm.
+        newcomer: By how much an arm without a score is expected to be better than the best score, in
+            standard deviations of a reward. Its own rewards outweigh that, and are not forgotten in this:
+            an arm that was bad is not taken for unknown once its rewards are old.
+        threshold: Evidence at which the reward of an arm counts as changed, in standard deviations of a
+            reward; None to restart never. A lower one notices sooner, and restarts in calm worlds, too.
+        slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
+
+    Source: the members as upper confidence bounds of ridge regressions: Li et al. 2010, arXiv:1003.0146;
+    discounted: Russac et al. 2019, arXiv:1909.09146; their weights: Herbster and Warmuth 1998, Tracking the
+    best expert; restarts: Liu et al. 2018, A change-detection based framework for piecewise-stationary
+    multi-armed bandit problem, arXiv:1711.03539, with the sums of Page 1954.
+
+    Raises:
+        PolicyError: A value out of its range.
+    """
+
+    kind = "adaptive"
+    resumes_exactly = True
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.4,
+        half_life: float = 350.0,
+        dims: int = 32,
+        prior: float = 0.5,
+        prior_feature: str | None = ROUTER,
+        newcomer: float = 0.2,
+        threshold: float | None = 16.0,
+        slack: float = 0.25,
+    ) -> None:
+        for name, value in {"alpha": alpha, "slack": slack}.items():
+            if not 0.0 <= value < np.inf:
+                raise PolicyError(f"{name} {value} is not a finite number of at least 0")
+        if not half_life > 0.0:
+            raise PolicyError(f"half_life {half_life} is not a positive number")
+        if threshold is not None and not threshold > 0.0:
+            raise PolicyError(f"threshold {threshold} is neither a positive number nor None")
+        for name, value in {"prior": prior, "newcomer": newcomer}.items():
+            if not np.isfinite(value):
+                raise PolicyError(f"{name} {value} is not finite")
+        check_whole(0, dims=dims)
+        self._settings: dict[str, Any] = {
+            "alpha": alpha,
+            "half_life": half_life,
+            "dims": dims,
+            "prior": prior,
+            "prior_feature": prior_feature,
+            "newcomer": newcomer,
+            "threshold": threshold,
+            "slack": slack,
+        }
+        self._discount = 0.5 ** (1.0 / half_life)
+        self._rows: dict[str, int] = {}
+        self._model: _Model | None = None
+        self._rewards = 0
+        self._restarts: list[Restart] = []
+        self._base: float | None = None  # mean of the rewards that the last restart kept
+        self._lock = Lock()
+
+    @staticmethod
+    def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
+        """Accept all parameters: none names a file."""
+        del params, configured
+
+    @property
+    def restarts(self) -> tuple[Restart, ...]:
+        """When it forgot what it had learned, the oldest first."""
+        return tuple(self._restarts)
+
+    def probabilities(self, context: Context, arms: Sequence[str]) -> Array:
+        """Return the distribution over the arms, shape (n,).
+
+        Raises:
+            PolicyError: A feature is not finite, or the embedding is not as long as those before.
+        """
+        return greedy(self.bounds(context, arms))
+
+    def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
+        """Return the distribution for means of the rewards that are less by a penalty, shape (n,)."""
+        return greedy(self.bounds(context, arms) - penalty)
+
+    def bounds(self, context: Context, arms: Sequence[str]) -> Array:
+        """Return the upper confidence bound of the reward of each arm, shape (n,)."""
+        check_context(context)
+        x = self._columns(context)
+        with self._lock:
+            model = self._model or _Model.empty(len(x))
+            mean, variance = self._predict(model, x, arms, self._priors(model, context, arms))
+            width = self._settings["alpha"] * math.sqrt(model.noise[0])
+            return np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
+
+    def learn(self, decision: Decision, reward: float) -> None:
+        """Update from one reward, and restart where it completes the evidence of a change."""
+        check_reward(decision, reward)
+        x = self._columns(decision.context)
+        with self._lock:
+            model = self._model = self._model or _Model.empty(len(x))
+            if decision.drawn not in self._rows:
+                self._rows[decision.drawn] = len(self._rows)
+                model.add_arm()
+            self._rewards += 1
+            row, at = self._rows[decision.drawn], decision.arms.index(decision.drawn)
+            priors = self._priors(model, decision.context, decision.arms)
+            mean, variance = (found[:, at] for found in self._predict(model, x, decision.arms, priors))
+            error = reward - float(model.weights @ mean)
+            deviation = math.sqrt(model.noise[0])
+            self._reweigh(model, reward - mean, model.noise[0] * (1.0 + variance))
+            model.noise[1] = NOISE_DECAY * model.noise[1] + 1.0
+            model.noise[0] += (error * error - model.noise[0]) / model.noise[1]
+            self._add(model, row, x, reward, priors.scores[:, at], scored=bool(priors.scored[at]))
+            _decompose(model, row)
+            model.residual[row] += error
+            latest = np.array([[row, reward, *x]])
+            model.memory = np.concatenate([model.memory[-(MOST - 1) :], latest])
+            if model.drawn[row] > LEARNED:
+                self._watch(model, row, decision.drawn, error / deviation)
+
+    def save(self) -> bytes:
+        """Return the settings and a digest on one line, then the names of the arms and the model."""
+        with self._lock:
+            facts = {
+                "arms": [*self._rows],
+                "rewards": self._rewards,
+                "base": self._base,
+                "restarts": [asdict(one) for one in self._restarts],
+            }
+            return seal(self._made_by, pack(facts, self._model.arrays() if self._model else {}))
+
+    def load(self, state: bytes) -> Self:
+        """Return a policy with the given state.
+
+        Raises:
+            PolicyError: The state is damaged, or of another kind or other settings.
+        """
+        facts, arrays = unpack(unseal(state, self._made_by))
+        loaded = copy.copy(self)
+        vars(loaded).update(
+            _rows={arm: row for row, arm in enumerate(facts["arms"])},
+            _model=_Model(**arrays) if arrays else None,
+            _rewards=facts["rewards"],
+            _base=facts["base"],
+            _restarts=[Restart(**one) for one in facts["restarts"]],
+            _lock=Lock(),
+        )
+        return loaded
+
+    @property
+    def _made_by(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self._settings}
+
+    def _columns(self, context: Context) -> Array:
+        x = np.array([1.0, *hashed(context.features, self._settings["dims"]), *context.embedding])
+        if self._model is not None and len(x) != self._model.gram.shape[1]:
+            expected = self._model.gram.shape[1] - 1 - self._settings["dims"]
+            raise PolicyError(
+                f"an embedding of {expected} numbers was expected, as before; got {len(context.embedding)}"
+            )
+        return x
+
+    def _predict(self, model: _Model, x: Array, arms: Sequence[str], priors: _Priors) -> tuple[Array, Array]:
+        """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
+        rows = np.array([self._rows.get(arm, -1) for arm in arms])
+        vectors, values = model.vectors[rows], model.values[rows]
+        y = x @ vectors
+        target = (model.target[rows] @ vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]
+        intercept = (model.gram[rows, :1] @ vectors)[:, 0]
+        levels = priors.levels[PRIOR_OF_MEMBER, None]
+        inverse = y / (values + priors.ridges[..., None])
+        learned = (inverse * (target - levels[..., None] * intercept)).sum(axis=2)
+        return priors.scores[PRIOR_OF_MEMBER] + levels + learned, (inverse * y).sum(axis=2)
+
+    def _priors(self, model: _Model, context: Context, arms: Sequence[str]) -> _Priors:
+        name = None if self._base is not None else self._settings["prior_feature"]
+        scores = np.array(
+            [
+                math.nan if name is None else value_of(context.arms.get(arm, {}), name, math.nan)
+                for arm in arms
+            ]
+        )
+        scored = ~np.isnan(scores)
+        rows = [self._rows.get(arm, -1) for arm in arms]
+        bonus = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
+        bonus = (bonus + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows])
+        expected = self._settings["prior"] if self._base is None else self._base
+        own = np.where(scored, 0.0, bonus)
+        if scored.any():
+            expected = scores[scored].mean()
+            scores = np.where(scored, scores, scores[scored].max() + bonus)
+        totals, counts = model.level
+        levels = (totals + LEVEL_COUNTS * [0.0, expected]) / (counts + LEVEL_COUNTS)
+        if not scored.any():
+            scores, levels = own, levels[[UNSCORED, UNSCORED]]
+        ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
+        return _Priors(np.stack([scores, own]), levels, ridges, scored)
+
+    def _reweigh(self, model: _Model, error: Array, variance: Array) -> None:
+        """Move the weights of the members by the likelihood of a reward, shapes (3,)."""
+        log = np.log(model.weights) - 0.5 * (error * error / variance + np.log(variance))
+        weights = np.exp(log - log.max())
+        model.weights = (1.0 - FIXED_SHARE) * weights / weights.sum() + FIXED_SHARE * WEIGHTS
+
+    def _add(self, model: _Model, row: int, x: Array, reward: float, scores: Array, *, scored: bool) -> None:
+        """Discount what is known, and add a reward."""
+        for known in (model.gram, model.target, model.values, model.level):
+            known *= self._discount
+        model.gram[row] += np.outer(x, x)
+        model.target[row] += np.outer(reward - scores, x)
+        model.level += np.array([reward - scores, np.ones(2)]) * [scored, True]
+        model.drawn[row] += 1.0
+
+    def _watch(self, model: _Model, row: int, arm: str, residual: float) -> None:
+        """Sum the residual of an arm up, in standard deviations, and restart where it has changed."""
+        sums, threshold = model.sums[row], self._settings["threshold"]
+        sums += np.array([residual, -residual]) - self._settings["slack"]
+        np.maximum(sums, 0.0, out=sums)
+        model.since[row, sums == 0.0] = self._rewards
+        rested = not self._restarts or self._rewards - self._restarts[-1].reward >= REST
+        if threshold is not None and rested and sums.max() > threshold:
+            direction = int(sums.argmax())
+            since = int(self._rewards - model.since[row, direction])
+            kept = min(max(since, LEAST), MOST, len(model.memory))
+            self._restarts.append(Restart(self._rewards, arm, direction == 0, kept))
+            self._restart(model, model.memory[-kept:])
+
+    def _restart(self, model: _Model, kept: Array) -> None:
+        """Forget all but some rewards, and the router."""
+        model.forget(self._rewards)
+        self._base = float(kept[:, 1].mean())
+        bonus = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
+        for at, reward, *x in kept:
+            row = int(at)
+            prior = np.full(2, bonus / (RIDGES[-1] + model.drawn[row]))
+            self._add(model, row, np.array(x), reward, prior, scored=False)
+        for row in range(len(self._rows)):
+            _decompose(model, row)
+
+
+def _decompose(model: _Model, row: int) -> None:
+    """Compute the eigenvalues of an arm's matrix anew."""
+    values, model.vectors[row] = np.linalg.eigh(model.gram[row])
+    model.values[row] = np.maximum(values, 0.0)

@@ -1,0 +1,326 @@
+"""The adaptive policy: its bounds against the formulas solved at once, and worlds that change."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from agent.policies import PolicyError, served_distribution
+from agent.policies.adaptive import Adaptive
+from agent.policies.encoding import hashed
+from feedback.events import Context, Decision
+
+Array = NDArray[np.float64]
+
+ARMS = ("bm25", "dense", "rrf")
+FLOOR = 0.01
+
+
+def context(rng: np.random.Generator, scores: dict[str, float]) -> Context:
+    """Return a question of random length with scores of a router."""
+    features = {"length": float(rng.random()), "digits": float(rng.integers(2))}
+    return Context("?", features, (), {arm: {"router": score} for arm, score in scores.items()})
+
+
+def decision(seen: Context, drawn: str, arms: tuple[str, ...] = ARMS) -> Decision:
+    return Decision("d", seen, arms, (1.0 / len(arms),) * len(arms), drawn, "adaptive", 1)
+
+
+@dataclass
+class Played:
+    """What happened in a world.
+
+    Attributes:
+        arms: Drawn arms, in order.
+        policy: The policy after it.
+    """
+
+    arms: list[str]
+    policy: Adaptive
+
+    def share(self, arm: str, start: int, end: int) -> float:
+        return self.arms[start:end].count(arm) / (end - start)
+
+
+def play(
+    policy: Adaptive,
+    n: int,
+    right: Callable[[int], dict[str, float]],
+    scores: Callable[[int], dict[str, float]] = lambda _: {},
+    seed: int = 1,
+) -> Played:
+    """Ask n questions; the reward is 1 with the chance that `right` gives the drawn arm."""
+    rng, drawn = np.random.default_rng(seed), []
+    for t in range(n):
+        chances = right(t)
+        arms = tuple(chances)
+        seen = context(rng, scores(t))
+        p = served_distribution(policy, seen, arms, FLOOR)
+        arm = arms[rng.choice(len(arms), p=p)]
+        drawn.append(arm)
+        policy.learn(decision(seen, arm, arms), float(rng.random() < chances[arm]))
+    return Played(drawn, policy)
+
+
+class Reference:
+    """The definition, without a restart: regressions of each arm and member, solved anew for each reward."""
+
+    def __init__(self, alpha: float, half_life: float, dims: int) -> None:
+        self.alpha, self.discount, self.dims = alpha, 0.5 ** (1.0 / half_life), dims
+        self.x, self.drawn, self.targets, self.scored = (
+            list[Array](),
+            list[str](),
+            list[Array](),
+            list[bool](),
+        )
+        self.weights, self.noise, self.worth = np.array([0.7, 0.15, 0.15]), 0.2, 20.0
+        self.errors = dict.fromkeys(ARMS, 0.0)
+
+    def priors(self, seen: Context) -> Array:
+        """Return the router's prior and the other one of each arm, shape (n_arms, 2)."""
+        scores = {arm: features["router"] for arm, features in seen.arms.items()}
+        rows = []
+        for arm in ARMS:
+            bonus = (30 * 0.2 * math.sqrt(self.noise) + self.errors[arm]) / (30 + self.drawn.count(arm))
+            rows.append([scores.get(arm, max(scores.values()) + bonus), 0.0 if arm in scores else bonus])
+        return np.array(rows)
+
+    def predict(self, seen: Context) -> tuple[Array, Array]:
+        """Return means and variances, shape (3, n_arms)."""
+        scores = {arm: features["router"] for arm, features in seen.arms.items()}
+        now, priors = self.columns(seen), self.priors(seen)
+        weight = self.discount ** np.arange(len(self.x) - 1, -1, -1.0)
+        x = np.array(self.x).reshape(-1, len(now))
+        targets = np.array(self.targets).reshape(-1, 2)
+        mean, variance = np.zeros((3, 3)), np.zeros((3, 3))
+        for member, ridge in enumerate((1000.0, 100.0, 30.0)):
+            prior = int(member == 2)
+            if prior:
+                level = (20 * np.mean([*scores.values()]) + weight @ targets[:, 1]) / (20 + weight.sum())
+            else:
+                level = (weight @ (targets[:, 0] * self.scored)) / (10 + weight @ self.scored)
+            for i, arm in enumerate(ARMS):
+                own = weight * [drawn == arm for drawn in self.drawn]
+                penalty = ridge if arm in scores else 30.0
+                gram = (x.T * own) @ x + penalty * np.eye(len(now))
+                theta = np.linalg.solve(gram, (x.T * own) @ (targets[:, prior] - level))
+                mean[member, i] = priors[i, prior] + level + now @ theta
+                variance[member, i] = now @ np.linalg.solve(gram, now)
+        return mean, variance
+
+    def columns(self, seen: Context) -> Array:
+        return np.array([1.0, *hashed(seen.features, self.dims)])
+
+    def learn(self, seen: Context, drawn: str, reward: float) -> None:
+        at = ARMS.index(drawn)
+        mean, variance = (found[:, at] for found in self.predict(seen))
+        priors, error = self.priors(seen)[at], reward - float(self.weights @ mean)
+        likely = stats.norm.pdf(reward, mean, np.sqrt(self.noise * (1 + variance))) * self.weights
+        self.weights = 0.999 * likely / likely.sum() + 0.001 * np.array([0.7, 0.15, 0.15])
+        self.worth = 0.999 * self.worth + 1
+        self.noise += (error**2 - self.noise) / self.worth
+        self.errors[drawn] += error
+        self.x.append(self.columns(seen))
+        self.drawn.append(drawn)
+        self.targets.append(reward - priors)
+        self.scored.append(drawn in seen.arms)
+
+    def bounds(self, seen: Context) -> Array:
+        mean, variance = self.predict(seen)
+        return np.asarray(self.weights @ (mean + self.alpha * np.sqrt(self.noise * variance)))
+
+
+def test_a_bound_is_the_weighted_mean_of_discounted_ridge_regressions() -> None:
+    rng = np.random.default_rng(7)
+    policy = Adaptive(alpha=0.7, half_life=40.0, dims=8, threshold=None)
+    reference = Reference(alpha=0.7, half_life=40.0, dims=8)
+    for i in range(60):
+        scores = {"bm25": float(rng.random()), "dense": float(rng.random())}
+        seen = context(rng, scores if i % 3 else {"dense": scores["dense"]})
+        np.testing.assert_allclose(policy.bounds(seen, ARMS), reference.bounds(seen), atol=1e-10)
+        arm, reward = ARMS[rng.integers(3)], float(rng.random())
+        policy.learn(decision(seen, arm), reward)
+        reference.learn(seen, arm, reward)
+
+
+def test_before_the_first_reward_the_router_decides() -> None:
+    seen = context(np.random.default_rng(0), {"bm25": 0.5, "dense": 0.9, "rrf": 0.2})
+    assert Adaptive().probabilities(seen, ARMS).tolist() == [0.0, 1.0, 0.0]
+    nothing = context(np.random.default_rng(0), {})
+    assert Adaptive().probabilities(nothing, ARMS).tolist() == pytest.approx([1 / 3] * 3)
+
+
+def swapped(t: int) -> dict[str, float]:
+    best, worst = (0.8, 0.2) if t < 1500 else (0.2, 0.8)
+    return {"bm25": best, "dense": 0.5, "rrf": worst}
+
+
+def promised(_: int) -> dict[str, float]:
+    return {"bm25": 0.8, "dense": 0.5, "rrf": 0.2}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_when_the_best_arm_becomes_the_worst_it_follows_within_150_questions(seed: int) -> None:
+    played = play(Adaptive(dims=4), 2100, swapped, promised, seed=seed)
+    assert played.share("bm25", 1000, 1500) > 0.9
+    assert played.share("rrf", 1650, 2100) > 0.8
+    first = played.policy.restarts[0]
+    assert (first.arm, first.rise) == ("bm25", False)
+    assert 1500 < first.reward < 1560
+    assert 20 <= first.kept <= first.reward - 1450
+
+
+def test_it_follows_no_change_without_its_restarts() -> None:
+    played = play(Adaptive(dims=4, threshold=None, half_life=1e9), 2100, swapped, promised)
+    assert played.policy.restarts == ()
+    assert played.share("rrf", 1650, 2100) < 0.5
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_calm_world_restarts_nothing(seed: int) -> None:
+    played = play(Adaptive(dims=4), 3000, lambda _: promised(0), promised, seed=seed)
+    assert played.policy.restarts == ()
+    assert played.share("bm25", 0, 3000) > 0.9
+
+
+def test_promises_that_are_too_high_are_corrected_for_arms_that_nobody_draws() -> None:
+    played = play(
+        Adaptive(dims=4), 900, lambda _: {"bm25": 0.65, "dense": 0.5}, lambda _: {"bm25": 0.9, "dense": 0.85}
+    )
+    assert played.share("bm25", 0, 900) > 0.8
+    bounds = played.policy.bounds(context(np.random.default_rng(3), {"bm25": 0.9, "dense": 0.85}), ARMS[:2])
+    assert bounds.max() < 0.8
+
+
+def test_an_empty_newcomer_is_hardly_drawn() -> None:
+    def right(_: int) -> dict[str, float]:
+        return {"bm25": 0.6, "dense": 0.5, "rrf": 0.4, "new": 0.0}
+
+    def scores(_: int) -> dict[str, float]:
+        return {"bm25": 0.6, "dense": 0.5, "rrf": 0.4}
+
+    played = play(Adaptive(dims=4), 3000, right, scores)
+    assert played.arms.count("new") <= 45, "30 of them are the floor"
+    assert played.policy.restarts == (), "that an unknown arm is bad is no change"
+
+
+def test_a_newcomer_that_is_better_has_half_of_the_traffic_within_150_questions() -> None:
+    def right(t: int) -> dict[str, float]:
+        return {"bm25": 0.6, "dense": 0.5} | ({"new": 0.7} if t >= 1000 else {})
+
+    played = play(Adaptive(dims=4), 1400, right, lambda _: {"bm25": 0.6, "dense": 0.5})
+    assert played.share("new", 1150, 1400) > 0.5
+
+
+def test_a_restart_is_a_function_of_the_rewards() -> None:
+    played = play(Adaptive(dims=4), 1700, swapped, promised)
+    again = play(Adaptive(dims=4), 1700, swapped, promised)
+    assert played.policy.restarts == again.policy.restarts != ()
+    assert played.policy.save() == again.policy.save()
+
+
+def test_a_policy_loaded_in_the_middle_restarts_at_the_same_reward() -> None:
+    rng, rows = np.random.default_rng(5), []
+    for t in range(1600):
+        arm = ARMS[rng.integers(3)]
+        rows.append((decision(context(rng, promised(t)), arm), float(rng.random() < swapped(t)[arm])))
+    whole, resumed = Adaptive(dims=4), Adaptive(dims=4)
+    for i, (one, reward) in enumerate(rows):
+        whole.learn(one, reward)
+        resumed.learn(one, reward)
+        if i % 400 == 123:
+            resumed = Adaptive(dims=4).load(resumed.save())
+    assert whole.restarts == resumed.restarts != ()
+    assert whole.save() == resumed.save()
+
+
+def test_after_a_restart_the_router_has_no_say() -> None:
+    policy = play(Adaptive(dims=4), 1700, swapped, promised).policy
+    seen = context(np.random.default_rng(8), {})
+    scored = replace(seen, arms={"rrf": {"router": 0.0}, "bm25": {"router": 1.0}})
+    np.testing.assert_array_equal(policy.bounds(seen, ARMS), policy.bounds(scored, ARMS))
+
+
+def test_it_remembers_500_rewards() -> None:
+    policy = Adaptive(dims=2)
+    rng = np.random.default_rng(2)
+    sizes = []
+    for i in range(620):
+        policy.learn(decision(context(rng, {}), ARMS[i % 3]), float(i % 2))
+        sizes.append(len(policy.save()))
+    assert sizes[498] < sizes[499] - 20
+    assert sizes[499] == pytest.approx(sizes[-1], abs=10)
+
+
+def test_within_100_rewards_of_a_restart_there_is_no_other() -> None:
+    policy, rng = Adaptive(dims=2), np.random.default_rng(6)
+    for i in range(1200):
+        policy.learn(decision(context(rng, {}), "bm25"), float(i // 60 % 2))
+    at = [restart.reward for restart in policy.restarts]
+    assert len(at) > 3
+    assert np.diff(at).min() >= 100
+
+
+def test_after_a_restart_it_knows_the_kept_rewards_and_nothing_else() -> None:
+    policy, rng, rows = Adaptive(dims=4, alpha=1e9), np.random.default_rng(6), []
+    for arm, reward, n in (("dense", 0.0, 60), ("bm25", 1.0, 200), ("bm25", 0.0, 60)):
+        for _ in range(n):
+            if not policy.restarts:
+                rows.append(context(rng, {}))
+                policy.learn(decision(rows[-1], arm), reward)
+    (restart,) = policy.restarts
+    assert restart.kept < 60
+    x = np.array([[1.0, *hashed(row.features, 4)] for row in rows[-restart.kept :]])
+    weight = 0.5 ** (np.arange(restart.kept - 1, -1, -1.0) / 350.0)
+    seen = context(rng, {})
+    now = np.array([1.0, *hashed(seen.features, 4)])
+    variance = now @ np.linalg.solve((x.T * weight) @ x + 30.0 * np.eye(5), now)
+    bounds = policy.bounds(seen, ("bm25", "dense", "new"))
+    assert bounds[0] / bounds[2] == pytest.approx(math.sqrt(variance / (now @ now / 30.0)), rel=1e-6)
+    assert bounds[1] == bounds[2]
+
+
+def test_after_a_restart_a_bad_arm_of_before_is_a_new_one() -> None:
+    policy, rng = Adaptive(dims=4), np.random.default_rng(6)
+    for arm, reward, n in (("dense", 0.0, 60), ("bm25", 1.0, 200), ("bm25", 0.0, 60)):
+        for _ in range(n):
+            if not policy.restarts:
+                policy.learn(decision(context(rng, {}), arm), reward)
+    bounds = policy.bounds(context(rng, {}), ("dense", "new"))
+    assert bounds[0] == bounds[1]
+
+
+def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
+    policy = play(Adaptive(dims=4), 300, lambda _: promised(0), promised).policy
+    seen = context(np.random.default_rng(4), promised(0))
+    assert policy.penalised(seen, ARMS, np.zeros(3)).tolist() == [1.0, 0.0, 0.0]
+    assert policy.penalised(seen, ARMS, np.array([0.5, 0.0, 0.0])).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"alpha": -0.1}, "alpha -0.1 is not a finite number of at least 0"),
+        ({"slack": math.nan}, "slack nan is not a finite number of at least 0"),
+        ({"half_life": 0.0}, "half_life 0.0 is not a positive number"),
+        ({"threshold": 0.0}, "threshold 0.0 is neither a positive number nor None"),
+        ({"prior": math.inf}, "prior inf is not finite"),
+        ({"newcomer": math.nan}, "newcomer nan is not finite"),
+        ({"dims": -1}, "dims -1 is not an integer of at least 0"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        Adaptive(**params)
+
+
+def test_an_embedding_of_another_length_is_refused() -> None:
+    policy = Adaptive()
+    policy.learn(decision(Context("?", {}, (0.1, 0.2)), "bm25"), 1.0)
+    with pytest.raises(PolicyError, match="an embedding of 2 numbers was expected, as before; got 3"):
+        policy.probabilities(Context("?", {}, (0.1, 0.2, 0.3)), ARMS)
