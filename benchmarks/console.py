@@ -126,7 +126,7 @@ def fill(url: str, n: int, join: str) -> None:
 
 def publish(service: Service, n: int) -> None:
     """Publish two versions that have learned a little of the log."""
-    recipe, store, rng = Recipe.configured(service.config), service.replica.store, np.random.default_rng(1)
+    recipe, store, rng = Recipe.configured(service.config), service.point.store, np.random.default_rng(1)
     policy = recipe.build(list(service.config.actions))
     for parent in (None, 1):
         for i in range(2000):
@@ -182,7 +182,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
     columns = ("page", "first ms", "median ms", "slowest ms", "CPU ms", "kB")
     table = Table(*columns, title=f"{n:,} decisions, one replica, load {os.getloadavg()[0]:.0f}")
     async with service.running(ready=False):
-        await service.replica.refresh()
+        await service.refresh()
         await evaluate(service)
         slowest = 0.0
         for name, path in pages(n):
@@ -349,7 +349,7 @@ def main(
         return
     folder.mkdir(parents=True, exist_ok=True)
     service = Service(folder, policy=POLICY)
-    store, rule = service.replica.store, service.config.reward
+    store, rule = service.point.store, service.config.reward
     if not store.log_seq():
         fill(service.config.database_url, decisions, rule.join)
         publish(service, decisions)

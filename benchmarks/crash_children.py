@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,14 +28,12 @@ from agent.api import create_app
 from agent.config import parse
 from agent.evaluation import verdict
 from agent.hosts.learner import LearnerHost
-from agent.learning import configuration_of
-from agent.serving import Replica, Telemetry
+from agent.serving import Backends, Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import base
 from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
 from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
 from feedback.clock import SteadyClock
-from feedback.log import SERVING_S, open_log
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
 
 T = TypeVar("T")
@@ -114,17 +111,8 @@ def serve(
     watch_replica(tripwire)
     generator = base.ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
     config, clock = parse(document), SteadyClock()
-    store = open_log(config.database_url, config.reward, clock, answer_s=SERVING_S)
-    replica = Replica(
-        config,
-        store,
-        FakeArms({"dense": _find}),
-        FakeEmbedders(),
-        {"default": generator},
-        gate=partial(verdict, store, configuration_of(config), clock=clock),
-        telemetry=Telemetry(),
-        clock=clock,
-    )
+    backends = Backends(FakeArms({"dense": _find}), FakeEmbedders(), {"default": generator})
+    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict)
     _end_when_ill(replica.check)
     app = watch_answers(create_app(replica), tripwire)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

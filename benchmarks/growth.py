@@ -64,7 +64,7 @@ def timed(rows: Rows, name: str, form: Callable[[float], str] = lambda s: f"{s:.
 
 def begin(service: Service, dims: int = 0) -> None:
     """Write the first block as a service and a learner do, with embeddings of so many numbers."""
-    store, rule, rng = service.replica.store, service.config.reward, np.random.default_rng(0)
+    store, rule, rng = service.point.store, service.config.reward, np.random.default_rng(0)
     start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
     with store.writing() as connection:
         connection.execute(sa.update(t.log_head).values(at=start))
@@ -178,7 +178,7 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
         service = Service(folder, log_url=url, policy=POLICY)
         running = service.running(ready=False)
         await running.__aenter__()
-        await service.replica.refresh()
+        await service.refresh()
 
     def median(took: list[float]) -> str:
         return f"{1000 * float(np.median(took)):.1f} ms"
@@ -202,7 +202,7 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
 
     await asked("a retrieval", 300, "POST", lambda _: "/v1/retrieve", lambda _: {"query": "Which river?"})
     await asked("an item of feedback", 300, "POST", lambda _: "/v1/feedback", fed)
-    with service.replica.store.reading() as connection:
+    with service.point.store.reading() as connection:
         some = list(
             connection.scalars(
                 sa.select(t.decisions.c.id).where(t.decisions.c.seq.in_(range(1, 3 * n, 3 * n // 20)))
@@ -300,7 +300,7 @@ def main(
         begin(service, DIMS if archived else 0)
         have = BLOCK
         for n in wanted:
-            store = service.replica.store
+            store = service.point.store
             began = time.perf_counter()
             grow(store, have, n)
             console.print(f"{n:,} turns after {time.perf_counter() - began:.0f} s of copying")

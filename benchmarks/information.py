@@ -33,16 +33,16 @@ from rich.table import Table
 
 from agent.config import parse
 from agent.evaluation import verdict
-from agent.learning import Learner, Recipe, configuration_of
+from agent.learning import Learner, Recipe
 from agent.policies import sampling
-from agent.serving import Replica, Telemetry
+from agent.serving import Backends, Replica, Telemetry
 from agent.turn import Ask, Embeddings, Finished
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Chunk, Prompt, base
 from feedback.answer_metrics import token_f1
 from feedback.clock import SteadyClock
 from feedback.events import Feedback
-from feedback.log import Store, open_log
+from feedback.log import Store
 from feedback.training_log import take_epoch
 
 STEP = 0.02
@@ -250,38 +250,30 @@ async def replayed(
         }
     )
     clock = SteadyClock()
-    store = open_log(config.database_url, config.reward, clock)
-    replica = Replica(
-        config,
-        store,
-        arms,
-        arms,
-        {"default": model},
-        gate=partial(verdict, store, configuration_of(config), clock=clock),
-        telemetry=Telemetry(),
-        clock=clock,
-    )
-    replica.decider.salt = salt  # in place of the secret of the log: each run draws the same
+    backends = Backends(arms, arms, {"default": model})
+    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict)
+    point = replica.service.points["default"]
+    point.decider.salt = salt  # in place of the secret of the log: each run draws the same
     earned = []
     with closing(Store(config.database_url)) as own:
         learner = Learner(own, Recipe.configured(config), questions.arms, take_epoch(own, "benchmark", 0.0))
         learner.step()
         await replica.start()
-        await replica.refresh()
+        await point.refresh()
         for n, row in enumerate(order):
             text = questions.texts[row]
             ask = Ask(f"q-{n}", text, ({"role": "user", "content": text},), len(questions.passages[row][1]))
-            async for event in replica.turns.turn(ask):
+            async for event in point.turns.turn(ask):
                 if isinstance(event, Finished):
                     at = questions.arms.index(event.execution.served or "none")
             earned.append(questions.f1[row, at] - STEP * questions.steps[row, at])
-            await replica.observer.drain()
+            await point.observer.drain()
             if sampling.uniform_from(ask.decision_id, "feedback") < answered:
                 f1 = float(questions.f1[row, at])
-                await replica.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))
+                await point.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))
             if n % every == every - 1:
                 learner.step()
-                await replica.refresh()
+                await point.refresh()
             step()
         await replica.stop()
     rewards = (questions.f1 - STEP * questions.steps)[list(order)]

@@ -17,7 +17,6 @@ import sys
 import time
 import timeit
 from contextlib import nullcontext
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,8 +33,8 @@ from agent.api import create_app
 from agent.config import AppConfig, parse
 from agent.evaluation import verdict
 from agent.hosts import arms as hosted
-from agent.learning import Learner, Recipe, configuration_of
-from agent.serving import Replica, Telemetry
+from agent.learning import Learner, Recipe
+from agent.serving import Backends, Replica, Telemetry
 from agent.telemetry import TelemetrySpec
 from agent.telemetry.process import traced
 from arms import tracing
@@ -43,7 +42,6 @@ from arms.deployments import Embedders, GeneratorHost, spans
 from arms.llm.writing import DEFAULT
 from benchmarks.http_target import in_process, settings
 from feedback.clock import SteadyClock
-from feedback.log import open_log
 from feedback.training_log import take_epoch
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -90,16 +88,14 @@ def opened(config: AppConfig) -> Replica:
     """Open the log and wire a replica, with a first version."""
     clock, encoders = SteadyClock(), Embedders(config.backbones)
     writer: Any = Local(GeneratorHost(config.llm))
-    store = open_log(config.database_url, config.reward, clock)
+    backends = Backends(hosted.open_here(config, {}, encoders, writer), encoders, {DEFAULT: writer})
+    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict)
+    store = replica.service.store
     learner = Learner(
         store, Recipe.configured(config), list(config.actions), take_epoch(store, "benchmark", 0.0)
     )
     learner.step()
-    gate = partial(verdict, store, configuration_of(config), clock=clock)
-    arms = hosted.open_here(config, {}, encoders, writer)
-    return Replica(
-        config, store, arms, encoders, {DEFAULT: writer}, gate=gate, telemetry=Telemetry(), clock=clock
-    )
+    return replica
 
 
 async def ask(app: Any, path: str) -> None:
@@ -160,7 +156,7 @@ async def measure(folder: Path, port: int, rounds: int, turns: int, console: Con
         title=f"{rounds} rounds of {turns} turns",
     )
     async with app.router.lifespan_context(app):
-        while not app.state.replica.ready:
+        while not app.state.point.ready:
             await asyncio.sleep(0.1)
         for path in BODIES:
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}

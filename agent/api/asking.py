@@ -20,10 +20,10 @@ from pydantic import BaseModel
 from agent.access import Caller, RateLimitedError
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.api.middleware import at_point, caller_at
+from agent.api.middleware import caller_at, point_of
 from agent.api.schemas import AgentOptions
 from agent.policies import FeatureSpec
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.telemetry import log_turn
 from agent.turn import (
     Ask,
@@ -48,17 +48,19 @@ from feedback.log import Record, erasures
 POINT = "point/"
 """What a model begins with that names a decision point; the model there may follow, after a slash."""
 
+Context = Mapping[str, float | str | bool]
+
 LOADING = "the arms, the model or the policy are not loaded yet"
 
 SHARE_OF_A_KEY = 0.75
 """Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
 
 
-def at_model(replica: Replica, caller: Caller, model: str) -> tuple[Replica, Caller]:
+def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
     """Return the replica and the caller at the point that a model names, if it names one. Raises ApiError."""
     if model.startswith(POINT):
-        replica = at_point(replica, model.removeprefix(POINT).partition("/")[0])
-    return replica, caller_at(replica, caller)
+        point = point_of(point.service, model.removeprefix(POINT).partition("/")[0])
+    return point, caller_at(point, caller)
 
 
 class Asking(Protocol):
@@ -80,7 +82,7 @@ class Asking(Protocol):
 
 
 def ask_of(
-    replica: Replica,
+    point: DecisionPoint,
     caller: Caller,
     question: str,
     body: Asking,
@@ -90,7 +92,7 @@ def ask_of(
     **rest: Any,
 ) -> Ask:
     """Check what the routes have in common, and return the question for the turn. Raises ApiError."""
-    limit, options = replica.config.limits.question_chars, body.agent
+    limit, options = point.config.limits.question_chars, body.agent
     if not question.strip():
         raise ApiError("invalid_value", "the question is empty", param)
     if len(question) > limit:
@@ -100,14 +102,14 @@ def ask_of(
     groups = _groups(caller, options.groups)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
-        question=replica.redact(question),
-        user_digest=user_digest(replica, caller, user),
-        forced=forced_arm(replica, body.model),
+        question=point.service.redact(question),
+        user_digest=user_digest(point, caller, user),
+        forced=forced_arm(point, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
-        context=_context(options.context, replica),
-        cost_weight=_cost_weight(options.cost_weight, replica.config.features),
+        context=_context(options.context, point),
+        cost_weight=_cost_weight(options.cost_weight, point.config.features),
         episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
         request_digest=digest_of(body, groups) if key else "",
@@ -137,14 +139,16 @@ def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
     return where
 
 
-def user_digest(replica: Replica, caller: Caller, user: str | None) -> str | None:
+def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str | None:
     """Return what the log keeps of the end user that a request names; None where it names none."""
-    return erasures.user_digest(replica.store, caller.project, user) if user else None
+    return erasures.user_digest(point.store, caller.project, user) if user else None
 
 
-def _context(context: Mapping[str, float | str | bool], replica: Replica) -> Mapping[str, float | str | bool]:
+def _context(
+    context: Mapping[str, float | str | bool], point: DecisionPoint
+) -> Mapping[str, float | str | bool]:
     """Return a context within the limits, its texts redacted. Raises ApiError."""
-    limits = replica.config.limits
+    limits = point.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
         raise ApiError("invalid_value", message, "agent.context")
@@ -166,12 +170,14 @@ def _context(context: Mapping[str, float | str | bool], replica: Replica) -> Map
     if size > limits.context_bytes:
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
         raise ApiError("invalid_value", message, "agent.context")
-    return redacted(context, replica)
+    return redacted(context, point)
 
 
-def redacted(context: Mapping[str, float | str | bool], replica: Replica) -> Mapping[str, float | str | bool]:
+def redacted(
+    context: Mapping[str, float | str | bool], point: DecisionPoint
+) -> Mapping[str, float | str | bool]:
     """Return a context with its texts redacted; numbers and names stay."""
-    return {key: replica.redact(one) if isinstance(one, str) else one for key, one in context.items()}
+    return {key: point.service.redact(one) if isinstance(one, str) else one for key, one in context.items()}
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
@@ -199,15 +205,15 @@ def digest_of(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) ->
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
-def forced_arm(replica: Replica, model: str) -> str | None:
+def forced_arm(point: DecisionPoint, model: str) -> str | None:
     """Return the arm that a model names; None for `auto`, or for the point alone. Raises ApiError."""
-    if replica.ranks:
-        message = f"the actions of point {replica.point!r} come with a request: POST /v1/decisions"
+    if point.ranks:
+        message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
         raise ApiError("invalid_value", message, "model")
     if model.startswith(POINT):
-        point, _, model = model.removeprefix(POINT).partition("/")
-        if point != replica.point:
-            message = f"this route takes no point by its model: ?point={point} was expected"
+        name, _, model = model.removeprefix(POINT).partition("/")
+        if name != point.name:
+            message = f"this route takes no point by its model: ?point={name} was expected"
             raise ApiError("invalid_value", message, "model")
     if model in ("auto", ""):
         return None
@@ -219,7 +225,7 @@ def forced_arm(replica: Replica, model: str) -> str | None:
 
 
 async def events_of(
-    replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
+    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
 
@@ -227,21 +233,21 @@ async def events_of(
     """
 
     async def opened(commits: list[Commit]) -> Opening:
-        loop = replica.turns
-        record = None if key is None else await asyncio.to_thread(replica.store.record, ask.decision_id)
+        loop = point.turns
+        record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
         if record is None:
-            require_eligible(replica, ask)
+            require_eligible(point, ask)
             turn = loop.rank if ask.actions else loop.turn
             return Opening(turn(ask, commits.append), loop.most(ask))
-        if was_cut_off(replica, ask, record):
-            require_known(replica, ask, record.decision.drawn, "decided on")
+        if was_cut_off(point, ask, record):
+            require_known(point, ask, record.decision.drawn, "decided on")
             resumed = loop.resume(ask, record.decision, commits.append)
             return Opening(resumed, loop.most_to_resume(ask, record.decision))
-        return await repeated(replica, ask, record)  # also where an arm was switched off since
+        return await repeated(point, ask, record)  # also where an arm was switched off since
 
     tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
     try:
-        async with aclosing(admitted(replica, caller, ask, key, timeout_s, opened)) as events:
+        async with aclosing(admitted(point, caller, ask, key, timeout_s, opened)) as events:
             async for event in events:
                 yield _shown(event, caller) if caller.prefix or caller.point else event
     except ApiError as error:
@@ -316,12 +322,12 @@ Open = Callable[[list[Commit]], Awaitable[Opening]]
 
 
 async def admitted(
-    replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None, open_turn: Open
+    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None, open_turn: Open
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a turn; refuse it before the log is read where the replica has no room.
 
     Args:
-        replica: Runs the turn.
+        point: Runs the turn.
         caller: Whose limits and budgets it counts against.
         ask: The question.
         key: The idempotency key of the request; None where it has none.
@@ -331,25 +337,26 @@ async def admitted(
     Raises:
         ApiError: The turn was refused or failed.
     """
-    _require_room(replica, caller, ask.decision_id)
+    _require_room(point, caller, ask.decision_id)
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[Commit] = []
-    served, log = "", partial(log_turn, replica.config.telemetry, replica.point, caller.key)
-    replica.under_way[ask.decision_id] = caller.key
+    served, log = "", partial(log_turn, point.config.telemetry, point.name, caller.key)
+    service, booking = point.service, point.booking(ask.decision_id)
+    service.under_way[booking] = caller.key
     try:
         async with asyncio.timeout_at(deadline):
-            opened = await _booked(replica, caller, ask, partial(open_turn, commits))
-        async with aclosing(_placed(replica, ask, opened)) as turn:
+            opened = await _booked(point, caller, ask, partial(open_turn, commits))
+        async with aclosing(_placed(point, ask, opened)) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
                 elif isinstance(event, Finished):
                     execution, seconds = event.execution, time.perf_counter() - started
-                    replica.telemetry.took(execution, seconds)
+                    point.telemetry.took(execution, seconds)
                     log(seconds, arm=execution.served, status=execution.status.value)
                 elif served and event.text:
-                    replica.telemetry.began(served, time.perf_counter() - started)
+                    point.telemetry.began(served, time.perf_counter() - started)
                     served = ""  # the first text alone
                 yield event
     except Exception as error:
@@ -358,10 +365,10 @@ async def admitted(
             failure = ApiError("deadline_exceeded", f"{timeout_s:g} s have passed")
         elif isinstance(error, ConflictError):  # another replica was faster
             failure = in_progress(ask.decision_id)
-        replica.telemetry.failed(failure.code)
+        point.telemetry.failed(failure.code)
         log(time.perf_counter() - started, status=failure.code)
         if failure.status == 429:
-            replica.telemetry.refused(failure.code)
+            point.telemetry.refused(failure.code)
         if failure.code == "internal_error":
             raise
         # Once an execution is recorded, or will be, a retry under the key can only repeat it.
@@ -369,30 +376,30 @@ async def admitted(
         kept = ask.decision_id if any(map(_durable, commits)) else None
         raise replace(failure, decision_id=kept, final=final) from error
     finally:
-        replica.under_way.pop(ask.decision_id, None)
-        replica.quota.release(replica.booking(ask.decision_id))  # unless it was charged
+        service.under_way.pop(booking, None)
+        service.quota.release(booking)  # unless it was charged
 
 
-async def admit(replica: Replica, caller: Caller, requests: int) -> None:
+async def admit(point: DecisionPoint, caller: Caller, requests: int) -> None:
     """Count further requests of a caller, for one that makes several decisions: all of them, or none.
 
     Raises:
         ApiError: The key has sent too many this minute; nothing was decided.
     """
     try:
-        await replica.quota.admit(caller, requests)
+        await point.service.quota.admit(caller, requests)
     except RateLimitedError as error:
         failure = errors.translate(error)
-        replica.telemetry.refused(failure.code)
+        point.telemetry.refused(failure.code)
         raise failure from error
 
 
 @asynccontextmanager
-async def place(replica: Replica, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
+async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
     """Hold a place of the replica for work that decides nothing; what is yielded charges its cost.
 
     Args:
-        replica: Does the work.
+        point: Does the work.
         caller: Whose limits it counts against.
         tokens: Most tokens that it reads.
 
@@ -400,49 +407,50 @@ async def place(replica: Replica, caller: Caller, tokens: int) -> AsyncIterator[
         ApiError: The replica has no room.
         RateLimitedError: The key has used too many tokens.
     """
-    name = caller.new_id()
-    _require_room(replica, caller, name)
-    replica.under_way[name] = caller.key
+    service, name = point.service, caller.new_id()
+    _require_room(point, caller, name)
+    booking = point.booking(name)
+    service.under_way[booking] = caller.key
     try:
-        await replica.quota.book(caller, name, tokens, 0.0)
-        yield partial(replica.quota.charge, name)
+        await service.quota.book(caller, booking, tokens, 0.0)
+        yield partial(service.quota.charge, booking)
     finally:
-        replica.under_way.pop(name, None)
-        replica.quota.release(name)
+        service.under_way.pop(booking, None)
+        service.quota.release(booking)
 
 
-def _require_room(replica: Replica, caller: Caller, name: str) -> None:
+def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
     """Refuse a turn, or other work, for which the replica has no room. Raises ApiError."""
-    if not replica.decides:
+    if not point.decides:
         raise ApiError("not_ready", LOADING)
-    in_flight = replica.in_flight
-    if len(in_flight) >= replica.config.limits.in_flight:
-        replica.telemetry.shed()
+    in_flight = [*point.service.under_way.values()]
+    if len(in_flight) >= point.config.limits.in_flight:
+        point.telemetry.shed()
         raise ApiError("overloaded", f"{len(in_flight)} requests are in progress already")
     if caller.key is not None:
         own = in_flight.count(caller.key)
-        if own >= math.ceil(SHARE_OF_A_KEY * replica.config.limits.in_flight):
-            replica.telemetry.shed()
+        if own >= math.ceil(SHARE_OF_A_KEY * point.config.limits.in_flight):
+            point.telemetry.shed()
             raise ApiError("overloaded", f"{own} requests of this key are in progress already")
-    if name in replica.under_way:
+    if point.booking(name) in point.service.under_way:
         raise in_progress(name)
 
 
 async def _booked(
-    replica: Replica, caller: Caller, ask: Ask, open_turn: Callable[[], Awaitable[Opening]]
+    point: DecisionPoint, caller: Caller, ask: Ask, open_turn: Callable[[], Awaitable[Opening]]
 ) -> AsyncGenerator[Event, None]:
     """Open a turn, reserve the most that it may cost, and return its events."""
     opening = await open_turn()
     if (most := opening.most) is not None:
-        await replica.quota.book(caller, replica.booking(ask.decision_id), most.tokens, most.usd)
+        await point.service.quota.book(caller, point.booking(ask.decision_id), most.tokens, most.usd)
     return opening.events
 
 
 async def _placed(
-    replica: Replica, ask: Ask, events: AsyncGenerator[Event, None]
+    point: DecisionPoint, ask: Ask, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a turn, which holds a place of the language model where it needs one."""
-    async with replica.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
+    async with point.service.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
         async for event in turn:
             yield event
 
@@ -457,18 +465,18 @@ def _durable(commit: Commit) -> bool:
     return commit.done() and not commit.cancelled() and commit.exception() is None
 
 
-def was_cut_off(replica: Replica, ask: Ask, record: Record) -> bool:
+def was_cut_off(point: DecisionPoint, ask: Ask, record: Record) -> bool:
     """Return whether the same request was decided, and no replica can still be answering it."""
     same = record.decision.request_digest == ask.request_digest
-    return same and record.execution is None and _remaining_s(replica, record) <= 0
+    return same and record.execution is None and _remaining_s(point, record) <= 0
 
 
-def _remaining_s(replica: Replica, record: Record) -> float:
+def _remaining_s(point: DecisionPoint, record: Record) -> float:
     """Return for how many seconds another replica may still be answering a decision."""
-    return record.decision.decided_at + replica.config.limits.answer_s - replica.decider.clock()
+    return record.decision.decided_at + point.config.limits.answer_s - point.decider.clock()
 
 
-async def repeated(replica: Replica, ask: Ask, record: Record) -> Opening:
+async def repeated(point: DecisionPoint, ask: Ask, record: Record) -> Opening:
     """Return the earlier turn, as the log has it.
 
     Where a search may cost something, its passages are looked up by the ids in the log. They are searched
@@ -478,25 +486,25 @@ async def repeated(replica: Replica, ask: Ask, record: Record) -> Opening:
         ApiError: It was another request, has not ended, or has failed.
         ArmError: The corpus cannot be read.
     """
-    execution = _execution_of(replica, ask, record)
+    execution = _execution_of(point, ask, record)
     served = execution.served or record.decision.drawn
     if ask.actions:
         kept: Retrieval | None = Retrieval(steps=0)
     else:
-        kept = await _kept(replica, ask, served, execution)
+        kept = await _kept(point, ask, served, execution)
     decided = None if kept is None else Decided(record.decision, kept, served)
-    most = None if decided else replica.turns.most_again(ask, served)
-    return Opening(_repeating(replica, ask, record, execution, decided), most)
+    most = None if decided else point.turns.most_again(ask, served)
+    return Opening(_repeating(point, ask, record, execution, decided), most)
 
 
-async def _kept(replica: Replica, ask: Ask, served: str, execution: Execution) -> Retrieval | None:
+async def _kept(point: DecisionPoint, ask: Ask, served: str, execution: Execution) -> Retrieval | None:
     """Return the passages of an earlier turn from the corpus; None where they are to be searched again.
 
     Their scores are not in the log: a passage has 1 / rank.
     """
-    if ask.by_score or replica.turns.known[served].bound == UNPROMPTED:
+    if ask.by_score or point.turns.known[served].bound == UNPROMPTED:
         return None
-    passages = {passage.id: passage for passage in await replica.passages(execution.passages)}
+    passages = {passage.id: passage for passage in await point.passages(execution.passages)}
     if not passages.keys() >= {*execution.passages}:
         return None
     ranked = (passages[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
@@ -505,12 +513,12 @@ async def _kept(replica: Replica, ask: Ask, served: str, execution: Execution) -
 
 
 async def _repeating(
-    replica: Replica, ask: Ask, record: Record, execution: Execution, decided: Decided | None
+    point: DecisionPoint, ask: Ask, record: Record, execution: Execution, decided: Decided | None
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of an earlier turn, whose passages are searched again where they were not kept."""
-    yield decided or await replica.turns.again(ask, record.decision, execution)
+    yield decided or await point.turns.again(ask, record.decision, execution)
     # The log holds no finish reason of a text: one of the greatest length allowed was cut.
-    how = replica.turns.known[execution.served or record.decision.drawn].answering
+    how = point.turns.known[execution.served or record.decision.drawn].answering
     cut = bool(ask.messages) and execution.cost.completion_tokens >= (ask.max_tokens or how.max_tokens)
     answered = Choices.of(execution.answer or "", "length" if cut else "stop")
     for chunk in answered.chunks():
@@ -518,22 +526,22 @@ async def _repeating(
     yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))
 
 
-def _execution_of(replica: Replica, ask: Ask, record: Record) -> Execution:
+def _execution_of(point: DecisionPoint, ask: Ask, record: Record) -> Execution:
     """Return the execution that answered the same request before. Raises ApiError."""
     execution = record.execution
     if record.decision.request_digest != ask.request_digest:
         raise _conflict(f"id {ask.decision_id!r} was used for another request")
     if execution is None:
-        raise in_progress(ask.decision_id, max(1, math.ceil(_remaining_s(replica, record))))
+        raise in_progress(ask.decision_id, max(1, math.ceil(_remaining_s(point, record))))
     if execution.status not in (Status.OK, Status.FELL_BACK):
         raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
-    require_known(replica, ask, execution.served, "answered by")
+    require_known(point, ask, execution.served, "answered by")
     return execution
 
 
-def require_known(replica: Replica, ask: Ask, arm: str | None, what: str) -> None:
+def require_known(point: DecisionPoint, ask: Ask, arm: str | None, what: str) -> None:
     """Refuse to continue with an arm that has been removed. Raises ApiError."""
-    if arm not in replica.turns.known:
+    if arm not in point.turns.known:
         raise _conflict(f"{ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
 
@@ -541,33 +549,33 @@ def _conflict(message: str) -> ApiError:
     return ApiError("idempotency_conflict", message, "Idempotency-Key")
 
 
-def require_eligible(replica: Replica, ask: Ask) -> None:
+def require_eligible(point: DecisionPoint, ask: Ask) -> None:
     """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises ApiError."""
     for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
         for name in sorted(names):
-            require_arm(replica, name, f"agent.{option}")
+            require_arm(point, name, f"agent.{option}")
     if ask.forced is not None:
-        require_model(replica, ask.forced)
+        require_model(point, ask.forced)
         allowed = ask.allowed is None or ask.forced in ask.allowed
         left_out = ask.forced in ask.excluded or not allowed
-        if left_out or not replica.turns.arms[ask.forced].enabled:
+        if left_out or not point.turns.arms[ask.forced].enabled:
             why = "excluded, or not allowed" if left_out else "switched off"
             raise ApiError("no_eligible_arm", f"arm {ask.forced!r} is {why}", "model")
 
 
-def require_model(replica: Replica, arm: str) -> None:
+def require_model(point: DecisionPoint, arm: str) -> None:
     """Refuse a model that names an arm which is not live. Raises ApiError."""
-    if arm not in replica.turns.arms:
-        known = ", ".join(f"arm/{name}" for name in replica.turns.arms)
+    if arm not in point.turns.arms:
+        known = ", ".join(f"arm/{name}" for name in point.turns.arms)
         raise ApiError("model_not_found", f"there is no model 'arm/{arm}'; there are: auto, {known}", "model")
 
 
-def require_arm(replica: Replica, arm: str, param: str) -> None:
+def require_arm(point: DecisionPoint, arm: str, param: str) -> None:
     """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
-    if arm not in replica.turns.arms:
-        raise ApiError("unknown_arm", not_live(replica, arm), param)
+    if arm not in point.turns.arms:
+        raise ApiError("unknown_arm", not_live(point, arm), param)
 
 
-def not_live(replica: Replica, arm: str) -> str:
+def not_live(point: DecisionPoint, arm: str) -> str:
     """Return the message for the name of an arm that is not live."""
-    return f"arm {arm!r} is not configured; there are: {', '.join(replica.turns.arms)}"
+    return f"arm {arm!r} is not configured; there are: {', '.join(point.turns.arms)}"

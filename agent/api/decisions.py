@@ -13,7 +13,7 @@ from agent.access import Caller, ForeignIdError
 from agent.api import ranking
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.responses import StdlibJson, chosen
 from agent.api.schemas import DecisionId, DecisionQuery
 from agent.config import AppConfig
@@ -21,7 +21,7 @@ from agent.learning import BusyError, Verification
 from agent.learning import verify as verify_decision
 from agent.policies import Policy, PolicyError
 from agent.replies import Chosen, DecisionVerification, DrawMode, MadeCall, Reply, Time, among, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.turn import Choices, is_text
 from arms.base import ArmError, Passage
 from arms.filters import permits
@@ -198,7 +198,7 @@ class DecisionRecord(Chosen):
 
 @router.get("/v1/decisions", **documented("listDecisions", DecisionList, scopes=("decide", "read")))
 async def listed(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
 ) -> StdlibJson[DecisionList]:
@@ -208,20 +208,20 @@ async def listed(
     """
     page = await asyncio.to_thread(
         listing.decisions,
-        *(replica.store, replica.config.reward, filter_of(replica, caller, wanted)),
+        *(point.store, point.config.reward, filter_of(point, caller, wanted)),
         *(wanted.limit, wanted.before),
     )
-    rows = [row_of(one, replica, caller) for one in page.decisions]
+    rows = [row_of(one, point, caller) for one in page.decisions]
     return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
 
 
-def filter_of(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
+def filter_of(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
     """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
     return listing.DecisionFilter(
         since=None if query.since is None else query.since.timestamp(),
         until=None if query.until is None else query.until.timestamp(),
-        arm=None if replica.ranks else query.arm,
-        action=query.arm if replica.ranks else None,
+        arm=None if point.ranks else query.arm,
+        action=query.arm if point.ranks else None,
         version=query.version,
         status=query.status,
         metric=query.metric,
@@ -232,10 +232,10 @@ def filter_of(replica: Replica, caller: Caller, query: DecisionQuery) -> listing
     )
 
 
-def row_of(row: listing.ListedDecision, replica: Replica, caller: Caller) -> DecisionRow:
+def row_of(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) -> DecisionRow:
     """Return a decision of a page as a caller sees it."""
-    decision = ranking.by_ids(row.decision) if replica.ranks else row.decision
-    served = decision.drawn if replica.ranks and row.served else row.served
+    decision = ranking.by_ids(row.decision) if point.ranks else row.decision
+    served = decision.drawn if point.ranks and row.served else row.served
     return construct(
         DecisionRow,
         decision_id=caller.shown_id(decision.id),
@@ -257,40 +257,40 @@ def row_of(row: listing.ListedDecision, replica: Replica, caller: Caller) -> Dec
     **documented("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
 )
 async def decision(
-    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
-    found = _shown(await record(replica, caller, decision_id), caller)
-    if replica.ranks:
+    found = _shown(await record(point, caller, decision_id), caller)
+    if point.ranks:
         found = ranking.record_by_ids(found)
     if "read" not in caller.scopes:
         found = replace(found, observations=())
-    found, withheld = await _permitted(replica, caller, found)
+    found, withheld = await _permitted(point, caller, found)
     # in a thread: a decision may have thousands of items of feedback
-    shown = await asyncio.to_thread(document, found, replica.config, replica.clock(), withheld=withheld)
+    shown = await asyncio.to_thread(document, found, point.config, point.service.clock(), withheld=withheld)
     return StdlibJson(shown)
 
 
-async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
+async def permitted(point: DecisionPoint, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
     """Return those of passages that are in the corpus, and that the groups of a key permit, by id.
 
     Raises:
         ArmError: The corpus is not at hand.
     """
-    found = await replica.passages([*ids])
+    found = await point.passages([*ids])
     return {one.id: one for one in found if permits(None, caller.groups, one.metadata)}
 
 
-async def _permitted(replica: Replica, caller: Caller, found: Record) -> tuple[Record, bool]:
+async def _permitted(point: DecisionPoint, caller: Caller, found: Record) -> tuple[Record, bool]:
     """Return a decision without passages that a key may not see, and without what was written from them.
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
-    if not replica.turns.restricted or replica.ranks:
+    if not point.turns.restricted or point.ranks:
         return found, False
     runs = [one for one in (found.execution, *found.observations) if one is not None]
     try:
-        seen = (await permitted(replica, caller, {name for one in runs for name in one.passages})).keys()
+        seen = (await permitted(point, caller, {name for one in runs for name in one.passages})).keys()
     except ArmError:
         seen = {}.keys()
 
@@ -314,7 +314,7 @@ async def _permitted(replica: Replica, caller: Caller, found: Record) -> tuple[R
     ),
 )
 async def verify(
-    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionVerification]:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
@@ -324,9 +324,9 @@ async def verify(
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait.
     """
-    found = await record(replica, caller, decision_id)
+    found = await record(point, caller, decision_id)
     logged = found.decision
-    salt = replica.store.draw_secret.salt(replica.config.salt, found.seq)
+    salt = point.store.draw_secret.salt(point.config.salt, found.seq)
 
     def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
         return verify_decision(logged, policy, salt, found.propensity, candidate)
@@ -340,17 +340,17 @@ async def verify(
         raise ApiError("not_recorded", message, "decision_id")
     versions = []
     for number in (logged.version, logged.candidate) if logged.share else (logged.version,):
-        version = await asyncio.to_thread(registry_versions.find, replica.store, number)
+        version = await asyncio.to_thread(registry_versions.find, point.store, number)
         if version is None:
             message = f"there is no version {number}, which decision {decision_id!r} names"
             raise ApiError("version_unavailable", message, "decision_id")
         versions.append(version)
-    verification = await with_policies(replica, versions, recompute, "decision_id")
+    verification = await with_policies(point, versions, recompute, "decision_id")
     return StdlibJson(verification.reply(decision_id))
 
 
 async def with_policies(
-    replica: Replica, versions: Sequence[Version], compute: Callable[..., Result], param: str
+    point: DecisionPoint, versions: Sequence[Version], compute: Callable[..., Result], param: str
 ) -> Result:
     """Restore the policies of versions and return what a function computes from them.
 
@@ -358,17 +358,17 @@ async def with_policies(
         ApiError: Too many calls wait, or a policy cannot be restored; the latter names `param`.
     """
     try:
-        return await asyncio.wrap_future(replica.history.submit(versions, compute))
+        return await asyncio.wrap_future(point.versions.history.submit(versions, compute))
     except BusyError as error:
         raise ApiError("overloaded", str(error)) from None
     except PolicyError as error:
         raise ApiError("version_unavailable", str(error), param) from None
 
 
-async def record(replica: Replica, caller: Caller, decision_id: str) -> Record:
+async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> Record:
     """Return a decision that the caller may read. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
-        if row := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
+        if row := await asyncio.to_thread(point.store.record, caller.stored(decision_id)):
             return row
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 

@@ -14,11 +14,11 @@ from agent.access import Caller, ForeignIdError
 from agent.api import asking, errors
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, caller_at, owner_of
+from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
 from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from agent.replies import FeedbackReceipt, FeedbackReceipts, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.telemetry import turns
 from arms import tracing
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -34,15 +34,15 @@ REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Checked feedback, with the replica of its decision point, and its caller there."""
+    """Checked feedback, with its decision point and its caller there."""
 
-    replica: Replica
+    point: DecisionPoint
     caller: Caller
     fact: Feedback
 
     def kept(self, receipt: Receipt) -> FeedbackReceipt:
         """Count it, and return the reply that its sender gets."""
-        self.replica.telemetry.fed_back(self.fact, receipt)
+        self.point.telemetry.fed_back(self.fact, receipt)
         assert receipt.status is not None
         fact, shown = self.fact, self.caller.shown_id
         return construct(
@@ -52,7 +52,7 @@ class Item:
             episode_id=fact.episode_id and shown(fact.episode_id),
             status=receipt.status.value,
             log_seq=receipt.seq,
-            hint=_hint(self.replica.config.reward, fact, receipt.status),
+            hint=_hint(self.point.config.reward, fact, receipt.status),
         )
 
 
@@ -68,7 +68,7 @@ class Item:
     ),
 )
 async def feedback(
-    replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
+    point: RequestPoint, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
 ) -> Response:
     """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
@@ -77,20 +77,20 @@ async def feedback(
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
     if isinstance(body, FeedbackItem):
-        return await _keep_one(item_of(replica, caller, body, key))
+        return await _keep_one(item_of(point, caller, body, key))
     names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
-    rows = await keep_each(replica, caller, body.items, names)
+    rows = await keep_each(point, caller, body.items, names)
     items = [row.envelope(None) if isinstance(row, ApiError) else row for row in rows]
     return StdlibJson(construct(FeedbackReceipts, items=items), 202)
 
 
 async def keep_each(
-    replica: Replica, caller: Caller, items: Sequence[object], names: Sequence[str | None]
+    point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
 ) -> list[FeedbackReceipt | ApiError]:
     """Keep items by themselves, and return for each the reply that its sender gets, or its error.
 
     Args:
-        replica: Has the log.
+        point: Has the log.
         caller: Who sent them.
         items: What was sent, each as `FeedbackItem` has it, or the error that it is refused with.
         names: The id of an item without one; None for none.
@@ -98,7 +98,7 @@ async def keep_each(
     Raises:
         ApiError: No item was kept.
     """
-    checked = [_item_or_error(replica, caller, *item) for item in zip(items, names, strict=True)]
+    checked = [_item_or_error(point, caller, *item) for item in zip(items, names, strict=True)]
     outcomes = iter(await _accept([one for one in checked if isinstance(one, Item)]))
     rows = list[FeedbackReceipt | ApiError]()
     for one in checked:
@@ -141,19 +141,19 @@ def _refusal(failures: Sequence[ApiError]) -> ApiError:
         success=link("getDecision", decision_id="$response.body#/decision_id"),
     ),
 )
-async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def activate(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Record that the answer of a deferred decision was shown: it counts from now on.
 
     It may come before the decision; one that is not deferred counts anyway.
     """
-    return await _keep_one(activation(replica, caller, decision_id))
+    return await _keep_one(activation(point, caller, decision_id))
 
 
-def activation(replica: Replica, caller: Caller, decision_id: str) -> Item:
+def activation(point: DecisionPoint, caller: Caller, decision_id: str) -> Item:
     """Return that the answer of a decision was shown. Raises ForeignIdError."""
     stored = caller.stored(decision_id)
-    fact = Feedback(stored, stored, received_at=replica.clock(), kind=Kind.ACTIVATION)
-    return Item(replica, caller, replace(fact, source=caller.source, key=caller.key))
+    fact = Feedback(stored, stored, received_at=point.service.clock(), kind=Kind.ACTIVATION)
+    return Item(point, caller, replace(fact, source=caller.source, key=caller.key))
 
 
 async def _keep_one(item: Item) -> Response:
@@ -169,7 +169,7 @@ async def keep(item: Item) -> Receipt:
 
 
 async def keep_all(
-    replica: Replica,
+    point: DecisionPoint,
     caller: Caller,
     *items: FeedbackItem,
     key: str | None = None,
@@ -177,7 +177,7 @@ async def keep_all(
     """Keep items of one decision or episode together, and return the replies that their sender gets.
 
     Args:
-        replica: Has the log.
+        point: Has the log.
         caller: Who sent them.
         items: What was sent.
         key: The id of the first item without one, and the beginning of that of the others.
@@ -186,7 +186,7 @@ async def keep_all(
         RewardError, ApiError, ForeignIdError, StoreError: One is refused; none of them is kept unless the
             log refuses it.
     """
-    checked = check_all(replica, caller, *items, key=key)
+    checked = check_all(point, caller, *items, key=key)
     receipts = []
     for one, outcome in zip(checked, await _accept(checked), strict=True):
         if isinstance(outcome, Exception):
@@ -195,24 +195,26 @@ async def keep_all(
     return receipts
 
 
-def check_all(replica: Replica, caller: Caller, *items: FeedbackItem, key: str | None = None) -> list[Item]:
+def check_all(
+    point: DecisionPoint, caller: Caller, *items: FeedbackItem, key: str | None = None
+) -> list[Item]:
     """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
     names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-    return [item_of(replica, caller, *one) for one in zip(items, names, strict=True)]
+    return [item_of(point, caller, *one) for one in zip(items, names, strict=True)]
 
 
-def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
-    """Return checked feedback, at the point that its id begins with, or else at that of the replica.
+def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
+    """Return checked feedback, at the point that its id begins with, or else at the given one.
 
     Raises:
         RewardError: The metric is not declared, or does not take the value.
         ApiError: It retracts a value without its `feedback_id`.
         ForeignIdError: An id names a project that is not the caller's.
     """
-    replica = owner_of(replica, item.decision_id or item.episode_id or "")
-    caller = caller_at(replica, caller)
+    point = owner_of(point, item.decision_id or item.episode_id or "")
+    caller = caller_at(point, caller)
     name = item.feedback_id or key
-    value, content = _read(replica, caller, item)
+    value, content = _read(point, caller, item)
     if item.value is None and name is None:
         message = "a null value retracts an earlier one: its feedback_id was expected"
         raise ApiError("invalid_value", message, "feedback_id")
@@ -223,17 +225,17 @@ def item_of(replica: Replica, caller: Caller, item: FeedbackItem, key: str | Non
         kind=Kind.RETRACTION if item.value is None else Kind.VALUE,
         metric=item.metric_name,
         value=value,
-        received_at=replica.clock(),
+        received_at=point.service.clock(),
         event_time=None if item.event_time is None else item.event_time.timestamp(),
         tags=item.tags,
         source=caller.source,
         key=caller.key,
         content=content,
     )
-    return Item(replica, caller, fact)
+    return Item(point, caller, fact)
 
 
-def _read(replica: Replica, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
+def _read(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
     """Return the number of an item, and what it says besides.
 
     Raises:
@@ -243,16 +245,16 @@ def _read(replica: Replica, caller: Caller, item: FeedbackItem) -> tuple[float |
     """
     name, value = item.metric_name, item.value
     content = {} if item.comment is None else {COMMENT: item.comment}
-    declared = name in replica.config.reward.metrics
+    declared = name in point.config.reward.metrics
     if not declared and name == PREFERENCE and value is not None:
-        return None, content | _pair(replica, caller, item)
+        return None, content | _pair(point, caller, item)
     if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
         if not isinstance(value, str) or not value.strip():
             raise ApiError("invalid_value", f"metric {name!r} takes a text", "value")
         return None, content | {name: value}
     if value is None and name in NOTES:
         return None, {}
-    metric = replica.config.reward.metric(name)
+    metric = point.config.reward.metric(name)
     if value is None:
         return None, {}
     if isinstance(value, Preference):
@@ -260,7 +262,7 @@ def _read(replica: Replica, caller: Caller, item: FeedbackItem) -> tuple[float |
     return metric.parse(value, name), content | ({"label": value} if isinstance(value, str) else {})
 
 
-def _pair(replica: Replica, caller: Caller, item: FeedbackItem) -> dict[str, str]:
+def _pair(point: DecisionPoint, caller: Caller, item: FeedbackItem) -> dict[str, str]:
     """Return a preference, with ids as the log has them. Raises ApiError, ForeignIdError."""
     pair = item.value
     if not isinstance(pair, Preference) or item.decision_id is None:
@@ -274,18 +276,18 @@ def _pair(replica: Replica, caller: Caller, item: FeedbackItem) -> dict[str, str
         return {"over": caller.stored(pair.over)}
     arms = {"better": pair.better or "", "worse": pair.worse or ""}
     for field, arm in arms.items():
-        asking.require_arm(replica, arm, f"value.{field}")
+        asking.require_arm(point, arm, f"value.{field}")
     return arms
 
 
 _ITEM = TypeAdapter(FeedbackItem)
 
 
-def _item_or_error(replica: Replica, caller: Caller, item: object, name: str | None) -> Item | Exception:
+def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str | None) -> Item | Exception:
     if isinstance(item, Exception):
         return item
     try:
-        return item_of(replica, caller, _ITEM.validate_python(item), name)
+        return item_of(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except (RewardError, ApiError, ForeignIdError) as error:
@@ -297,17 +299,17 @@ async def _accept(items: Sequence[Item]) -> list[Receipt | Exception]:
 
     Items of one decision are committed together, so that none is learned without the others.
     """
-    groups: dict[tuple[Replica, str | None, str | None], list[int]] = {}
-    episodes: dict[Replica, set[str]] = {}
+    groups: dict[tuple[DecisionPoint, str | None, str | None], list[int]] = {}
+    episodes: dict[DecisionPoint, set[str]] = {}
     for index, item in enumerate(items):
         fact = item.fact
-        groups.setdefault((item.replica, fact.decision_id, fact.episode_id), []).append(index)
+        groups.setdefault((item.point, fact.decision_id, fact.episode_id), []).append(index)
         if fact.episode_id is not None:
-            episodes.setdefault(item.replica, set()).add(fact.episode_id)
-    for replica, names in episodes.items():
-        if not replica.log.trouble:
+            episodes.setdefault(item.point, set()).add(fact.episode_id)
+    for point, names in episodes.items():
+        if not point.log.trouble:
             with suppress(StoreError):  # the commit will say what is wrong
-                await asyncio.to_thread(replica.store.settle, names)
+                await asyncio.to_thread(point.store.settle, names)
     outcomes = await asyncio.gather(
         *(_commit(key[0], [items[i].fact for i in group]) for key, group in groups.items())
     )
@@ -315,15 +317,15 @@ async def _accept(items: Sequence[Item]) -> list[Receipt | Exception]:
     return [by_index[index] for index in range(len(items))]
 
 
-async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+async def _commit(point: DecisionPoint, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
     left, refused = list(items), dict[int, StoreError]()
     receipts: Iterator[Receipt] = iter(())
     while left:
         try:
-            commit = replica.log.append(*left)
+            commit = point.log.append(*left)
             turns.committing(tuple(left), commit)
             receipts = iter(await commit)
-            await _trace(replica, left)
+            await _trace(point, left)
             break
         except (ConflictError, TooMuchFeedbackError) as error:  # the others stay together without it
             refused[id(error.fact)] = error
@@ -333,14 +335,14 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
     return [refused.get(id(item)) or next(receipts) for item in items]
 
 
-async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
+async def _trace(point: DecisionPoint, items: Sequence[Feedback]) -> None:
     """Record feedback in the trace of its request, linked to that of its turn; nothing without a trace."""
     if not tracing.traceparent():
         return
     (item, *_), turn = items, ""
     if item.decision_id is not None:  # all are about the same
         with suppress(StoreError):
-            record = await asyncio.to_thread(replica.store.record, item.decision_id)
+            record = await asyncio.to_thread(point.store.record, item.decision_id)
             turn = "" if record is None else record.decision.trace
     for one in items:
         turns.evaluated(one, turn)

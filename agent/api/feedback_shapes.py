@@ -24,7 +24,7 @@ from agent.access import Caller, bearer
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
-from agent.api.middleware import AppReplica, Dialect, RequestCaller
+from agent.api.middleware import Dialect, RequestCaller, RequestPoint
 from agent.api.responses import StdlibJson
 from agent.api.schemas import (
     Comment,
@@ -40,7 +40,7 @@ from agent.api.schemas import (
     TagText,
 )
 from agent.replies import Reply, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.events import COMMENT, DEMONSTRATION
 
 router = APIRouter(tags=["feedback"])
@@ -167,24 +167,24 @@ class OutcomeReceipt(Reply):
     ),
 )
 async def of_tensorzero(
-    replica: AppReplica, caller: RequestCaller, body: TensorZeroFeedback, key: IdempotencyKey = None
+    point: RequestPoint, caller: RequestCaller, body: TensorZeroFeedback, key: IdempotencyKey = None
 ) -> Response:
     """Keep feedback in TensorZero's shape: a metric, a `comment` or a `demonstration`."""
     value = body.value
     if body.metric_name == DEMONSTRATION and isinstance(value, list | dict):  # blocks of content
         value = orjson.dumps(value).decode()
     item = _item(
-        decision_id=body.inference_id and await _decision(replica, caller, body.inference_id),
+        decision_id=body.inference_id and await _decision(point, caller, body.inference_id),
         episode_id=body.episode_id,
         metric_name=body.metric_name,
         value=value,
         tags=body.tags,
     )
     if body.dryrun:
-        (checked,) = check_all(replica, caller, item, key=key)
+        (checked,) = check_all(point, caller, item, key=key)
         name = caller.shown(checked.fact.id)
     else:
-        (kept,) = await keep_all(replica, caller, item, key=key)
+        (kept,) = await keep_all(point, caller, item, key=key)
         name = kept.feedback_id
     return StdlibJson(construct(TensorZeroReceipt, feedback_id=name))
 
@@ -200,21 +200,21 @@ async def of_tensorzero(
         example={"traceId": "q-1", "name": "thumb", "value": 1},
     ),
 )
-async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: LangfuseScores) -> Response:
+async def of_langfuse(point: RequestPoint, caller: RequestCaller, body: LangfuseScores) -> Response:
     """Keep a score in Langfuse's shape, or a list of scores: a trace is a decision, a session an episode.
 
     A list is 202 where all of it was kept, 207 with the errors where some was, and refused where none was.
     """
     if isinstance(body, LangfuseScore):
-        (kept,) = await keep_all(replica, caller, _item(**await _score(replica, caller, body)))
+        (kept,) = await keep_all(point, caller, _item(**await _score(point, caller, body)))
         return StdlibJson(construct(LangfuseReceipt, id=kept.feedback_id))
     items: list[object] = []
     for one in body:
         try:
-            items.append(await _score(replica, caller, LangfuseScore.model_validate(one)))
+            items.append(await _score(point, caller, LangfuseScore.model_validate(one)))
         except ValidationError as error:
             items.append(RequestValidationError(error.errors()))
-    rows = await keep_each(replica, caller, items, [None] * len(items))
+    rows = await keep_each(point, caller, items, [None] * len(items))
     failed = [
         construct(LangfuseError, message=f"{row.code}: {row.message}")
         for row in rows
@@ -228,11 +228,11 @@ async def of_langfuse(replica: AppReplica, caller: RequestCaller, body: Langfuse
     return StdlibJson(results, 207)
 
 
-async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict[str, Any]:
+async def _score(point: DecisionPoint, caller: Caller, score: LangfuseScore) -> dict[str, Any]:
     """Return the fields of the item of feedback that a score is."""
     note = {"TEXT": COMMENT, "CORRECTION": DEMONSTRATION}.get(score.data_type or "")
     return {
-        "decision_id": score.trace_id and await _decision(replica, caller, score.trace_id),
+        "decision_id": score.trace_id and await _decision(point, caller, score.trace_id),
         "episode_id": score.session_id,
         "metric_name": note or score.name,
         "value": score.value,
@@ -254,19 +254,19 @@ async def _score(replica: Replica, caller: Caller, score: LangfuseScore) -> dict
     ),
 )
 async def of_router(
-    replica: AppReplica, caller: RequestCaller, body: RouterOutcome, key: IdempotencyKey = None
+    point: RequestPoint, caller: RequestCaller, body: RouterOutcome, key: IdempotencyKey = None
 ) -> Response:
     """Keep an outcome in the shape of vLLM's Semantic Router.
 
     Of the target `model` it is a value of the metrics `verdict` and `score`, as far as they are declared; of
     another target a comment, as it says nothing of the arm.
     """
-    decision_id = await _decision(replica, caller, body.replay_id)
+    decision_id = await _decision(point, caller, body.replay_id)
     tags = body.metadata if body.target_ref is None else {**body.metadata, "target_ref": body.target_ref}
     values: dict[str, Any] = {VERDICT: body.verdict}
-    if body.score is not None and SCORE in replica.config.reward.metrics:
+    if body.score is not None and SCORE in point.config.reward.metrics:
         values[SCORE] = body.score
-        if VERDICT not in replica.config.reward.metrics:
+        if VERDICT not in point.config.reward.metrics:
             del values[VERDICT]
     if body.target != "model":
         values = {COMMENT: f"{body.target}: {body.verdict}"}
@@ -274,14 +274,14 @@ async def of_router(
         _item(decision_id=decision_id, metric_name=name, value=value, comment=reason, tags=tags)
         for (name, value), reason in zip(values.items(), (body.reason, None), strict=False)
     ]
-    kept = await keep_all(replica, caller, *items, key=key)
+    kept = await keep_all(point, caller, *items, key=key)
     reply = construct(
         OutcomeReceipt,
         id=kept[0].feedback_id,
         replay_id=body.replay_id,
         projection_revision=kept[-1].log_seq,
         duplicate=kept[0].status == "duplicate",
-        created_at=datetime.fromtimestamp(replica.clock(), UTC).isoformat(),
+        created_at=datetime.fromtimestamp(point.service.clock(), UTC).isoformat(),
     )
     return StdlibJson(reply, 202)
 
@@ -294,7 +294,7 @@ def _item(**fields: Any) -> FeedbackItem:
         raise RequestValidationError(error.errors()) from None
 
 
-async def _decision(replica: Replica, caller: Caller, name: str) -> str:
+async def _decision(point: DecisionPoint, caller: Caller, name: str) -> str:
     """Return the id of a decision that a client may have written as a UUID, with dashes."""
     try:
         plain = UUID(name).hex
@@ -302,5 +302,5 @@ async def _decision(replica: Replica, caller: Caller, name: str) -> str:
         return name
     if plain == name:
         return name
-    known = await asyncio.to_thread(replica.store.record, caller.stored(plain))
+    known = await asyncio.to_thread(point.store.record, caller.stored(plain))
     return name if known is None else plain

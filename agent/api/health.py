@@ -9,14 +9,15 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from agent.access import Caller
+from agent.access import Caller, Keyring
 from agent.api.asking import LOADING
 from agent.api.documented import documented
 from agent.api.errors import LOG_UNUSABLE, ApiError
-from agent.api.middleware import ServiceCaller, ServiceReplica
+from agent.api.middleware import AppService, ServiceCaller
 from agent.api.responses import StdlibJson
+from agent.config import DEFAULT_POINT
 from agent.replies import Reply, construct
-from agent.serving import PointState, Replica
+from agent.serving import DecisionPoint, PointState
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import rollups
 
@@ -49,22 +50,24 @@ async def health() -> Response:
 
 
 @router.get("/health/decides", **documented("healthDecides", Deciding))
-async def decides(replica: ServiceReplica) -> Response:
+async def decides(service: AppService) -> Response:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
-    if not all(one.decides for one in replica.points.values()):
+    if not service.decides:
         raise ApiError("not_ready", LOADING)
     return StdlibJson(construct(Deciding, status="decides"))
 
 
 @router.get("/ready", **documented("ready", Ready))
-async def ready(replica: ServiceReplica) -> Response:
+async def ready(service: AppService) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
-    if not all(one.ready for one in replica.points.values()):
+    if not service.ready:
         raise ApiError("not_ready", LOADING)
-    for one in replica.points.values():
+    for one in service.points.values():
         await asyncio.to_thread(one.log.check)
         await asyncio.to_thread(one.store.check_tables)
-    return StdlibJson(construct(Ready, status="ready", version=replica.decider.serving.version))
+    return StdlibJson(
+        construct(Ready, status="ready", version=service.points[DEFAULT_POINT].decider.serving.version)
+    )
 
 
 @router.get(
@@ -72,32 +75,32 @@ async def ready(replica: ServiceReplica) -> Response:
     response_class=PlainTextResponse,
     **documented("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
 )
-async def metrics(replica: ServiceReplica, caller: ServiceCaller) -> Response:
+async def metrics(service: AppService, caller: ServiceCaller) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 
     It needs no key. One of scope `read` adds the series of the keys of its project, one of scope `admin`
     those of all keys. While the log is unavailable, the metrics that come from it are left out.
     """
-    states = {name: await asyncio.to_thread(_state, one) for name, one in replica.points.items()}
-    shows = partial(_shows, caller, replica)
-    text = replica.telemetry.exposition(states, replica.clock(), replica.clock.jump_s, shows)
-    return Response(text, media_type=replica.telemetry.media_type)
+    states = {name: await asyncio.to_thread(_state, one) for name, one in service.points.items()}
+    shows = partial(_shows, caller, service.keyring)
+    text = service.telemetry.exposition(states, service.clock(), service.clock.jump_s, shows)
+    return Response(text, media_type=service.telemetry.media_type)
 
 
-def _shows(caller: Caller, replica: Replica, key: str) -> bool:
+def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
     """Return whether a caller may see what a key has cost; the sum of further keys is of all projects."""
     if caller.sees_all or "read" not in caller.scopes:
         return caller.sees_all
-    return replica.keyring.project_of(key) == caller.project
+    return keyring.project_of(key) == caller.project
 
 
-def _state(replica: Replica) -> PointState:
+def _state(point: DecisionPoint) -> PointState:
     """Return the state of a point; what is read from the log is left out while that is unavailable."""
-    state = PointState(version=replica.version, alarms=replica.alarms.count)
+    state = PointState(version=point.versions.version, alarms=point.versions.alarms.count)
     with suppress(*LOG_UNUSABLE):
-        store, reward = replica.store, replica.config.reward
-        learned = None if replica.version is None else replica.version.examples_seq
-        until = (int(replica.clock()) // rollups.MINUTE + 1) * rollups.MINUTE
+        store, reward = point.store, point.config.reward
+        learned = None if point.versions.version is None else point.versions.version.examples_seq
+        until = (int(point.service.clock()) // rollups.MINUTE + 1) * rollups.MINUTE
         sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
         rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
         return replace(

@@ -28,8 +28,9 @@ from agent.api.feedback import keep_all
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatMessage, ChatRequest
 from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
+from agent.config import DEFAULT_POINT
 from agent.config import Scope as KeyScope
-from agent.serving import Replica
+from agent.serving import DecisionPoint, Service
 from arms.base import Passage
 from arms.filters import shown
 
@@ -103,19 +104,20 @@ Question = Annotated[Text, Field(description="A question in natural language.")]
 
 
 @contextmanager
-def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replica, Caller]]:
-    """Yield who calls a tool, and the replica; a failure becomes one that the model reads.
+def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoint, Caller]]:
+    """Yield the default decision point, and who calls a tool; a failure becomes one that the model reads.
 
     Raises:
         ToolError: The key has none of the scopes, or the service refuses.
     """
     request = ctx.request_context.request
     assert isinstance(request, Request)
-    replica: Replica = request.app.state.replica
+    service: Service = request.app.state.service
+    point = service.points[DEFAULT_POINT]
     caller: Caller = request.state.caller
     try:
         require_scope(caller, scopes)
-        yield replica, caller
+        yield point, caller
     except Exception as error:
         known = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
         failure = errors.translate(known).shown_to(caller)
@@ -127,12 +129,12 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replica, Ca
 @SERVER.tool(annotations=READS)
 async def search(query: Question, ctx: Context[Any, Any]) -> SearchResults:
     """Search for passages that answer a question."""
-    with _of(ctx, "decide") as (replica, caller):
+    with _of(ctx, "decide") as (point, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.ask_of(replica, caller, query, body, None, "query")
-        decided, _, _ = await asking.whole(asking.events_of(replica, caller, ask, None, None))
+        ask = asking.ask_of(point, caller, query, body, None, "query")
+        decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, None, None))
         return SearchResults(
-            results=_found(replica, decided.retrieval.passages), decision_id=decided.decision.id
+            results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id
         )
 
 
@@ -142,11 +144,11 @@ async def fetch(
     ctx: Context[Any, Any],
 ) -> Document:
     """Return the text of a passage that a search has found."""
-    with _of(ctx, "decide", "read") as (replica, caller):
-        passage = (await permitted(replica, caller, [id])).get(id)
+    with _of(ctx, "decide", "read") as (point, caller):
+        passage = (await permitted(point, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
-        corpus = replica.config.corpus.name
+        corpus = point.config.corpus.name
         known = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**known, "corpus": corpus}
         return Document(
@@ -157,13 +159,13 @@ async def fetch(
 @SERVER.tool(annotations=READS)
 async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
-    with _of(ctx, "decide") as (replica, caller):
+    with _of(ctx, "decide") as (point, caller):
         body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
-        asked = await chat.ask_of(replica, caller, body, None)
-        decided, written, _ = await asking.whole(asking.events_of(replica, caller, asked, None, None))
+        asked = await chat.ask_of(point, caller, body, None)
+        decided, written, _ = await asking.whole(asking.events_of(point, caller, asked, None, None))
         return WrittenAnswer(
             answer=written.text,
-            passages=_found(replica, decided.retrieval.passages),
+            passages=_found(point, decided.retrieval.passages),
             decision_id=decided.decision.id,
         )
 
@@ -180,18 +182,18 @@ async def rate(
 
     The metric `comment` takes a text, and `demonstration` the right answer.
     """
-    with _of(ctx, "feedback") as (replica, caller):
-        metric = replica.config.reward.metrics.get(metric_name)
+    with _of(ctx, "feedback") as (point, caller):
+        metric = point.config.reward.metrics.get(metric_name)
         if isinstance(value, str) and metric is not None and metric.values is None:
             with suppress(ValueError):  # some clients send every argument as a text
                 value = float(value)
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
-        (kept,) = await keep_all(replica, caller, item)
+        (kept,) = await keep_all(point, caller, item)
         return Kept(feedback_id=kept.feedback_id, status=kept.status)
 
 
-def _found(replica: Replica, passages: Sequence[Passage]) -> list[Found]:
-    corpus = replica.config.corpus.name
+def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[Found]:
+    corpus = point.config.corpus.name
     return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, corpus)) for p in passages]
 
 
@@ -200,12 +202,12 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; each tool checks the scope that it needs."""
-        replica: Replica = scope["app"].state.replica
+        service: Service = scope["app"].state.service
         manager = StreamableHTTPSessionManager(
             SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
             json_response=True,
             stateless=True,
-            max_request_body_size=replica.config.limits.body_bytes,
+            max_request_body_size=service.config.limits.body_bytes,
         )
         # of this request alone: it starts nothing that another one needs
         async with manager.run():

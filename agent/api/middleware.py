@@ -1,4 +1,4 @@
-"""What every request passes before its handler: its host, its key, its rate, its body; the replica.
+"""What every request passes before its handler: its host, its key, its rate, its body; the decision point.
 
 Without keys the service is open: suitable for one machine, not for a network. How the clients of another
 API send their key and read an error, its adapter says in a `Dialect`.
@@ -22,7 +22,7 @@ from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
 from agent.config import DEFAULT_POINT, Limits, Scope
-from agent.serving import Replica
+from agent.serving import DecisionPoint, Service
 
 
 @functools.cache
@@ -36,13 +36,13 @@ def require(*scopes: Scope) -> Any:
     return Depends(check)
 
 
-async def _service(request: Request) -> Replica:
-    replica: Replica = request.app.state.replica
-    return replica
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
-ServiceReplica = Annotated[Replica, Depends(_service)]
-"""The replica of the application, which is that of the default decision point: keys, limits, metrics."""
+AppService = Annotated[Service, Depends(_service)]
+"""What the decision points of the application share."""
 
 
 async def _service_caller(request: Request) -> Caller:
@@ -54,53 +54,54 @@ ServiceCaller = Annotated[Caller, Depends(_service_caller)]
 """Who sent the request."""
 
 
-async def _replica(
+async def _point(
     request: Request,
-    service: ServiceReplica,
+    service: AppService,
     point: Annotated[
         str, Query(description="The decision point; an id that begins with its name says the same.")
     ] = DEFAULT_POINT,
-) -> Replica:
-    """Return the replica of the point that a decision's id names, or else the query. Raises ApiError."""
-    return owner_of(at_point(service, point), request.path_params.get("decision_id", ""))
+) -> DecisionPoint:
+    """Return the point that the id in a path names, or else the query. Raises ApiError."""
+    ids = request.path_params
+    return owner_of(point_of(service, point), ids.get("decision_id") or ids.get("episode_id", ""))
 
 
-AppReplica = Annotated[Replica, Depends(_replica)]
-"""The replica of the decision point that a request is for."""
+RequestPoint = Annotated[DecisionPoint, Depends(_point)]
+"""The decision point that a request is for."""
 
 
-async def _caller(request: Request, replica: AppReplica) -> Caller:
-    return caller_at(replica, request.state.caller)
+async def _caller(request: Request, point: RequestPoint) -> Caller:
+    return caller_at(point, request.state.caller)
 
 
 RequestCaller = Annotated[Caller, Depends(_caller)]
 """Who sent the request, at its decision point."""
 
 
-def at_point(replica: Replica, point: str) -> Replica:
-    """Return the replica of a decision point. Raises ApiError for an unknown name."""
-    if point not in replica.points:
-        there = ", ".join(replica.points)
-        message = f"there is no decision point {point[:80]!r}; there are: {there}"
+def point_of(service: Service, name: str) -> DecisionPoint:
+    """Return a decision point by name. Raises ApiError for an unknown name."""
+    if name not in service.points:
+        there = ", ".join(service.points)
+        message = f"there is no decision point {name[:80]!r}; there are: {there}"
         raise ApiError("point_not_found", message, "point")
-    return replica.points[point]
+    return service.points[name]
 
 
-def owner_of(replica: Replica, name: str) -> Replica:
-    """Return the replica of the point that an id begins with; the given one where it begins with none."""
+def owner_of(point: DecisionPoint, name: str) -> DecisionPoint:
+    """Return the decision point that an id begins with; the given one where it begins with none."""
     head, colon, _ = name.partition(":")
-    return replica.points.get(head, replica) if colon and head != DEFAULT_POINT else replica
+    return point.service.points.get(head, point) if colon and head != DEFAULT_POINT else point
 
 
-def location_of(replica: Replica, path: str) -> dict[str, str]:
+def location_of(point: DecisionPoint, path: str) -> dict[str, str]:
     """Return the header that says where something of a decision point is."""
-    return {"location": path if replica.point == DEFAULT_POINT else f"{path}?point={replica.point}"}
+    return {"location": path if point.name == DEFAULT_POINT else f"{path}?point={point.name}"}
 
 
-def caller_at(replica: Replica, caller: Caller) -> Caller:
-    """Return a caller at the point of a replica."""
-    others = frozenset(replica.points) - {DEFAULT_POINT}
-    return caller.at("" if replica.point == DEFAULT_POINT else replica.point, others)
+def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
+    """Return a caller at a decision point."""
+    others = frozenset(point.service.points) - {DEFAULT_POINT}
+    return caller.at("" if point.name == DEFAULT_POINT else point.name, others)
 
 
 METRICS = "/metrics"

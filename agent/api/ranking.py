@@ -16,12 +16,12 @@ from agent.access import Caller
 from agent.api import asking, responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import ServiceCaller, ServiceReplica, at_point, caller_at
+from agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
 from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
 from agent.config import ACTION_PREFIX, Limits
 from agent.policies import FeatureError, describe_action, flattened
 from agent.replies import ActionChoice, ActionProbability, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint, Service
 from agent.turn import Ask
 from feedback.events import Decision
 from feedback.log import Record
@@ -51,19 +51,19 @@ router = APIRouter(tags=["decisions"])
     ),
 )
 async def rank(
-    service: ServiceReplica,
+    service: AppService,
     caller: ServiceCaller,
     body: RankRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Choose among the actions of the request; nothing is retrieved, and nothing generated."""
-    replica = ranking_at(service, body.point)
-    decision = await decide(replica, caller_at(replica, caller), body, key, timeout_s)
+    point = ranking_at(service, body.point)
+    decision = await decide(point, caller_at(point, caller), body, key, timeout_s)
     reply = construct(
         ActionChoice,
         object="decision",
-        point=replica.point,
+        point=point.name,
         decision_id=decision.id,
         episode_id=decision.episode_id,
         policy_version=decision.version,
@@ -77,28 +77,28 @@ async def rank(
     return responses.Json(reply, headers=responses.headers(decision, None))
 
 
-def ranking_at(service: Replica, point: str) -> Replica:
-    """Return the replica of a point whose actions come with the request. Raises ApiError."""
-    replica = at_point(service, point)
-    if not replica.ranks:
-        there = ", ".join(one.point for one in service.points.values() if one.ranks) or "none"
-        message = f"point {point!r} has arms of its own; those whose actions come with a request: {there}"
+def ranking_at(service: Service, name: str) -> DecisionPoint:
+    """Return a point whose actions come with the request. Raises ApiError."""
+    point = point_of(service, name)
+    if not point.ranks:
+        there = ", ".join(one.name for one in service.points.values() if one.ranks) or "none"
+        message = f"point {name!r} has arms of its own; those whose actions come with a request: {there}"
         raise ApiError("invalid_value", message, "point")
-    return replica
+    return point
 
 
 async def decide(
-    replica: Replica, caller: Caller, body: RankRequest, key: str | None, timeout_s: float | None
+    point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None, timeout_s: float | None
 ) -> Decision:
     """Return the decision among the actions of a request, by their ids. Raises ApiError."""
-    ask = ask_of(replica, caller, body, key)
-    decided, _, _ = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
+    ask = ask_of(point, caller, body, key)
+    decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     return by_ids(decided.decision)
 
 
-def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None) -> Ask:
+def ask_of(point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None) -> Ask:
     """Check a request, and return it for the turn. Raises ApiError."""
-    limits, ids = replica.config.limits, [action.id for action in body.actions]
+    limits, ids = point.config.limits, [action.id for action in body.actions]
     if len(ids) > limits.actions:
         raise _refused(f"{len(ids)} actions were sent; at most {limits.actions} are read", "actions")
     if len(set(ids)) < len(ids):
@@ -108,7 +108,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
     if unknown := [name for name in body.excluded if name not in names]:
         raise _refused(f"{unknown[0]!r} is not one of the actions", "excluded")
     reader = _Reader(limits)
-    context = asking.redacted(reader.read(body.context, "context"), replica)
+    context = asking.redacted(reader.read(body.context, "context"), point)
     described = {
         names[action.id]: describe_action(action.id, reader.read_action(action, f"actions.{n}.features"))
         for n, action in enumerate(body.actions)
@@ -124,7 +124,7 @@ def ask_of(replica: Replica, caller: Caller, body: RankRequest, key: str | None)
         episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
         deferred=body.defer_activation,
         request_digest=asking.digest_of(body) if key else "",
-        user_digest=asking.user_digest(replica, caller, body.user),
+        user_digest=asking.user_digest(point, caller, body.user),
         actions=described,
         ids={slot: name for name, slot in names.items()},
     )

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from agent.api import asking, responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from agent.replies import Retrieval, construct
 
@@ -30,26 +30,26 @@ SUCCESS = {
     ),
 )
 async def retrieve(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     body: RetrieveRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, without the language model."""
-    replica, caller = asking.at_model(replica, caller, body.model)
+    point, caller = asking.at_model(point, caller, body.model)
     k = body.k
-    if k is not None and k > replica.config.limits.passages:
-        message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
+    if k is not None and k > point.config.limits.passages:
+        message = f"k is {k}; at most {point.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = asking.ask_of(replica, caller, body.query, body, key, k=k, param="query")
-    decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
+    ask = asking.ask_of(point, caller, body.query, body, key, k=k, param="query")
+    decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(
         Retrieval,
         object="retrieval",
         model=f"arm/{decided.served}",
         passages=responses.passages(decided.retrieval.passages),
-        agent=responses.agent(decided, finished.execution.cost, replica.config, returns),
+        agent=responses.agent(decided, finished.execution.cost, point.config, returns),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))

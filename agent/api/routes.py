@@ -1,4 +1,4 @@
-"""The application: the routers of this room, the error handlers and the middleware over one replica."""
+"""The application: the routers of this room, the error handlers and the middleware over one service."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,15 +50,15 @@ def create_app(replica: Replica) -> FastAPI:
         title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
-    app.state.replica = replica
+    app.state.service = service = replica.service
     answer_errors(app, DIALECTS)
     app.add_middleware(
         RequestGuard,
-        keyring=replica.keyring,
-        quota=replica.quota,
-        hosts=Hosts(replica.config.hosts),
-        limits=replica.config.limits,
-        refused=replica.telemetry.refused,
+        keyring=service.keyring,
+        quota=service.quota,
+        hosts=Hosts(service.config.hosts),
+        limits=service.config.limits,
+        refused=service.telemetry.refused,
         dialects=DIALECTS,
     )
     app.add_middleware(ServerSpans)

@@ -5,7 +5,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,13 +22,11 @@ from agent.api import ApiError, create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
 from agent.hosts.arms import open_here
-from agent.learning import configuration_of
 from agent.proxy import RUN_FOLDER, listening
-from agent.serving import Replica, Telemetry
+from agent.serving import Backends, Replica, Telemetry
 from agent.telemetry import begin
 from arms.deployments import (
     Embedders,
-    HostedArms,
     RemoteArmHost,
     RemoteEmbedder,
     RemoteGenerator,
@@ -38,7 +36,6 @@ from arms.deployments import (
 from arms.llm import writing
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError, described
-from feedback.log import SERVING_S, open_log
 
 OPENING_S = 1.0
 """Pause between two attempts of a replica to open a log that is unavailable."""
@@ -81,19 +78,15 @@ class Ingress:
             config.backbones, {name: RemoteEmbedder(handle) for name, handle in embedders.items()}
         )
         hosts = {name: RemoteArmHost(handle) for name, handle in arms.items()}
-        self._replica = once_the_log_answers(
-            partial(
-                open_replica,
-                config,
-                open_here(config, hosts, encoders, writers[writing.DEFAULT], cache_of(config, counters)),
-                encoders,
-                writers,
-                partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
-                counters,
-            )
+        backends = Backends(
+            open_here(config, hosts, encoders, writers[writing.DEFAULT], cache_of(config, counters)),
+            encoders,
+            writers,
+            partial(reach, [*arms.values(), *embedders.values(), *generators.values()]),
         )
+        self._replica = once_the_log_answers(partial(open_replica, config, backends, counters))
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
-            require_closed(listens_on(), is_open=self._replica.keyring.is_open, allowed=config.open)
+            require_closed(listens_on(), is_open=self._replica.service.keyring.is_open, allowed=config.open)
         self._settled = False
         keep_what_is_loaded()
 
@@ -105,7 +98,7 @@ class Ingress:
     async def check_health(self) -> None:
         """Fail when the watcher of versions has stopped or the clock jumped: the replica is replaced."""
         self._replica.check()
-        if self._replica.ready and not self._settled:
+        if self._replica.service.ready and not self._settled:
             self._settled = True
             keep_what_is_loaded()  # once more: encoders are loaded last
 
@@ -128,46 +121,18 @@ def _request_timeout_s() -> float | None:
     return None if client is None else client.http_config.request_timeout_s
 
 
-def open_replica(
-    config: AppConfig,
-    arms: HostedArms,
-    embedders: Embedders,
-    generators: Mapping[str, RemoteGenerator],
-    reach_hosts: Callable[[], Awaitable[None]],
-    counters: str,
-) -> Replica:
-    """Open the logs and wire a replica of each decision point. Raises LogUnavailableError.
-
-    Returns:
-        That of the default point, which has the others.
-    """
+def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replica:
+    """Open the logs of a replica, and count into a folder. Raises LogUnavailableError."""
     # made by the machine that deployed, perhaps another one
     Path(counters).mkdir(mode=0o700, parents=True, exist_ok=True)
-    clock, telemetry = SteadyClock(), Telemetry(counters)
-    service: Replica | None = None
-    redact = config.privacy.redactor()
-    for point, own in config.by_point.items():
-        store = open_log(
-            own.database_url, own.reward, clock, own.limits.feedback_items, redact, answer_s=SERVING_S
-        )
-        replica = Replica(
-            own,
-            store,
-            arms if service is None else arms.of(own.arms),
-            embedders,
-            generators,
-            gate=partial(verdict, store, configuration_of(own), clock=clock),
-            telemetry=telemetry,
-            clock=clock,
-            reach=reach_hosts,
-            service=service,
-            point=point,
-            deployments=deployments,
-            redact=redact,
-        )
-        service = service or replica
-    assert service is not None  # the default point is always there
-    return service
+    return Replica(
+        config,
+        backends,
+        clock=SteadyClock(),
+        telemetry=Telemetry(counters),
+        gate=verdict,
+        deployments=deployments,
+    )
 
 
 def deployments() -> dict[str, tuple[bool, str]]:

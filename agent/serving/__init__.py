@@ -1,7 +1,20 @@
-"""What a replica of the ingress holds: live arms, the served version, metrics, and the turns that it runs."""
+"""What a replica of the ingress holds: decision points, each with live arms, versions and turns; metrics."""
 
 from .arms import arm_infos, same_document
+from .point import Backends, DecisionPoint, Gate, Service
 from .replica import Replica
 from .telemetry import PointState, Telemetry
+from .versions import Versions
 
-__all__ = ["PointState", "Replica", "Telemetry", "arm_infos", "same_document"]
+__all__ = [
+    "Backends",
+    "DecisionPoint",
+    "Gate",
+    "PointState",
+    "Replica",
+    "Service",
+    "Telemetry",
+    "Versions",
+    "arm_infos",
+    "same_document",
+]

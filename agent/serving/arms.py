@@ -48,6 +48,10 @@ class Arms(Protocol):
         """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
         ...
 
+    def of(self, specs: Mapping[str, ArmSpec]) -> "Arms":
+        """Return what runs other arms in the same places. Raises ArmBuildError."""
+        ...
+
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         """Build these arms. Raises ArmError."""
         ...

@@ -1,9 +1,11 @@
 """Scores of a trained router in a replica: from a question, and what arms found for it, to one per arm."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,8 @@ from agent.routers import RouterError, Stage, Trained, features, read_trained
 from agent.turn import Embed
 from arms.base import ArmError, Passage, Query, Retrieval
 from feedback.log import Store
+
+logger = logging.getLogger(__name__)
 
 THREADS = 4
 """Questions that a replica scores at the same time; others wait."""
@@ -122,6 +126,7 @@ class Scorers:
         store: The log.
         config: Names the configured router.
         vectors: Loads the vectors of passages.
+        embed: Embeds a question.
 
     Attributes:
         configured: The configured router; None where there is none.
@@ -130,8 +135,11 @@ class Scorers:
         RouterError: The configured router cannot be read.
     """
 
-    def __init__(self, store: Store, config: AppConfig, vectors: LoadVectors) -> None:
-        self._store, self._vectors, self._limit_s = store, vectors, config.limits.arm_timeout_s
+    def __init__(self, store: Store, config: AppConfig, vectors: LoadVectors, embed: Embed) -> None:
+        self._store, self._vectors, self._embed = store, vectors, embed
+        self._limit_s = config.limits.arm_timeout_s
+        self._warm = WeakSet[RouterScorer]()
+        self._cold = WeakSet[RouterScorer]()  # those that failed, which was logged
         self._kept: dict[str, RouterScorer] = {}  # by digest, the one used last at the end
         self.configured: RouterScorer | None = None
         if config.router is not None:
@@ -150,3 +158,23 @@ class Scorers:
         for older in list(self._kept)[:-KEPT]:
             del self._kept[older]
         return found
+
+    async def warm_up(self) -> None:
+        """Have the configured router score a question. Raises ArmError."""
+        if self.configured is not None:
+            await self.configured.warm_up(self._embed)
+            self._warm.add(self.configured)
+
+    async def warmed(self, scorers: Iterable[RouterScorer]) -> bool:
+        """Return whether routers of versions can score; one that cannot is logged once."""
+        for scorer in scorers:
+            if scorer not in (*self._warm, self.configured):
+                try:
+                    await scorer.warm_up(self._embed)
+                except ArmError as error:
+                    if scorer not in self._cold:
+                        logger.warning("what is served stays: %s", error)
+                        self._cold.add(scorer)
+                    return False
+                self._warm.add(scorer)
+        return True

@@ -17,7 +17,7 @@ from agent.evaluation import Evaluations, verdict
 from agent.evaluation.job import evaluate_here
 from agent.jobs import Jobs
 from agent.learning import Learner, Recipe, active_recipe, configuration_of
-from agent.serving import Replica, Telemetry
+from agent.serving import Backends, Gate, Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Generator, base
 from arms.models.embedding import HashingEmbedder
@@ -25,7 +25,7 @@ from arms.retrievers import ArmSpec
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
 from feedback.events import Context, Decision, Execution
-from feedback.log import Receipt, Store, open_log
+from feedback.log import Receipt, Store
 from feedback.registry import ActivePolicy
 from feedback.training_log import take_epoch
 
@@ -139,6 +139,10 @@ class FakeArms:
     async def restricted(self) -> bool:
         return False
 
+    def of(self, specs: Mapping[str, ArmSpec]) -> "FakeArms":
+        del specs
+        return self
+
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         if self.unbuildable & specs.keys():
             raise ArmError(f"arm {min(self.unbuildable)!r} cannot be built")
@@ -162,6 +166,10 @@ async def hanging(_query: Query, _k: int) -> Retrieval:
     """An arm that never answers."""
     await asyncio.Event().wait()
     raise AssertionError("nobody sets the event")
+
+
+async def reached() -> None:
+    """Every host can be called."""
 
 
 def pass_time(seconds: float) -> None:
@@ -263,8 +271,10 @@ class FakeGate:
         self.verdict = {"promote": promote, "reasons": list(reasons), "evaluation": evaluation}
         self.error: Exception | None = None
 
-    async def __call__(self, version: int, active: ActivePolicy, *, force: bool) -> dict[str, Any]:
-        del active, force
+    async def __call__(
+        self, store: Store, configured: str, version: int, active: ActivePolicy, *, force: bool, clock: Any
+    ) -> dict[str, Any]:
+        del store, configured, active, force, clock
         self.asked.append(version)
         if self.error is not None:
             raise self.error
@@ -278,6 +288,8 @@ class Service:
         folder: Where its log is.
         client: Speaks to the application without a network.
         replica: The state behind it.
+        points: Its decision points by name.
+        point: The default one.
         learner: Learns when it is told to.
         arms: What the replica searches with.
         embedders: What it embeds with.
@@ -293,7 +305,7 @@ class Service:
         generator: Generator | None = None,
         generators: Mapping[str, Generator] | None = None,
         reach: Callable[[], Awaitable[None]] | None = None,
-        gate: FakeGate | None = None,
+        gate: Gate | None = None,
         loading: frozenset[str] = frozenset(),
         searched: FakeArms | None = None,
         **changes: Any,
@@ -303,26 +315,17 @@ class Service:
         self.config = parse(document)
         self.arms, self.embedders = searched or FakeArms(), FakeEmbedders(loading)
         self.generator = generator or base.ScriptedGenerator({}, default="The Danube does.")
-        clock, telemetry = SteadyClock(), Telemetry()
-        redact = self.config.privacy.redactor()
-        for point, config in self.config.by_point.items():
-            store = open_log(config.database_url, config.reward, clock, config.limits.feedback_items, redact)
-            replica = Replica(
-                config,
-                store,
-                self.arms,
-                self.embedders,
-                {**dict.fromkeys(config.models, self.generator), **(generators or {})},
-                gate=gate or partial(verdict, store, configuration_of(config), clock=clock),
-                telemetry=telemetry,
-                clock=clock,
-                reach=reach,
-                service=self.replica if point != DEFAULT_POINT else None,
-                point=point,
-                redact=redact,
-            )
-            if point == DEFAULT_POINT:
-                self.replica = replica
+        backends = Backends(
+            self.arms,
+            self.embedders,
+            {**dict.fromkeys(self.config.models, self.generator), **(generators or {})},
+            reach or reached,
+        )
+        self.replica = Replica(
+            self.config, backends, clock=SteadyClock(), telemetry=Telemetry(), gate=gate or verdict
+        )
+        self.points = self.replica.service.points
+        self.point = self.points[DEFAULT_POINT]
         self.app = create_app(self.replica)
         self._store = Store(self.config.database_url)
         self._epoch = take_epoch(self._store, "test", 0.0)
@@ -339,7 +342,7 @@ class Service:
     async def learn_at(self, point: str) -> None:
         """Learn what is new at another decision point, and serve it."""
         await asyncio.to_thread(self.step_at, point)
-        await self.replica.points[point].refresh()
+        await self.points[point].refresh()
 
     def step_at(self, point: str) -> None:
         """Learn what is new at a decision point; its replica follows."""
@@ -354,7 +357,12 @@ class Service:
         if recipe != self.learner.recipe:
             self.learner = self._learner(recipe)
         await asyncio.to_thread(self.learner.step)
-        await self.replica.refresh()
+        await self.point.refresh()
+
+    async def refresh(self) -> None:
+        """Follow the log at once, as the replica does by itself: keys, and what the default point serves."""
+        await asyncio.to_thread(self.replica.service.keyring.refresh, self.point.store)
+        await self.point.refresh()
 
     def close(self) -> None:
         """Close the log of the learner, where `running` does not."""

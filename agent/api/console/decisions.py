@@ -14,11 +14,11 @@ from agent.api import ranking
 from agent.api.console import explanation
 from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
 from agent.evaluation import Moment
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from arms.base import ArmError
 from feedback.events import Mask, Status
 from feedback.log import listing
@@ -60,79 +60,79 @@ class Filters(BaseModel):
 
 @router.get("/decisions", dependencies=[USE])
 async def found(
-    request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
+    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
 ) -> Response:
     """A page of decisions, newest first."""
     fields = {name: value for name, value in request.query_params.items() if value.strip()}
     if name := fields.pop("id", None):
-        return await decision(request, replica, caller, valid(DecisionId, name.strip()))
+        return await decision(request, point, caller, valid(DecisionId, name.strip()))
     for name in ("before", "point"):
         fields.pop(name, None)
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
     wanted = replace(
-        api.filter_of(replica, caller, valid(DecisionQuery, query)),
+        api.filter_of(point, caller, valid(DecisionQuery, query)),
         logged_since=also.since and also.since.timestamp(),
         logged_until=also.until and also.until.timestamp(),
         text=also.text,
         least=also.least,
         most=also.most,
     )
-    rule = replica.config.reward
-    listed = await asyncio.to_thread(listing.decisions, replica.store, rule, wanted, PAGE, before)
+    rule = point.config.reward
+    listed = await asyncio.to_thread(listing.decisions, point.store, rule, wanted, PAGE, before)
     return page(
         request,
         "decisions.html",
-        rows=[(api.row_of(one, replica, caller), one.cost, one.reward) for one in listed.decisions],
+        rows=[(api.row_of(one, point, caller), one.cost, one.reward) for one in listed.decisions],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
         statuses=STATUSES,
-        ranks=replica.ranks,
+        ranks=point.ranks,
         metrics=list(rule.metrics),
-        colours=await asyncio.to_thread(colours, replica),
+        colours=await asyncio.to_thread(colours, point),
     )
 
 
 @router.get("/decisions/{decision_id}", dependencies=[USE])
 async def decision(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Everything known about a decision."""
-    answer = await api.decision(replica, caller, decision_id)
-    return await asyncio.to_thread(_decision, request, replica, answer)
+    answer = await api.decision(point, caller, decision_id)
+    return await asyncio.to_thread(_decision, request, point, answer)
 
 
-def _decision(request: Request, replica: Replica, answer: StdlibJson[api.DecisionRecord]) -> Response:
-    rule, one = replica.config.reward, answer.reply
+def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
+    rule, one = point.config.reward, answer.reply
     known = {*one.pmf, *one.masked}
-    unknown = [] if replica.ranks else [name for name in replica.turns.arms if name not in known]
+    unknown = [] if point.ranks else [name for name in point.turns.arms if name not in known]
     return page(
         request,
         "decision.html",
         one=one,
         raw=orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_INDENT_2).decode(),
         unknown=unknown,
-        ranks=replica.ranks,
+        ranks=point.ranks,
         reasons=REASONS,
         quality=rule.quality(one.metrics) if one.metrics else None,
         rule=rule,
-        colours=colours(replica),
+        colours=colours(point),
     )
 
 
 @router.get("/decisions/{decision_id}/passages", dependencies=[USE])
 async def passages(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The texts of the passages of a decision, where the corpus has them."""
-    execution = (await api.record(replica, caller, decision_id)).execution
+    execution = (await api.record(point, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
-        found = await api.permitted(replica, caller, ids)
+        found = await api.permitted(point, caller, ids)
         without = [name for name in ids if name not in found]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
-        if without and replica.turns.restricted:
+        if without and point.turns.restricted:
             ids = tuple(found)
             missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:
@@ -142,30 +142,30 @@ async def passages(
 
 @router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])
 async def verify(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Whether the distribution and the draw can be computed again from the log."""
-    one = (await api.verify(replica, caller, decision_id)).reply
+    one = (await api.verify(point, caller, decision_id)).reply
     return page(request, "verification.html", one=one)
 
 
 @router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
 async def why(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The largest contributions to the score of the drawn arm against the runner-up."""
-    record = await api.record(replica, caller, decision_id)
-    explained = await explanation.explain(replica, record.decision)
-    if replica.ranks:
+    record = await api.record(point, caller, decision_id)
+    explained = await explanation.explain(point, record.decision)
+    if point.ranks:
         names = dict(zip(record.decision.arms, ranking.by_ids(record.decision).arms, strict=True))
         explained = replace(explained, arm=names[explained.arm], runner_up=names[explained.runner_up])
-    arms = await asyncio.to_thread(colours, replica)
+    arms = await asyncio.to_thread(colours, point)
     return page(request, "why.html", why=explained, colours=arms)
 
 
 @router.post("/decisions/{decision_id}/feedback", dependencies=[require("feedback"), ACTION])
 async def label(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Keep the judgement of the person who signed in as feedback, with the source of the key."""
     fields = await form_of(request)
@@ -185,5 +185,5 @@ async def label(
             **comment,
         },
     )
-    (kept,) = await api_feedback.keep_all(replica, caller, item)
+    (kept,) = await api_feedback.keep_all(point, caller, item)
     return page(request, "labelled.html", kept=kept, item=item)

@@ -11,12 +11,12 @@ from pydantic import Field, ValidationError
 from agent.api.console.overview import chart_of
 from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.operations import evaluations as api
 from agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from agent.api.schemas import LARGEST, PathNumber
 from agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.registry import active_policy, evaluations, versions
 
 router = pages()
@@ -52,13 +52,13 @@ class Judged:
     chart: str | None
 
 
-async def judged(replica: Replica) -> dict[str, Any]:
+async def judged(point: DecisionPoint) -> dict[str, Any]:
     """Return the newest verdicts, and the evaluations that will give one."""
     found: dict[str, Judged] = {}
-    newest = (await api.evaluations(replica, NEWEST)).reply.evaluations
+    newest = (await api.evaluations(point, NEWEST)).reply.evaluations
     listed = [one for one in newest if one.request.get("gate")]
     for one in listed:
-        report = _report(await api.result_of(replica, one.id)) if len(found) < CARDS else None
+        report = _report(await api.result_of(point, one.id)) if len(found) < CARDS else None
         for candidate in report.candidates if report else ():
             if candidate.verdict is not None and candidate.name not in found and len(found) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
@@ -101,21 +101,21 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 
 
 @router.get("/policies/gate", dependencies=[READ])
-async def gate(request: Request, replica: AppReplica) -> Response:
+async def gate(request: Request, point: RequestPoint) -> Response:
     """The evidence of the gate, which is asked for again while an evaluation runs."""
-    served = replica.version and replica.version.version
-    return page(request, "gate.html", served=served, **await judged(replica))
+    served = point.versions.version and point.versions.version.version
+    return page(request, "gate.html", served=served, **await judged(point))
 
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
-async def judge(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+async def judge(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Have the gate judge a version: the evaluation that its promotion would ask for."""
     number = valid(PathNumber, (await form_of(request)).get("version", ""))
-    if await asyncio.to_thread(versions.find, replica.store, number) is None:
+    if await asyncio.to_thread(versions.find, point.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
-    active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
+    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     asked = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
-    await api.submit(replica, caller, asked)
+    await api.submit(point, caller, asked)
     return seen(request, "/policies")
 
 
@@ -123,11 +123,11 @@ Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="
 
 
 @router.get("/evaluations/compare", dependencies=[READ])
-async def compare(request: Request, replica: AppReplica, of: Numbers = []) -> Response:  # noqa: B006
+async def compare(request: Request, point: RequestPoint, of: Numbers = []) -> Response:  # noqa: B006
     """What several evaluations say of the same candidates."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
-    found = await _reports(replica, sorted(set(of)))
+    found = await _reports(point, sorted(set(of)))
     names = list(dict.fromkeys(one.name for _, report in found for one in report.candidates))
     headlines = {(number, one.name): one.headline for number, report in found for one in report.candidates}
     ends = [
@@ -142,11 +142,11 @@ async def compare(request: Request, replica: AppReplica, of: Numbers = []) -> Re
     )
 
 
-async def _reports(replica: Replica, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+async def _reports(point: DecisionPoint, numbers: Sequence[int]) -> list[tuple[int, Report]]:
     """Return the reports of evaluations. Raises ApiError where one of them has none."""
     found = []
     for number in numbers:
-        one = await api.result_of(replica, number)
+        one = await api.result_of(point, number)
         if (report := _report(one)) is None:
             raise ApiError(
                 "not_done", f"evaluation {number} is {one.status}, and has no report to read", "of"

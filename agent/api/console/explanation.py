@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
 from agent.policies import Policy, PolicyError, served_distribution
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.events import LABELS, Context, Decision, Mode
 from feedback.registry import versions
 
@@ -62,16 +62,16 @@ class Explanation:
     total: float
 
 
-async def explain(replica: Replica, decision: Decision) -> Explanation:
+async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
     """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
     if decision.policy == LABELS or decision.mode is Mode.FORCED or len(decision.arms) < 2:
         message = f"no policy chose among arms for {decision.id!r}: it is a label, forced, or had one arm"
         raise ApiError("not_drawn", message, "decision_id")
-    version = versions.find(replica.store, decision.version)
+    version = versions.find(point.store, decision.version)
     if version is None:
         message = f"there is no version {decision.version}, which decision {decision.id!r} names"
         raise ApiError("version_unavailable", message, "decision_id")
-    return await with_policies(replica, [version], lambda policy: explained(policy, decision), "decision_id")
+    return await with_policies(point, [version], lambda policy: explained(policy, decision), "decision_id")
 
 
 def explained(policy: Policy, decision: Decision) -> Explanation:

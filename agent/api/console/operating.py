@@ -12,13 +12,13 @@ from agent.api import ranking
 from agent.api.console import evidence, overview, worth
 from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.operations import arms, evaluations, policies, warm_starts
 from agent.api.operations.policies import Agreement
 from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
 from agent.evaluation import EvaluationRequest
 from agent.policies import Policy
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.events import Decision
 from feedback.ope import ESTIMATORS, INTERVALS
 from feedback.registry import versions
@@ -39,43 +39,43 @@ DIFFERENT = 20
 
 @router.get("/arms", dependencies=[USE])
 async def live(
-    request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
+    request: Request, point: RequestPoint, caller: RequestCaller, by: str | None = None
 ) -> Response:
     """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
-    reply = (await arms.arms(replica)).reply
-    health = {one.name: replica.decider.health.state(one.name) for one in reply.arms}
-    figures, known = await asyncio.to_thread(_last_day, replica)
+    reply = (await arms.arms(point)).reply
+    health = {one.name: point.decider.health.state(one.name) for one in reply.arms}
+    figures, known = await asyncio.to_thread(_last_day, point)
     found, chosen = None, None
-    if "read" in caller.scopes and not replica.ranks:
-        found = await asyncio.to_thread(worth.by_kind, replica, caller, by)
-        chosen = await asyncio.to_thread(worth.portfolio, replica)
+    if "read" in caller.scopes and not point.ranks:
+        found = await asyncio.to_thread(worth.by_kind, point, caller, by)
+        chosen = await asyncio.to_thread(worth.portfolio, point)
     shown: dict[str, Any] = {"figures": figures, "colours": known, "worth": found, "portfolio": chosen}
     return page(request, "arms.html", **vars(reply), health=health, **shown)
 
 
-def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
-    window = overview.window_of("24h", replica.clock(), None)
-    rows = rollups.read(replica.store, window.since, window.until, window.step)
-    return overview.by_arm(rows, replica.config.reward), colours(replica)
+def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
+    window = overview.window_of("24h", point.service.clock(), None)
+    rows = rollups.read(point.store, window.since, window.until, window.step)
+    return overview.by_arm(rows, point.config.reward), colours(point)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])
-async def switch(request: Request, replica: AppReplica, name: str) -> Response:
+async def switch(request: Request, point: RequestPoint, name: str) -> Response:
     """Switch an arm on or off."""
     enabled = (await form_of(request)).get("enabled") == "true"
-    await arms.switch(replica, name, ArmSwitch(enabled=enabled))
+    await arms.switch(point, name, ArmSwitch(enabled=enabled))
     return seen(request, "/arms")
 
 
 @router.get("/policies", dependencies=[READ])
 async def versions_of(
-    request: Request, replica: AppReplica, agreement: Agreement, before: PageBefore = None
+    request: Request, point: RequestPoint, agreement: Agreement, before: PageBefore = None
 ) -> Response:
     """The versions, what was promoted and rolled back, and the forms that do so."""
-    active = (await policies.policy(replica, agreement)).reply
-    listed = (await policies.policies(replica, PAGE, before)).reply
+    active = (await policies.policy(point, agreement)).reply
+    listed = (await policies.policies(point, PAGE, before)).reply
     last = listed.versions[-1].version if len(listed.versions) == PAGE else None
-    shown = await evidence.judged(replica)
+    shown = await evidence.judged(point)
     served = active.serving.version
     return page(
         request, "policies.html", active=active, **vars(listed), **shown, served=served, following=last
@@ -83,7 +83,7 @@ async def versions_of(
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
-async def choose(request: Request, replica: AppReplica, agreement: Agreement) -> Response:
+async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
     """Promote a version, roll back to it, or make it a canary; the reason is part of the record."""
     fields = await form_of(request)
     version = valid(PathNumber, fields.get("version", ""))
@@ -91,12 +91,12 @@ async def choose(request: Request, replica: AppReplica, agreement: Agreement) ->
     match fields.get("action"):
         case "promote":
             body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
-            await policies.promote(replica, version, body, agreement)
+            await policies.promote(point, version, body, agreement)
         case "rollback":
-            await policies.rollback(replica, version, valid(VersionChoice, {"reason": reason}), agreement)
+            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}), agreement)
         case "canary":
             body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
-            await policies.canary(replica, version, body, agreement)
+            await policies.canary(point, version, body, agreement)
         case other:
             message = f"action {other!r}: promote, rollback or canary was expected"
             raise ApiError("invalid_value", message, "action")
@@ -105,22 +105,22 @@ async def choose(request: Request, replica: AppReplica, agreement: Agreement) ->
 
 @router.get("/policies/differences", dependencies=[READ])
 async def differences(
-    request: Request, replica: AppReplica, caller: RequestCaller, one: PageBefore, other: PageBefore
+    request: Request, point: RequestPoint, caller: RequestCaller, one: PageBefore, other: PageBefore
 ) -> Response:
     """Where two versions differ on those of the newest decisions that the caller may see."""
     pair = []
     for wanted in (one, other):
-        version = await asyncio.to_thread(versions.find, replica.store, wanted or 0)
+        version = await asyncio.to_thread(versions.find, point.store, wanted or 0)
         if version is None:
             raise ApiError("version_not_found", f"there is no version {wanted}", "version")
         pair.append(version)
-    newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
+    newest = await asyncio.to_thread(point.store.newest, COMPARED, features=True)
     logged = [one for one in newest if caller.reads(one.id)]
 
     def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
         return differing(first, second, logged)
 
-    found = await api_decisions.with_policies(replica, pair, compare, "version")
+    found = await api_decisions.with_policies(point, pair, compare, "version")
     same = sum(a.argmax() == b.argmax() for _, _, a, b in found)
     return page(
         request,
@@ -130,10 +130,10 @@ async def differences(
         same=same,
         apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
         rows=[
-            (distance, caller.shown_id(one.id), ranking.by_ids(one) if replica.ranks else one, a, b)
+            (distance, caller.shown_id(one.id), ranking.by_ids(one) if point.ranks else one, a, b)
             for distance, one, a, b in found[:DIFFERENT]
         ],
-        colours=await asyncio.to_thread(colours, replica),
+        colours=await asyncio.to_thread(colours, point),
     )
 
 
@@ -152,14 +152,14 @@ def differing(
 
 
 @router.get("/evaluations", dependencies=[READ])
-async def submitted(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
+async def submitted(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
     """The evaluations, and the form for a new one."""
-    listed = (await evaluations.evaluations(replica, PAGE, before)).reply.evaluations
+    listed = (await evaluations.evaluations(point, PAGE, before)).reply.evaluations
     return page(
         request,
         "evaluations.html",
         listed=listed,
-        arms=list(replica.turns.arms),
+        arms=list(point.turns.arms),
         estimators=list(ESTIMATORS),
         intervals=INTERVALS,
         following=listed[-1].id if len(listed) == PAGE else None,
@@ -167,35 +167,35 @@ async def submitted(request: Request, replica: AppReplica, before: PageBefore = 
 
 
 @router.post("/evaluations", dependencies=[OPERATE, ACTION])
-async def submit(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Request an evaluation."""
     fields = await form_of(request)
     asked: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
     asked["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     asked["gate"] = "gate" in fields
-    submitted = (await evaluations.submit(replica, caller, valid(EvaluationRequest, asked))).reply
+    submitted = (await evaluations.submit(point, caller, valid(EvaluationRequest, asked))).reply
     return seen(request, f"/evaluations/{submitted.id}")
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
-async def evaluation(request: Request, replica: AppReplica, number: PathNumber) -> Response:
+async def evaluation(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One evaluation: its progress, then its report."""
-    one = (await evaluations.evaluation(replica, number)).reply
+    one = (await evaluations.evaluation(point, number)).reply
     return page(request, "evaluation.html", one=one)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
-async def report(replica: AppReplica, number: PathNumber) -> Response:
+async def report(point: RequestPoint, number: PathNumber) -> Response:
     """The report of an evaluation, which runs no script."""
-    return await evaluations.report(replica, number)
+    return await evaluations.report(point, number)
 
 
 @router.get("/warm-starts", dependencies=[READ])
-async def runs(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
+async def runs(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
     """The warm starts, and the button for a new one."""
-    listed = (await warm_starts.runs(replica, PAGE, before)).reply
+    listed = (await warm_starts.runs(point, PAGE, before)).reply
     following = listed.warm_starts[-1].id if len(listed.warm_starts) == PAGE else None
-    configured = replica.config.warm_start is not None
+    configured = point.config.warm_start is not None
     return page(
         request,
         "warm_starts.html",
@@ -207,14 +207,14 @@ async def runs(request: Request, replica: AppReplica, before: PageBefore = None)
 
 
 @router.post("/warm-starts", dependencies=[OPERATE, ACTION])
-async def start(request: Request, replica: AppReplica) -> Response:
+async def start(request: Request, point: RequestPoint) -> Response:
     """Request a warm start."""
-    run = (await warm_starts.ask(replica)).reply
+    run = (await warm_starts.ask(point)).reply
     return seen(request, f"/warm-starts/{run.id}")
 
 
 @router.get("/warm-starts/{number}", dependencies=[READ])
-async def run(request: Request, replica: AppReplica, number: PathNumber) -> Response:
+async def run(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One warm start, step by step."""
-    one = (await warm_starts.run(replica, number)).reply
+    one = (await warm_starts.run(point, number)).reply
     return page(request, "warm_start.html", one=one)

@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse
 
 from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, require
+from agent.api.middleware import RequestPoint, require
 from agent.api.operations import policies
 from agent.api.operations.policies import Agreement
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.ope import intervals
 from feedback.reward import RewardRule
 from feedback.training_log import rollups
@@ -57,7 +57,7 @@ class Window:
 
 @router.get("", dependencies=[require("decide", "read")])
 async def overview(
-    request: Request, replica: AppReplica, agreement: Agreement, window: str = "24h"
+    request: Request, point: RequestPoint, agreement: Agreement, window: str = "24h"
 ) -> Response:
     """What was asked, earned and spent in a window."""
     if window not in WINDOWS:
@@ -65,15 +65,15 @@ async def overview(
             "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
         )
     kept = _kept(request)
-    key = (window, replica.point, request.scope.get("root_path", ""))
+    key = (window, point.name, request.scope.get("root_path", ""))
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
-    active = (await policies.policy(replica, agreement)).reply
-    found = await asyncio.to_thread(_read, replica, window)
-    refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
-    shed = sum(replica.telemetry.counts("armwise_shed").values())
-    live = {name: info.enabled for name, info in replica.turns.arms.items()}
+    active = (await policies.policy(point, agreement)).reply
+    found = await asyncio.to_thread(_read, point, window)
+    refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
+    shed = sum(point.telemetry.counts("armwise_shed").values())
+    live = {name: info.enabled for name, info in point.turns.arms.items()}
     values = {**found, "policy": active, "shed": shed, "refused": refused, "live": live}
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     if "hx-request" in request.headers:
@@ -91,11 +91,11 @@ def _kept(request: Request) -> dict[tuple[str, str, str], tuple[float, bytes | m
     return found
 
 
-def _read(replica: Replica, name: str) -> dict[str, Any]:
-    store, rule, now = replica.store, replica.config.reward, replica.clock()
+def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
+    store, rule, now = point.store, point.config.reward, point.service.clock()
     window = window_of(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
-    arms = colours(replica)
+    arms = colours(point)
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,

@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from agent.api import errors
 from agent.api.errors import ApiError
-from agent.api.middleware import NOBODY, AppReplica, Dialect
+from agent.api.middleware import NOBODY, Dialect, RequestPoint
 from agent.config import DEFAULT_POINT
 from agent.reporting import filled
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.registry import arm_sets
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         base=base_of(request),
         url=functools.partial(address, request),
         point=_point_of(request),
-        points=list(request.app.state.replica.points),
+        points=list(request.app.state.service.points),
         below=_below(request),
         section="/".join(_below(request).split("/")[:2]),
         here=f"{here}?{query}" if query else here,
@@ -211,8 +211,8 @@ ACTION = Depends(same_origin)
 """Dependency of every route that changes something."""
 
 
-async def _know_point(request: Request, replica: AppReplica) -> None:
-    request.state.point = replica.point
+async def _know_point(request: Request, point: RequestPoint) -> None:
+    request.state.point = point.name
 
 
 def pages() -> APIRouter:
@@ -250,6 +250,6 @@ def valid(model: Any, values: object) -> Any:
         raise errors.translate(RequestValidationError(error.errors())) from None
 
 
-def colours(replica: Replica) -> dict[str, int]:
+def colours(point: DecisionPoint) -> dict[str, int]:
     """Return the number of the colour of each arm, the same on every page; this reads the log."""
-    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(replica.store))}
+    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(point.store))}

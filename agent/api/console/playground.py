@@ -9,7 +9,7 @@ from agent.api import decisions as api
 from agent.api import ranking
 from agent.api.console.page import ACTION, CONSOLE, colours, form_of, page, pages, unless_refused, valid
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, require
+from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest
 from agent.api.schemas import DecisionId, RankRequest
@@ -28,36 +28,36 @@ answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
 
 @router.get("/playground", dependencies=[DECIDE])
-async def playground(request: Request, replica: AppReplica) -> Response:
+async def playground(request: Request, point: RequestPoint) -> Response:
     """The form for a question, or for a request with its actions."""
-    arms = [name for name, info in replica.turns.arms.items() if info.enabled]
-    most = replica.config.limits.question_chars
-    return page(request, "playground.html", arms=arms, most=most, ranks=replica.ranks)
+    arms = [name for name, info in point.turns.arms.items() if info.enabled]
+    most = point.config.limits.question_chars
+    return page(request, "playground.html", arms=arms, most=most, ranks=point.ranks)
 
 
 @router.post("/playground/decide", dependencies=[DECIDE, ACTION])
-async def decide(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+async def decide(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Choose among the actions of a request, as `POST /v1/decisions` does."""
     try:
         fields = orjson.loads((await form_of(request)).get("request", ""))
     except orjson.JSONDecodeError as error:
         raise ApiError("invalid_value", f"the request is not JSON: {error}", "request") from None
-    body = valid(RankRequest, {**fields, "point": replica.point} if isinstance(fields, dict) else fields)
-    made = await ranking.decide(ranking.ranking_at(replica, replica.point), caller, body, None, None)
-    return await asked(request, replica, caller, made.id)
+    body = valid(RankRequest, {**fields, "point": point.name} if isinstance(fields, dict) else fields)
+    made = await ranking.decide(ranking.ranking_at(point.service, point.name), caller, body, None, None)
+    return await asked(request, point, caller, made.id)
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
-async def ask(replica: AppReplica, caller: RequestCaller, body: ChatRequest) -> Response:
+async def ask(point: RequestPoint, caller: RequestCaller, body: ChatRequest) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
-    return await chat.chat(replica, caller, body)
+    return await chat.chat(point, caller, body)
 
 
 @router.get("/playground/{decision_id}", dependencies=[DECIDE])
 async def asked(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
+    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """What was decided for a question that was answered, and the buttons that judge it."""
-    one = (await api.decision(replica, caller, decision_id)).reply
-    arms, metrics = await asyncio.to_thread(colours, replica), replica.config.reward.metrics
+    one = (await api.decision(point, caller, decision_id)).reply
+    arms, metrics = await asyncio.to_thread(colours, point), point.config.reward.metrics
     return page(request, "asked.html", one=one, colours=arms, metrics=metrics)

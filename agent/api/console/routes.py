@@ -22,7 +22,7 @@ from agent.api.console.page import (
     seen,
 )
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica
+from agent.api.middleware import AppService
 from agent.reporting import filled
 
 router = APIRouter(prefix=CONSOLE, include_in_schema=False)
@@ -31,20 +31,20 @@ STYLE = "console.css"
 
 
 @router.get("/login")
-async def form(request: Request, replica: AppReplica) -> Response:
+async def form(request: Request, service: AppService) -> Response:
     """The form that asks for a key."""
-    if replica.keyring.is_open:
+    if service.keyring.is_open:
         return seen(request, "")
     return _form(request, request.query_params.get("next", ""), expired="expired" in request.query_params)
 
 
 @router.post("/login", dependencies=[ACTION])
-async def login(request: Request, replica: AppReplica) -> Response:
+async def login(request: Request, service: AppService) -> Response:
     """Keep a valid key in a cookie of this session of the browser."""
     fields = await form_of(request)
     after, key = fields.get("next", ""), fields.get("key", "").strip()
     try:
-        replica.keyring.caller(f"Bearer {key}")
+        service.keyring.caller(f"Bearer {key}")
     except UnauthorizedError as error:
         return _form(request, after, problem=str(error) if key.isascii() else "a key is ASCII text")
     below = after if after.startswith("/") and not after.startswith(("//", "/\\")) else ""

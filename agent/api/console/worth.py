@@ -10,7 +10,7 @@ from agent.api import decisions
 from agent.api.console.overview import chart_of
 from agent.api.errors import ApiError
 from agent.api.schemas import DecisionQuery
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.ope import intervals
 from feedback.registry import runs
 from feedback.training_log import rollups
@@ -61,14 +61,14 @@ def kinds_of(features: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(head, value) for head, equals, value in parts if equals and head != WORD]
 
 
-def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
+def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
     """Return the kinds by one feature, of the decisions that a caller may see; this reads the log.
 
     Raises:
         ApiError: No question has such a feature.
     """
-    wanted = decisions.filter_of(replica, caller, DecisionQuery())
-    rows = rollups.newest_rewards(replica.store, replica.config.reward, NEWEST, wanted)
+    wanted = decisions.filter_of(point, caller, DecisionQuery())
+    rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, wanted)
     seen = Counter(head for one in rows for head in {head for head, _ in kinds_of(one.features)})
     families = [head for head, _ in seen.most_common()]
     if by and by not in seen:
@@ -102,9 +102,9 @@ def _kind(name: str, rows: Sequence[rollups.Rewarded]) -> Kind:
     return Kind(name, len(rows), drawn, worth, max(known, key=known.__getitem__, default=None))
 
 
-def portfolio(replica: Replica) -> dict[str, Any] | None:
+def portfolio(point: DecisionPoint) -> dict[str, Any] | None:
     """Return the last portfolio that a warm start chose, and its curve; this reads the log."""
-    for run in runs.page(replica.store, RUNS):
+    for run in runs.page(point.store, RUNS):
         for step in run.steps:
             if step["name"] == "portfolio" and step["found"]:
                 return {**step["found"], "run": run.seq, "at": step["at"], "chart": curve(step["found"])}

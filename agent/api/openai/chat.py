@@ -21,7 +21,7 @@ from agent.access import Caller, ForeignIdError
 from agent.api import asking, errors, responses
 from agent.api.documented import ANSWER, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
@@ -35,7 +35,7 @@ from agent.replies import (
     Usage,
     construct,
 )
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
 from arms.base import Passage
 from arms.llm import Chunk, Message, base, catalog, prompts
@@ -65,53 +65,53 @@ SUCCESS = {
     ),
 )
 async def chat(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     body: ChatRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
-    replica, caller = asking.at_model(replica, caller, body.model)
-    ask = await ask_of(replica, caller, body, key)
-    events = asking.events_of(replica, caller, ask, key, timeout_s)
+    point, caller = asking.at_model(point, caller, body.model)
+    ask = await ask_of(point, caller, body, key)
+    events = asking.events_of(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        stream = sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
+        stream = sse(first, events, point.config, returns=body.agent.returns, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
-    return completion(decided, written, finished, replica.config, body.agent.returns)
+    return completion(decided, written, finished, point.config, body.agent.returns)
 
 
-async def ask_of(replica: Replica, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
+async def ask_of(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
     question, since = question_of(body.messages)
     ask = asking.ask_of(
-        replica,
+        point,
         caller,
         question,
         body,
         key,
         messages=read_by_model(body.messages),
-        options=options_asked(replica.config, options_of_chat(body), asking.forced_arm(replica, body.model)),
-        **sampling_of(replica, body, "max_completion_tokens", body.max_completion_tokens),
+        options=options_asked(point.config, options_of_chat(body), asking.forced_arm(point, body.model)),
+        **sampling_of(point, body, "max_completion_tokens", body.max_completion_tokens),
     )
-    return await in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
+    return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
 
 
 def sampling_of(
-    replica: Replica, body: Sampling, param: str = "max_tokens", tokens: int | None = None
+    point: DecisionPoint, body: Sampling, param: str = "max_tokens", tokens: int | None = None
 ) -> dict[str, Any]:
     """Return how the model samples an answer, as `Ask` has it. Raises ApiError.
 
     Args:
-        replica: Has the limits.
+        point: Has the limits.
         body: The request.
         param: The field that `tokens` came from.
         tokens: The longest answer; None for `max_tokens` of the request, or that of the arm.
     """
-    limit = replica.config.limits.completion_tokens
+    limit = point.config.limits.completion_tokens
     max_tokens = tokens or body.max_tokens or None
     if max_tokens is not None and max_tokens > limit:
         message = f"{max_tokens} tokens were requested; the limit is {limit}"
@@ -177,7 +177,7 @@ def _text(message: ChatMessage, i: int) -> str:
 
 
 async def in_its_round(
-    replica: Replica, caller: Caller, ask: Ask, since: Sequence[ChatMessage], *, same_arm: bool
+    point: DecisionPoint, caller: Caller, ask: Ask, since: Sequence[ChatMessage], *, same_arm: bool
 ) -> Ask:
     """Return the question in the round of tools that it continues, if it does.
 
@@ -186,7 +186,7 @@ async def in_its_round(
     before: it is forced, and not learned, as nothing was drawn. The ids of the calls name the decision.
 
     Args:
-        replica: Reads the log.
+        point: Reads the log.
         caller: Whose decision it must be.
         ask: The question.
         since: The messages after the question.
@@ -197,14 +197,14 @@ async def in_its_round(
     record = None
     if named:
         with suppress(ForeignIdError):
-            record = await asyncio.to_thread(replica.store.record, caller.stored(named[0]))
+            record = await asyncio.to_thread(point.store.record, caller.stored(named[0]))
     if record is None or record.decision.context.question != ask.question:
         begins = bool(ask.options.get("tools")) and ask.episode_id is None
         return replace(ask, episode_id=ask.decision_id) if begins else ask
     decision, execution = record.decision, record.execution
     ask = replace(ask, episode_id=ask.episode_id or decision.episode_id)
     arm = (execution and execution.served) or decision.drawn
-    info = replica.turns.arms.get(arm)
+    info = point.turns.arms.get(arm)
     allowed = ask.allowed is None or arm in ask.allowed
     if ask.forced or not same_arm or info is None or not info.enabled or arm in ask.excluded or not allowed:
         return ask

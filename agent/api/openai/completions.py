@@ -10,7 +10,7 @@ from pydantic import Field
 from agent.api import asking, responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.openai import chat
 from agent.api.openai.schemas import CompletionRequest
 from agent.api.schemas import IdempotencyKey, Timeout
@@ -64,17 +64,17 @@ _ONLY_TEXT = {
     ),
 )
 async def completions(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     body: CompletionRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a prompt as chat answers the message of a user."""
-    replica, caller = asking.at_model(replica, caller, body.model)
+    point, caller = asking.at_model(point, caller, body.model)
     prompt = _prompt(body)
     ask = asking.ask_of(
-        replica,
+        point,
         caller,
         prompt,
         body,
@@ -82,15 +82,15 @@ async def completions(
         "prompt",
         messages=(Message(role="user", content=prompt),),
         options=chat.options_asked(
-            replica.config, chat.options_of_sampling(body), asking.forced_arm(replica, body.model)
+            point.config, chat.options_of_sampling(body), asking.forced_arm(point, body.model)
         ),
-        **chat.sampling_of(replica, body),
+        **chat.sampling_of(point, body),
     )
-    events = asking.events_of(replica, caller, ask, key, timeout_s)
+    events = asking.events_of(point, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        stream = _sse(first, events, replica.config, include_usage=usage)
+        stream = _sse(first, events, point.config, include_usage=usage)
         return responses.EventStream(stream, headers=responses.headers(first.decision, first.served))
     decided, written, finished = await asking.whole(events)
     cost = finished.execution.cost
@@ -99,7 +99,7 @@ async def completions(
         **_frame(decided.decision, decided.served),
         choices=[_choice(i, one.text, one.finish_reason) for i, one in enumerate(written.all)],
         usage=chat.usage(cost),
-        agent=responses.agent(decided, cost, replica.config, body.agent.returns),
+        agent=responses.agent(decided, cost, point.config, body.agent.returns),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
 

@@ -12,13 +12,13 @@ from pydantic import Field
 from agent.api import asking
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, ServiceReplica
+from agent.api.middleware import AppService, RequestCaller, RequestPoint
 from agent.api.openai.schemas import EmbeddingRequest
 from agent.api.responses import Json, StdlibJson
 from agent.api.schemas import Name
 from agent.config import AppConfig
 from agent.replies import Reply, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint, Service
 from agent.turn import tokens_in
 from feedback.events import Cost
 
@@ -66,9 +66,9 @@ class Embeddings(Reply):
 
 
 @router.get("/v1/models", tags=["service"], **documented("listModels", Models, scopes=("decide", "read")))
-async def models(replica: ServiceReplica) -> Response:
+async def models(service: AppService) -> Response:
     """What a client can name: `auto`, an arm, the same at other points, and for embeddings a backbone."""
-    return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
+    return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(service)]))
 
 
 @router.get(
@@ -77,10 +77,10 @@ async def models(replica: ServiceReplica) -> Response:
     **documented("getModel", Model, "model_not_found", scopes=("decide", "read")),
 )
 async def model(
-    replica: ServiceReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
+    service: AppService, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
 ) -> Response:
     """One of them; an arm is `arm/<name>`, a backbone `backbone/<name>`."""
-    names = _names(replica)
+    names = _names(service)
     if model not in names:
         raise ApiError(
             "model_not_found", f"there is no model {model!r}; there are: {', '.join(names)}", "model"
@@ -88,13 +88,14 @@ async def model(
     return StdlibJson(_model(model))
 
 
-def _names(replica: Replica) -> list[str]:
-    names = ["auto", *(f"arm/{name}" for name in replica.turns.arms)]
-    for other in replica.others:
+def _names(service: Service) -> list[str]:
+    default, *others = service.points.values()
+    names = ["auto", *(f"arm/{name}" for name in default.turns.arms)]
+    for other in others:
         if not other.ranks:
-            point = f"{asking.POINT}{other.point}"
+            point = f"{asking.POINT}{other.name}"
             names += [point, *(f"{point}/arm/{name}" for name in other.turns.arms)]
-    return [*names, *(f"backbone/{name}" for name in replica.config.backbones)]
+    return [*names, *(f"backbone/{name}" for name in service.config.backbones)]
 
 
 def _model(name: str) -> Model:
@@ -112,12 +113,12 @@ def _model(name: str) -> Model:
         example={"model": "backbone/minilm", "input": "What is a heap?"},
     ),
 )
-async def embeddings(replica: AppReplica, caller: RequestCaller, body: EmbeddingRequest) -> Response:
+async def embeddings(point: RequestPoint, caller: RequestCaller, body: EmbeddingRequest) -> Response:
     """Embed texts as questions are embedded; nothing is decided, and the log gets no row."""
-    backbone, texts = _backbone(replica.config, body.model), _texts(replica.config, body)
+    backbone, texts = _backbone(point.config, body.model), _texts(point.config, body)
     tokens = sum(map(tokens_in, texts))
-    async with asking.place(replica, caller, tokens) as done:
-        vectors = await _embedded(replica, backbone, texts)
+    async with asking.place(point, caller, tokens) as done:
+        vectors = await _embedded(point, backbone, texts)
         done(Cost(prompt_tokens=tokens))
     if body.dimensions is not None and body.dimensions != len(vectors[0]):
         message = f"{body.model!r} has {len(vectors[0])} dimensions, and no fewer can be had"
@@ -160,13 +161,13 @@ def _texts(config: AppConfig, body: EmbeddingRequest) -> list[str]:
     return texts
 
 
-async def _embedded(replica: Replica, backbone: str, texts: list[str]) -> list[NDArray[np.float32]]:
+async def _embedded(point: DecisionPoint, backbone: str, texts: list[str]) -> list[NDArray[np.float32]]:
     """Return a unit vector for each text. Raises ApiError."""
-    limit_s = replica.config.limits.arm_timeout_s
+    limit_s = point.config.limits.arm_timeout_s
     try:
         async with asyncio.timeout(limit_s):
             embedded = await asyncio.gather(
-                *(replica.turns.embed(text, frozenset({backbone})) for text in texts)
+                *(point.turns.embed(text, frozenset({backbone})) for text in texts)
             )
     except TimeoutError:
         raise ApiError("not_ready", f"no embeddings by {backbone!r} within {limit_s:g} s") from None

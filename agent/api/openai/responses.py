@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from agent.api import asking, responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError, translate
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
 from agent.api.schemas import IdempotencyKey, Timeout
@@ -244,22 +244,22 @@ class GrowingResponse:
     ),
 )
 async def respond(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     body: ResponsesRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer as chat does, with items and their events."""
-    replica, caller = asking.at_model(replica, caller, body.model)
+    point, caller = asking.at_model(point, caller, body.model)
     conversation, origins = _messages(body)
     try:
-        ask = await chat.ask_of(replica, caller, _chat(body, conversation), key)
+        ask = await chat.ask_of(point, caller, _chat(body, conversation), key)
     except ApiError as error:
         raise _of_response(error, origins) from None
-    events = asking.events_of(replica, caller, ask, key, timeout_s)
+    events = asking.events_of(point, caller, ask, key, timeout_s)
     first = await asking.begun(events)
-    response = GrowingResponse(first, body, replica.config)
+    response = GrowingResponse(first, body, point.config)
     headers = responses.headers(first.decision, first.served)
     if body.stream:
         return responses.EventStream(_sse(response, events), headers=headers)

@@ -9,12 +9,12 @@ from pydantic import ConfigDict, Field
 from agent.api import asking, responses, retrieve
 from agent.api.documented import TURN, documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller
+from agent.api.middleware import RequestCaller, RequestPoint
 from agent.api.openai.chat import url_of
 from agent.api.openai.schemas import VectorStoreSearch
 from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.replies import Chosen, Reply, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.turn import Decided
 from arms.base import Passage
 
@@ -84,9 +84,9 @@ StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["s
     "/v1/vector_stores",
     **documented("listVectorStores", VectorStores, scopes=("decide", "read")),
 )
-async def vector_stores(replica: AppReplica) -> Response:
+async def vector_stores(point: RequestPoint) -> Response:
     """The one store: the corpus."""
-    store = _store(replica)
+    store = _store(point)
     page = construct(
         VectorStores, object="list", data=[store], first_id=store.id, last_id=store.id, has_more=False
     )
@@ -97,10 +97,10 @@ async def vector_stores(replica: AppReplica) -> Response:
     "/v1/vector_stores/{store}",
     **documented("getVectorStore", VectorStore, "vector_store_not_found", scopes=("decide", "read")),
 )
-async def vector_store(replica: AppReplica, store: StoreName) -> Response:
+async def vector_store(point: RequestPoint, store: StoreName) -> Response:
     """One store, by the name of its corpus."""
-    _require(replica, store)
-    return responses.Json(_store(replica))
+    _require(point, store)
+    return responses.Json(_store(point))
 
 
 @router.post(
@@ -116,7 +116,7 @@ async def vector_store(replica: AppReplica, store: StoreName) -> Response:
     ),
 )
 async def search(
-    replica: AppReplica,
+    point: RequestPoint,
     caller: RequestCaller,
     store: StoreName,
     body: VectorStoreSearch,
@@ -124,28 +124,28 @@ async def search(
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision."""
-    replica, caller = asking.at_model(replica, caller, body.model)
-    _require(replica, store)
+    point, caller = asking.at_model(point, caller, body.model)
+    _require(point, store)
     query = _query(body)
-    k = min(body.max_num_results, replica.config.limits.passages)
+    k = min(body.max_num_results, point.config.limits.passages)
     if body.filters is not None and body.agent.filters is not None:
         raise ApiError(
             "invalid_value", "'filters' and 'agent.filters' are the same: one was expected", "filters"
         )
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
     scored = {"k": k, "by_score": least is not None}
-    ask = asking.ask_of(replica, caller, query, body, key, "query", body.filters, **scored)
-    decided, _, finished = await asking.whole(asking.events_of(replica, caller, ask, key, timeout_s))
+    ask = asking.ask_of(point, caller, query, body, key, "query", body.filters, **scored)
+    decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
     cost = finished.execution.cost
     reply = construct(
         StoreSearch,
         object="vector_store.search_results.page",
         search_query=[query],
-        data=[_hit(replica, decided, passage) for passage in kept],
+        data=[_hit(point, decided, passage) for passage in kept],
         has_more=False,
         next_page=None,
-        agent=construct(Chosen, **responses.chosen(decided.decision, decided.served, cost, replica.config)),
+        agent=construct(Chosen, **responses.chosen(decided.decision, decided.served, cost, point.config)),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served))
 
@@ -159,8 +159,8 @@ _OF_ANY_STORE: Mapping[str, Any] = {
 """Fields of a store that OpenAI's clients read and that say nothing of a corpus."""
 
 
-def _store(replica: Replica) -> VectorStore:
-    name = replica.config.corpus.name
+def _store(point: DecisionPoint) -> VectorStore:
+    name = point.config.corpus.name
     return construct(
         VectorStore,
         id=name,
@@ -172,9 +172,9 @@ def _store(replica: Replica) -> VectorStore:
     )
 
 
-def _require(replica: Replica, store: str) -> None:
+def _require(point: DecisionPoint, store: str) -> None:
     """Refuse a store that is not the corpus. Raises ApiError."""
-    name = replica.config.corpus.name
+    name = point.config.corpus.name
     if store != name:
         raise ApiError("vector_store_not_found", f"there is no store {store!r}; there is: {name}", "store")
 
@@ -187,12 +187,12 @@ def _query(body: VectorStoreSearch) -> str:
     return body.query if isinstance(body.query, str) else "\n".join(body.query)
 
 
-def _hit(replica: Replica, decided: Decided, passage: Passage) -> StoreHit:
+def _hit(point: DecisionPoint, decided: Decided, passage: Passage) -> StoreHit:
     attributes: dict[str, str | int | float | bool] = {
         "decision_id": decided.decision.id,
         "arm": decided.served,
         "title": passage.title[:512],
-        "url": url_of(passage.id, replica.config.corpus.name)[:512],
+        "url": url_of(passage.id, point.config.corpus.name)[:512],
     }
     for name, value in passage.metadata.items():  # lists do not fit: tags, and the groups of others
         if isinstance(value, str | int | float) and len(attributes) < MAX_ATTRIBUTES:

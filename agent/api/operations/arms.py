@@ -9,12 +9,12 @@ from pydantic import Field
 from agent.api.asking import not_live
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica
+from agent.api.middleware import RequestPoint
 from agent.api.responses import StdlibJson
 from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
 from agent.config import ConfigError
 from agent.replies import Reply, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from agent.turn import ArmInfo
 from arms.base import ArmBuildError, ArmError
 from arms.llm import WritingSpec
@@ -50,12 +50,12 @@ class ArmList(Reply):
 
 
 @router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
-async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
+async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
     """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
-    live, specs = replica.turns.arms, replica.config.arms
+    live, specs = point.turns.arms, point.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
     parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
-    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=replica.arms.seq))
+    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=point.arms.seq))
 
 
 @router.put(
@@ -68,46 +68,46 @@ async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
         example={"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}},
     ),
 )
-async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> StdlibJson[ArmList]:
+async def replace_arms(point: RequestPoint, body: ArmsReplacement) -> StdlibJson[ArmList]:
     """Replace the live arms; returns once they are built, and every replica follows within a second.
 
     An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
     """
-    if replica.ranks:
-        message = f"point {replica.point!r} has no arms of its own: its actions come with each request"
+    if point.ranks:
+        message = f"point {point.name!r} has no arms of its own: its actions come with each request"
         raise ApiError("invalid_value", message, "point")
-    specs = {name: _unmasked(spec, replica.config.arms.get(name)) for name, spec in body.arms.items()}
+    specs = {name: _unmasked(spec, point.config.arms.get(name)) for name, spec in body.arms.items()}
     for name, backbone in body.backbones.items():
-        here = replica.config.backbones.get(name)
+        here = point.config.backbones.get(name)
         if backbone != here:
             what = "is not configured" if here is None else f"is {here.model_dump()} here"
             raise ApiError("invalid_value", f"backbone {name!r} {what}", "backbones")
     try:
-        await replica.replace_arms(specs)
+        await point.replace_arms(specs)
     except (ConfigError, ArmBuildError) as error:
         raise ApiError("invalid_value", str(error), "arms") from None
     except ArmError as error:
         raise ApiError("arm_failed", str(error)) from None
     except ConflictError as error:
         raise ApiError("arm_conflict", str(error), "arms") from None
-    return await arms(replica)
+    return await arms(point)
 
 
 @router.patch(
     "/v1/arms/{name}",
     **documented("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
 )
-async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
+async def switch(point: RequestPoint, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
     """Switch an arm on or off; a disabled arm is not drawn."""
-    _require_live(replica, name)
-    await replica.switch(name, body.enabled)
-    _require_live(replica, name)  # the arms may have been replaced meanwhile
-    return StdlibJson(_described(name, replica.config.arms[name], replica.turns.arms[name]))
+    _require_live(point, name)
+    await point.switch(name, body.enabled)
+    _require_live(point, name)  # the arms may have been replaced meanwhile
+    return StdlibJson(_described(name, point.config.arms[name], point.turns.arms[name]))
 
 
-def _require_live(replica: Replica, name: str) -> None:
-    if name not in replica.turns.arms:
-        raise ApiError("arm_not_found", not_live(replica, name), "name")
+def _require_live(point: DecisionPoint, name: str) -> None:
+    if name not in point.turns.arms:
+        raise ApiError("arm_not_found", not_live(point, name), "name")
 
 
 def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from agent.api.documented import documented
-from agent.api.middleware import AppReplica, RequestCaller, ServiceCaller, ServiceReplica, caller_at, owner_of
+from agent.api.middleware import AppService, RequestCaller, RequestPoint, ServiceCaller
 from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, LoggedId
 from agent.config import Project
@@ -47,7 +47,7 @@ class ErasureList(Reply):
 
 @router.delete("/v1/users/{user:path}", **documented("eraseUser", ErasureList, scopes=("admin",)))
 async def erase_user(
-    replica: ServiceReplica,
+    service: AppService,
     caller: ServiceCaller,
     user: User,
     project: Annotated[Project, Query(description="Whose keys sent the requests.")] = "default",
@@ -62,44 +62,42 @@ async def erase_user(
         (
             point,
             await asyncio.to_thread(
-                erasures.erase_user, one.store, project, user, _by(caller.key), one.clock()
+                erasures.erase_user, one.store, project, user, _by(caller.key), service.clock()
             ),
         )
-        for point, one in replica.points.items()
+        for point, one in service.points.items()
     ]
     return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point) for point, erasure in done]))
 
 
 @router.delete("/v1/episodes/{episode_id}", **documented("eraseEpisode", ErasureState, scopes=("admin",)))
-async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> Response:
+async def erase_episode(point: RequestPoint, caller: RequestCaller, episode_id: EpisodeId) -> Response:
     """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
 
     Feedback that names the episode is erased also where there is no decision of it.
     """
-    replica = owner_of(replica, episode_id)
-    name = caller_at(replica, caller).stored(episode_id, "episode")
+    name = caller.stored(episode_id, "episode")
     erasure = await asyncio.to_thread(
-        erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
+        erasures.erase_episode, point.store, name, _by(caller.key), point.service.clock()
     )
-    return StdlibJson(_state(erasure, replica.point))
+    return StdlibJson(_state(erasure, point.name))
 
 
 @router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
-async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def erase_decision(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
-    replica = owner_of(replica, decision_id)
-    name = caller_at(replica, caller).stored(decision_id)
+    name = caller.stored(decision_id)
     erasure = await asyncio.to_thread(
-        erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()
+        erasures.erase_decision, point.store, name, _by(caller.key), point.service.clock()
     )
-    return StdlibJson(_state(erasure, replica.point))
+    return StdlibJson(_state(erasure, point.name))
 
 
 @router.get("/v1/erasures", **documented("listErasures", ErasureList, scopes=("admin",)))
-async def listed(replica: AppReplica) -> Response:
+async def listed(point: RequestPoint) -> Response:
     """What was erased from the log of a decision point, newest first."""
-    erased = await asyncio.to_thread(erasures.erasures, replica.store)
-    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, replica.point) for erasure in erased]))
+    erased = await asyncio.to_thread(erasures.erasures, point.store)
+    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point.name) for erasure in erased]))
 
 
 def _by(key: str | None) -> str:

@@ -10,13 +10,13 @@ from pydantic import Field
 from agent.access import Caller
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, RequestCaller, location_of
+from agent.api.middleware import RequestCaller, RequestPoint, location_of
 from agent.api.responses import StdlibJson
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from agent.learning import configuration_of
 from agent.replies import Reply, Time, among, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.log import dumps
 from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
@@ -65,30 +65,30 @@ class EvaluationList(Reply):
     ),
 )
 async def submit(
-    replica: AppReplica, caller: RequestCaller, body: EvaluationRequest
+    point: RequestPoint, caller: RequestCaller, body: EvaluationRequest
 ) -> StdlibJson[EvaluationState]:
     """Request an evaluation of other policies on the log; the response has its number.
 
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
-    submitted = await asyncio.to_thread(submit_now, replica, caller, body)
+    submitted = await asyncio.to_thread(submit_now, point, caller, body)
     return StdlibJson(
         construct(EvaluationState, **_state(submitted)),
         202,
-        location_of(replica, f"/v1/evaluations/{submitted.seq}"),
+        location_of(point, f"/v1/evaluations/{submitted.seq}"),
     )
 
 
 @router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
 async def evaluations(
-    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[EvaluationList]:
     """The evaluations, newest first, without their results.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
     """
-    listed = await asyncio.to_thread(registry_evaluations.page, replica.store, limit, before)
+    listed = await asyncio.to_thread(registry_evaluations.page, point.store, limit, before)
     states = [construct(EvaluationState, **_state(evaluation)) for evaluation in listed]
     return StdlibJson(construct(EvaluationList, evaluations=states))
 
@@ -97,20 +97,20 @@ async def evaluations(
     "/v1/evaluations/{number}",
     **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
-async def evaluation(replica: AppReplica, number: PathNumber) -> StdlibJson[EvaluationResult]:
+async def evaluation(point: RequestPoint, number: PathNumber) -> StdlibJson[EvaluationResult]:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
-    return StdlibJson(await result_of(replica, number))
+    return StdlibJson(await result_of(point, number))
 
 
-async def result_of(replica: Replica, number: int) -> EvaluationResult:
+async def result_of(point: DecisionPoint, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
-    state, result = await _found(replica, number), None
+    state, result = await _found(point, number), None
     if state.status is registry_evaluations.State.DONE:
-        result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, number)
+        result = await asyncio.to_thread(registry_evaluations.result_of, point.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
 
 
@@ -119,39 +119,39 @@ async def result_of(replica: Replica, number: int) -> EvaluationResult:
     response_class=HTMLResponse,
     **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
-async def report(replica: AppReplica, number: PathNumber) -> HTMLResponse:
+async def report(point: RequestPoint, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""
-    state = await _found(replica, number)
-    html = await asyncio.to_thread(registry_evaluations.html_of, replica.store, number)
+    state = await _found(point, number)
+    html = await asyncio.to_thread(registry_evaluations.html_of, point.store, number)
     if html is None:
         message = f"evaluation {number} is {state.status}: only one that is done has a report"
         raise ApiError("not_done", message, "number")
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def submit_now(replica: Replica, caller: Caller, body: EvaluationRequest) -> Evaluation:
+def submit_now(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> Evaluation:
     """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
-    now = replica.clock()
+    now = point.service.clock()
     try:
-        refuse_untrusted(body, replica.config, replica.store)
+        refuse_untrusted(body, point.config, point.store)
     except CandidateError as error:
         raise ApiError("invalid_value", str(error), "candidates") from None
     if body.since is not None and body.since.timestamp() > now:
         message = f"since {body.since.isoformat()} is in the future: the window is empty"
         raise ApiError("empty_window", message, "since")
-    if not replica.store.newest(1):
+    if not point.store.newest(1):
         raise ApiError("empty_window", "the log holds no decision yet", None)
     request = body.model_dump(mode="json")
     try:
         dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
-    configured = configuration_of(replica.config)
-    return registry_evaluations.submit(replica.store, configured, request, now, project=caller.project)
+    configured = configuration_of(point.config)
+    return registry_evaluations.submit(point.store, configured, request, now, project=caller.project)
 
 
-async def _found(replica: Replica, number: int) -> Evaluation:
-    state = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
+async def _found(point: DecisionPoint, number: int) -> Evaluation:
+    state = await asyncio.to_thread(registry_evaluations.find, point.store, number)
     if state is None:
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
     return state

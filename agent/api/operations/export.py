@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica
+from agent.api.middleware import RequestPoint
 from agent.evaluation import Moment
 from arms.base import Progress
 from feedback.events import Example
@@ -164,7 +164,7 @@ async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
     ),
 )
 async def export(
-    replica: AppReplica,
+    point: RequestPoint,
     under_way: Annotated[WeakSet[Iterator[bytes]], Depends(_under_way)],
     form: Annotated[Format, Query(alias="format", description="Layout of the reply.")] = "jsonl",
     since: Annotated[Moment | None, Query(description="Decisions of then or later.")] = None,
@@ -182,7 +182,7 @@ async def export(
     if under_way:
         raise ApiError("overloaded", "another export is under way here", retry_after_s=10)
     window = Window(since=since, until=until)
-    blocks = _blocks(replica.store, replica.config.reward, list(replica.config.actions), window, form)
+    blocks = _blocks(point.store, point.config.reward, list(point.config.actions), window, form)
     under_way.add(blocks)
     try:
         first = await asyncio.to_thread(next, blocks, b"")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from agent.api.decisions import with_policies
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica
+from agent.api.middleware import RequestPoint
 from agent.api.responses import StdlibJson
 from agent.api.schemas import (
     CanaryChoice,
@@ -23,7 +23,7 @@ from agent.api.schemas import (
     VersionChoice,
 )
 from agent.jobs import UndecidedError
-from agent.learning import DIGEST_CHARS, Recipe
+from agent.learning import DIGEST_CHARS, Recipe, configuration_of
 from agent.policies import Agreement as Comparison
 from agent.policies import PolicyError, ShadowPolicy, agreement
 from agent.replies import (
@@ -42,7 +42,7 @@ from agent.replies import (
     among,
     construct,
 )
-from agent.serving import Replica, same_document
+from agent.serving import DecisionPoint, same_document
 from feedback.drift import Alarms, DriftSpec
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.ope import prediction_powered
@@ -109,37 +109,35 @@ class ShadowAgreement:
         self._agreement = Comparison(0, 0.0, 0.0)
         self._valid_until = -float("inf")
 
-    async def of(self, replica: Replica) -> Comparison | None:
+    async def of(self, point: DecisionPoint) -> Comparison | None:
         """Return the agreement; None where the recipe has no shadow policy."""
-        recipe = replica.watcher.recipe
+        recipe = point.versions.recipe
         if recipe.policy.kind != ShadowPolicy.kind:
             return None
         if time.monotonic() >= self._valid_until:
-            decisions = await asyncio.to_thread(replica.store.newest, COMPARED)
+            decisions = await asyncio.to_thread(point.store.newest, COMPARED)
             numbers = {one.version for one in decisions}
-            of_recipe = await asyncio.to_thread(
-                registry_versions.among, replica.store, recipe.digest, numbers
-            )
+            of_recipe = await asyncio.to_thread(registry_versions.among, point.store, recipe.digest, numbers)
             with_shadow = [one for one in decisions if one.shadow and one.version in of_recipe]
             compared = agreement(with_shadow) if with_shadow else Comparison(0, 0.0, 0.0)
             self._agreement, self._valid_until = compared, time.monotonic() + COMPARED_FOR_S
         return self._agreement
 
 
-async def _shadow_agreement(request: Request, replica: AppReplica) -> ShadowAgreement:
+async def _shadow_agreement(request: Request, point: RequestPoint) -> ShadowAgreement:
     """Return the comparison of this application, at a decision point."""
     state = request.app.state
     if not hasattr(state, "shadow_agreements"):
         state.shadow_agreements = {}
     agreements: dict[str, ShadowAgreement] = state.shadow_agreements
-    return agreements.setdefault(replica.point, ShadowAgreement())
+    return agreements.setdefault(point.name, ShadowAgreement())
 
 
 Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
 
 
 @router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
-async def policy(replica: AppReplica, agreement: Agreement) -> StdlibJson[Policy]:
+async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy]:
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
@@ -150,13 +148,17 @@ async def policy(replica: AppReplica, agreement: Agreement) -> StdlibJson[Policy
     compares the newest grades with feedback, and names what keeps them from being learned.
     """
     # read once: the replica may refresh while the log is read
-    version, active, canary_decides = replica.version, replica.active, replica.decider.canary is not None
+    version, active, canary_decides = (
+        point.versions.version,
+        point.versions.active,
+        point.decider.canary is not None,
+    )
     learned = None if version is None else version.examples_seq
-    lag = await asyncio.to_thread(training_log_lag.lag_of, replica.store, replica.config.reward.join, learned)
-    newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
-    compared, judged = await agreement.of(replica), await asyncio.to_thread(_judge, replica)
-    config, floor = replica.config, replica.decider.floor
-    router_info = None if replica.scorer is None else replica.scorer.about
+    lag = await asyncio.to_thread(training_log_lag.lag_of, point.store, point.config.reward.join, learned)
+    newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
+    compared, judged = await agreement.of(point), await asyncio.to_thread(_judge, point)
+    config, floor = point.config, point.decider.floor
+    router_info = None if point.versions.scorer is None else point.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
     pin, promotion, candidate = active.pin, active.promotion, active.canary
     reply = construct(
@@ -207,7 +209,7 @@ async def policy(replica: AppReplica, agreement: Agreement) -> StdlibJson[Policy
         judge=judged,
         drift=None
         if config.drift is None
-        else _drift(config.drift, replica.alarms, floor, raised=floor > config.floor),
+        else _drift(config.drift, point.versions.alarms, floor, raised=floor > config.floor),
         reward=config.reward,
         router=None
         if router_info is None
@@ -260,12 +262,12 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
     )
 
 
-def _judge(replica: Replica) -> JudgeState | None:
+def _judge(point: DecisionPoint) -> JudgeState | None:
     """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
-    config, also = replica.config, replica.config.learning.also
+    config, also = point.config, point.config.learning.also
     if not config.observations.judge and not (also and also.judge):
         return None
-    judged = observed.graded(replica.store, config.reward, COMPARED)
+    judged = observed.graded(point.store, config.reward, COMPARED)
     pairs = [(graded.grade, graded.value) for graded in judged if graded.value is not None]
     grades = np.array([graded.grade for graded in judged], dtype=np.float64)
     values = np.array(
@@ -287,15 +289,15 @@ def _judge(replica: Replica) -> JudgeState | None:
 
 @router.get("/v1/policies", **documented("listPolicies", PolicyVersions, scopes=("read",)))
 async def policies(
-    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[PolicyVersions]:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
     A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
     are not `kept` is learned again from the log when it is needed.
     """
-    listed = await asyncio.to_thread(registry_versions.page, replica.store, limit, before)
-    recorded = await asyncio.to_thread(promotions.newest, replica.store, limit)
+    listed = await asyncio.to_thread(registry_versions.page, point.store, limit, before)
+    recorded = await asyncio.to_thread(promotions.newest, point.store, limit)
     records = [
         construct(
             PromotionRecord,
@@ -310,7 +312,7 @@ async def policies(
         )
         for promotion in recorded
     ]
-    versions = [_version(version, kept, replica.version) for version, kept in listed]
+    versions = [_version(version, kept, point.versions.version) for version, kept in listed]
     return StdlibJson(construct(PolicyVersions, versions=versions, promotions=records))
 
 
@@ -347,7 +349,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
     ),
 )
 async def promote(
-    replica: AppReplica, version: PathNumber, body: PromotionChoice, agreement: Agreement
+    point: RequestPoint, version: PathNumber, body: PromotionChoice, agreement: Agreement
 ) -> StdlibJson[Policy]:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
@@ -357,22 +359,22 @@ async def promote(
     `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response is
     that of `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
-    chosen, recipe = await _servable(replica, version)
-    active = await asyncio.to_thread(active_policy, replica.store, replica.watcher.configured.digest)
+    chosen, recipe = await _servable(point, version)
+    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
-        await _require_servable(replica, recipe, version)
-        forced, evaluation = await _judged(replica, version, active, force=body.force)
-        state = await _state(replica, chosen)
+        await _require_servable(point, recipe, version)
+        forced, evaluation = await _judged(point, version, active, force=body.force)
+        state = await _state(point, chosen)
     promotion = promotions.Promotion(
-        0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
+        0, version, promotions.Action.PROMOTE, body.reason, point.service.clock(), forced, 0.0, evaluation
     )
-    await _record(replica, promotion, state, after=active.seq)
-    served, active = replica.version, replica.active
+    await _record(point, promotion, state, after=active.seq)
+    served, active = point.versions.version, point.versions.active
     if active.pin is None and (served is None or served.recipe != active.recipe):
         promoted = active.promotion.version if active.promotion else version
-        raise _unreadable(replica, promoted, "promoted")
-    return await policy(replica, agreement)
+        raise _unreadable(point, promoted, "promoted")
+    return await policy(point, agreement)
 
 
 @router.post(
@@ -386,7 +388,7 @@ async def promote(
     ),
 )
 async def rollback(
-    replica: AppReplica, version: PathNumber, body: VersionChoice, agreement: Agreement
+    point: RequestPoint, version: PathNumber, body: VersionChoice, agreement: Agreement
 ) -> StdlibJson[Policy]:
     """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
 
@@ -395,22 +397,24 @@ async def rollback(
     ends. The response is that of `GET /v1/policy`: it shows what is active, which may be what another
     operator has just set.
     """
-    chosen, recipe = await _servable(replica, version)
-    configured = replica.watcher.configured.digest
-    if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
+    chosen, recipe = await _servable(point, version)
+    configured = point.versions.configured.digest
+    if not await asyncio.to_thread(promotions.was_active, point.store, configured, recipe.digest):
         message = (
             f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
             "here: promote it, or give it a share as a canary"
         )
         raise ApiError("promotion_refused", message, "version")
-    await _require_servable(replica, recipe, version)
-    state = await _state(replica, chosen)
-    promotion = promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock())
-    await _record(replica, promotion, state)
-    pin, served = replica.active.pin, replica.version
+    await _require_servable(point, recipe, version)
+    state = await _state(point, chosen)
+    promotion = promotions.Promotion(
+        0, version, promotions.Action.ROLLBACK, body.reason, point.service.clock()
+    )
+    await _record(point, promotion, state)
+    pin, served = point.versions.active.pin, point.versions.version
     if pin is not None and (served is None or served.version != pin.version):
-        raise _unreadable(replica, pin.version, "chosen")
-    return await policy(replica, agreement)
+        raise _unreadable(point, pin.version, "chosen")
+    return await policy(point, agreement)
 
 
 @router.post(
@@ -424,7 +428,7 @@ async def rollback(
     ),
 )
 async def canary(
-    replica: AppReplica, version: PathNumber, body: CanaryChoice, agreement: Agreement
+    point: RequestPoint, version: PathNumber, body: CanaryChoice, agreement: Agreement
 ) -> StdlibJson[Policy]:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
@@ -433,52 +437,52 @@ async def canary(
     A promotion and a rollback end it. The response is that of `GET /v1/policy`: it shows what is
     active, which may be what another operator has just set.
     """
-    chosen, recipe = await _servable(replica, version)
+    chosen, recipe = await _servable(point, version)
     state = None
     if body.share:
-        await _require_servable(replica, recipe, version)
-        if recipe.arms is not None and recipe.arms != replica.config.arm_documents:
+        await _require_servable(point, recipe, version)
+        if recipe.arms is not None and recipe.arms != point.config.arm_documents:
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
                 "them live first (`armwise apply`), or promote it"
             )
             raise ApiError("promotion_refused", message, "version")
-        state = await _state(replica, chosen)
+        state = await _state(point, chosen)
     promotion = promotions.Promotion(
-        0, version, promotions.Action.CANARY, body.reason, replica.clock(), share=body.share
+        0, version, promotions.Action.CANARY, body.reason, point.service.clock(), share=body.share
     )
-    await _record(replica, promotion, state)
-    return await policy(replica, agreement)
+    await _record(point, promotion, state)
+    return await policy(point, agreement)
 
 
-async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
+async def _servable(point: DecisionPoint, number: int) -> tuple[Version, Recipe]:
     """Return a version that may be served, and its recipe. Raises ApiError."""
-    version = await asyncio.to_thread(registry_versions.find, replica.store, number)
+    version = await asyncio.to_thread(registry_versions.find, point.store, number)
     if version is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     try:
-        return version, Recipe.of(version, replica.config.reward)
+        return version, Recipe.of(version, point.config.reward)
     except PolicyError as error:
         raise ApiError("promotion_refused", str(error), "version") from None
 
 
-async def _require_servable(replica: Replica, recipe: Recipe, number: int) -> None:
+async def _require_servable(point: DecisionPoint, recipe: Recipe, number: int) -> None:
     """Refuse a version whose policy, router or arms cannot be built here. Raises ApiError."""
     try:
-        await asyncio.to_thread(replica.watcher.require_servable, recipe)
+        await asyncio.to_thread(point.versions.require_servable, recipe)
     except PolicyError as error:
         raise ApiError(
             "promotion_refused", f"version {number} cannot serve here: {error}", "version"
         ) from None
 
 
-async def _state(replica: Replica, version: Version) -> bytes:
+async def _state(point: DecisionPoint, version: Version) -> bytes:
     """Return the state of a version, which is learned again where it was pruned. Raises ApiError."""
-    return await with_policies(replica, [version], lambda restored: restored.save(), "version")
+    return await with_policies(point, [version], lambda restored: restored.save(), "version")
 
 
 async def _judged(
-    replica: Replica, number: int, active: ActivePolicy, *, force: bool
+    point: DecisionPoint, number: int, active: ActivePolicy, *, force: bool
 ) -> tuple[bool, int | None]:
     """Consult the gate; return whether the promotion is forced, and the evaluation behind the verdict.
 
@@ -488,7 +492,8 @@ async def _judged(
         QueueFullError: The queue of evaluations is full.
     """
     try:
-        verdict = await replica.gate(number, active, force=force)
+        configured, clock = configuration_of(point.config), point.service.clock
+        verdict = await point.service.gate(point.store, configured, number, active, force=force, clock=clock)
     except (UndecidedError, QueueFullError):
         if not force:
             raise
@@ -501,14 +506,14 @@ async def _judged(
 
 
 async def _record(
-    replica: Replica, promotion: promotions.Promotion, state: bytes | None, after: int | None = None
+    point: DecisionPoint, promotion: promotions.Promotion, state: bytes | None, after: int | None = None
 ) -> None:
     """Record a promotion, rollback or canary, and follow it here at once. Raises ApiError."""
-    configured = replica.watcher.configured.digest
+    configured = point.versions.configured.digest
     try:
         await asyncio.to_thread(
             promotions.record,
-            *(replica.store, configured, promotion, state),
+            *(point.store, configured, promotion, state),
             after=after,
             same=same_document,
         )
@@ -516,12 +521,12 @@ async def _record(
         raise ApiError("changed_meanwhile", str(error), "version") from None
     except ConflictError as error:
         raise ApiError("promotion_refused", str(error), "version") from None
-    await replica.refresh()
+    await point.refresh()
 
 
-def _unreadable(replica: Replica, number: int, action: str) -> ApiError:
+def _unreadable(point: DecisionPoint, number: int, action: str) -> ApiError:
     """Return the error for an active version that this replica cannot load."""
-    served = replica.version
+    served = point.versions.version
     message = f"version {number} was {action} and cannot be read here: " + (
         "none decides" if served is None else f"version {served.version} still decides"
     )

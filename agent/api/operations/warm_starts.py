@@ -9,12 +9,12 @@ from pydantic import Field
 
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import AppReplica, location_of
+from agent.api.middleware import RequestPoint, location_of
 from agent.api.responses import StdlibJson
 from agent.api.schemas import PageBefore, PageLimit, PathNumber
 from agent.jobs import Planned, next_run
 from agent.replies import Reply, Time, among, construct
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.errors import UnderWayError
 from feedback.registry import Run
 from feedback.registry import runs as registry_runs
@@ -69,27 +69,27 @@ class WarmStartList(Reply):
         success=link("getWarmStart", number="$response.body#/id"),
     ),
 )
-async def ask(replica: AppReplica) -> StdlibJson[WarmStart]:
+async def ask(point: RequestPoint) -> StdlibJson[WarmStart]:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
     One runs at a time: while another is queued or running, this is refused.
     """
-    if replica.config.warm_start is None:
+    if point.config.warm_start is None:
         message = "the configuration has no `warm_start`, so there are no labels to learn from"
         raise ApiError("not_configured", message)
-    configured = replica.watcher.configured.digest
+    configured = point.versions.configured.digest
     try:
-        run = await asyncio.to_thread(registry_runs.request, replica.store, configured, replica.clock())
+        run = await asyncio.to_thread(registry_runs.request, point.store, configured, point.service.clock())
     except UnderWayError as error:
         raise ApiError("under_way", str(error)) from None
     return StdlibJson(
-        construct(WarmStart, **_state(run)), 202, location_of(replica, f"/v1/warm-starts/{run.seq}")
+        construct(WarmStart, **_state(run)), 202, location_of(point, f"/v1/warm-starts/{run.seq}")
     )
 
 
 @router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
 async def runs(
-    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
+    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[WarmStartList]:
     """The warm starts, newest first, and when the `next` one is due.
 
@@ -97,8 +97,8 @@ async def runs(
     process died. `next` is null if none is scheduled, and while one is queued or running. A page ends
     with the run of id N: get the next one with `before=N`.
     """
-    listed = await asyncio.to_thread(registry_runs.page, replica.store, limit, before)
-    planned = await asyncio.to_thread(_planned, replica)
+    listed = await asyncio.to_thread(registry_runs.page, point.store, limit, before)
+    planned = await asyncio.to_thread(_planned, point)
     due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
     states = [construct(WarmStart, **_state(run)) for run in listed]
     return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
@@ -108,19 +108,19 @@ async def runs(
     "/v1/warm-starts/{number}",
     **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
-async def run(replica: AppReplica, number: PathNumber) -> StdlibJson[WarmStartSteps]:
+async def run(point: RequestPoint, number: PathNumber) -> StdlibJson[WarmStartSteps]:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
-    state = await asyncio.to_thread(registry_runs.find, replica.store, number)
+    state = await asyncio.to_thread(registry_runs.find, point.store, number)
     if state is None:
         raise ApiError("warm_start_not_found", f"there is no warm start {number}", "number")
     return StdlibJson(construct(WarmStartSteps, **_state(state), inputs=state.inputs, steps=state.steps))
 
 
-def _planned(replica: Replica) -> Planned | None:
-    spec, configured, now = replica.config.warm_start, replica.watcher.configured.digest, replica.clock()
-    if spec is None or registry_runs.under_way(replica.store, now):
+def _planned(point: DecisionPoint) -> Planned | None:
+    spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
+    if spec is None or registry_runs.under_way(point.store, now):
         return None
-    return next_run(replica.store, spec, configured, replica.alarms, now)
+    return next_run(point.store, spec, configured, point.versions.alarms, now)
 
 
 def _state(run: Run) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from agent.api.personalizer.protocol import (
     VERSIONS,
     Body,
     PointCaller,
-    PointReplica,
+    ProtocolPoint,
     route,
     unsupported,
 )
 from agent.api.responses import StdlibJson
 from agent.config import ACTION_PREFIX
 from agent.evaluation import EvaluationRequest, parse_name
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.registry import Evaluation
 from feedback.registry import evaluations as registry_evaluations
 
@@ -118,72 +118,72 @@ class Importances(Body):
 
 
 @route(router, "POST", "/evaluations", 201, "operate")
-async def create(replica: PointReplica, caller: PointCaller, body: Contract, request: Request) -> Response:
+async def create(point: ProtocolPoint, caller: PointCaller, body: Contract, request: Request) -> Response:
     """Request an evaluation; its id is a number."""
-    submitted = await _submit(replica, caller, body, "")
+    submitted = await _submit(point, caller, body, "")
     place = {"location": f"{request.url.path}/{submitted.seq}"}
     return StdlibJson(_state(submitted), 201, place)
 
 
 @route(router, "PUT", "/evaluations/{evaluation_id}", 200, "operate")
-async def put(replica: PointReplica, caller: PointCaller, evaluation_id: Id, body: Contract) -> Response:
+async def put(point: ProtocolPoint, caller: PointCaller, evaluation_id: Id, body: Contract) -> Response:
     """Request an evaluation under an id of the client's."""
-    if await asyncio.to_thread(_by_id, replica, evaluation_id) is not None:
+    if await asyncio.to_thread(_by_id, point, evaluation_id) is not None:
         raise ApiError(
             "idempotency_conflict", f"there is an evaluation {evaluation_id!r} already", "evaluationId"
         )
-    return StdlibJson(_state(await _submit(replica, caller, body, evaluation_id)))
+    return StdlibJson(_state(await _submit(point, caller, body, evaluation_id)))
 
 
 @route(router, "GET", "/evaluations", 200, "read")
 async def listed(
-    replica: PointReplica,
+    point: ProtocolPoint,
     request: Request,
     top: Annotated[int, Field(ge=1, le=MOST)] = 100,
     skip: Annotated[int, Field(ge=0, le=MOST)] = 0,
 ) -> Response:
     """The newest evaluations, newest first, without results."""
-    found = await asyncio.to_thread(registry_evaluations.page, replica.store, skip + top)
+    found = await asyncio.to_thread(registry_evaluations.page, point.store, skip + top)
     states = [_state(one) for one in found[skip:]]
     return StdlibJson(states if request.url.path.startswith(VERSIONS[0]) else States(value=states))
 
 
 @route(router, "GET", "/evaluations/{evaluation_id}", 200, "read")
-async def one(replica: PointReplica, evaluation_id: Id) -> Response:
+async def one(point: ProtocolPoint, evaluation_id: Id) -> Response:
     """One evaluation, with the expected reward of each policy once it is done; there are no time series."""
-    found = await _found(replica, evaluation_id)
-    result = await asyncio.to_thread(registry_evaluations.result_of, replica.store, found.seq)
+    found = await _found(point, evaluation_id)
+    result = await asyncio.to_thread(registry_evaluations.result_of, point.store, found.seq)
     state = _state(found)
     return StdlibJson(state if result is None else Evaluated(**state.model_dump(), content=_results(result)))
 
 
 @route(router, "DELETE", "/evaluations/{evaluation_id}", 204, "operate")
-async def delete(replica: PointReplica, evaluation_id: Id) -> Response:
+async def delete(point: ProtocolPoint, evaluation_id: Id) -> Response:
     """Refused: what a promotion was judged by stays."""
-    await _found(replica, evaluation_id)
+    await _found(point, evaluation_id)
     raise unsupported("evaluations are kept: they are what promotions were judged by", "evaluationId")
 
 
 @route(router, "POST", "/configurations/applyFromEvaluation", 204, "operate")
-async def apply(replica: PointReplica, body: Reference) -> Response:
+async def apply(point: ProtocolPoint, body: Reference) -> Response:
     """Promote learning settings of an evaluation."""
-    found = await _found(replica, body.evaluation_id)
+    found = await _found(point, body.evaluation_id)
     for name in found.request["candidates"]:
         if _name_of(name) == body.policy_name and (policy := parse_name(name).policy):
             settings = service.LearningSettings(name=body.policy_name, arguments=policy.params["args"])
-            await service.settle(replica, settings)
+            await service.settle(point, settings)
             return Response(status_code=204)
     message = f"evaluation {body.evaluation_id!r} has no learning settings {body.policy_name!r}"
     raise ApiError("invalid_value", message, "policyName")
 
 
 @route(router, "GET", "/featureImportances", 200, "read")
-async def importances(_replica: PointReplica) -> Response:
+async def importances(_replica: ProtocolPoint) -> Response:
     """None: this service does not compute them."""
     return StdlibJson(Importances())
 
 
-async def importance(_replica: PointReplica, importance_id: Id) -> Response:
+async def importance(_point: ProtocolPoint, importance_id: Id) -> Response:
     """Refused: this service does not compute the importance of features."""
     message = "the importance of features is not computed: compare policies in an evaluation"
     raise unsupported(message, importance_id)
@@ -193,7 +193,7 @@ for method in ("GET", "PUT", "DELETE"):
     route(router, method, "/featureImportances/{importance_id}", 200, "operate")(importance)
 
 
-async def _submit(replica: Replica, caller: Caller, body: Contract, name: str) -> Evaluation:
+async def _submit(point: DecisionPoint, caller: Caller, body: Contract, name: str) -> Evaluation:
     policies = [
         "policy:" + json.dumps({"kind": "vowpal", "params": {"args": one.arguments}}) + NAMED + one.name
         for one in body.policies
@@ -208,15 +208,15 @@ async def _submit(replica: Replica, caller: Caller, body: Contract, name: str) -
         )
     except ValueError as error:
         raise ApiError("invalid_value", str(error), "policies") from None
-    return await asyncio.to_thread(evaluations.submit_now, replica, caller, request)
+    return await asyncio.to_thread(evaluations.submit_now, point, caller, request)
 
 
-def _by_id(replica: Replica, name: str) -> Evaluation | None:
+def _by_id(point: DecisionPoint, name: str) -> Evaluation | None:
     if name.isdecimal():
-        found = registry_evaluations.find(replica.store, int(name)) if len(name) < 16 else None
+        found = registry_evaluations.find(point.store, int(name)) if len(name) < 16 else None
         if found is not None:
             return found
-    newest = registry_evaluations.page(replica.store, MOST)
+    newest = registry_evaluations.page(point.store, MOST)
     return next((one for one in newest if _names_of(one)[0] == name), None)
 
 
@@ -226,8 +226,8 @@ def _names_of(one: Evaluation) -> tuple[str, str]:
     return (given or str(one.seq), name) if separator else (str(one.seq), given)
 
 
-async def _found(replica: Replica, name: str) -> Evaluation:
-    found = await asyncio.to_thread(_by_id, replica, name)
+async def _found(point: DecisionPoint, name: str) -> Evaluation:
+    found = await asyncio.to_thread(_by_id, point, name)
     if found is None:
         raise ApiError("evaluation_not_found", f"there is no evaluation {name!r}", "evaluationId")
     return found

@@ -10,9 +10,9 @@ from pydantic import Field, StrictBool
 from agent.access import Caller
 from agent.api import asking, feedback, ranking, responses, schemas
 from agent.api.errors import ApiError
-from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, PointReplica, route
+from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, ProtocolPoint, route
 from agent.replies import ActionProbability
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.events import Decision
 from feedback.log import listing
 
@@ -94,36 +94,36 @@ class SlotChoices(Body):
 
 
 @route(router, "POST", "/rank", 201, "decide")
-async def rank(replica: PointReplica, caller: PointCaller, body: RankRequest) -> Response:
+async def rank(point: ProtocolPoint, caller: PointCaller, body: RankRequest) -> Response:
     """Choose among the actions; the first that is not excluded is the baseline."""
     excluded = set(body.excluded_actions or ())
     decision = await _ranked(
-        replica, caller, body, body.event_id, body.context_features, body.actions, excluded
+        point, caller, body, body.event_id, body.context_features, body.actions, excluded
     )
     reply = Ranking(
         ranking=ranking.ranked(decision),
-        event_id=_event_of(decision, replica),
+        event_id=_event_of(decision, point),
         reward_action_id=decision.drawn,
     )
     return responses.Json(reply, 201)
 
 
 @route(router, "POST", "/events/{event_id}/reward", 204, "feedback")
-async def reward(replica: PointReplica, caller: PointCaller, event_id: EventPath, body: Reward) -> Response:
+async def reward(point: ProtocolPoint, caller: PointCaller, event_id: EventPath, body: Reward) -> Response:
     """Keep a reward: a value of the first metric of the point."""
-    await _rewarded(replica, caller, event_id, body.value)
+    await _rewarded(point, caller, event_id, body.value)
     return Response(status_code=204)
 
 
 @route(router, "POST", "/events/{event_id}/activate", 204, "feedback")
-async def activate(replica: PointReplica, caller: PointCaller, event_id: EventPath) -> Response:
+async def activate(point: ProtocolPoint, caller: PointCaller, event_id: EventPath) -> Response:
     """Record that the action of a deferred event was shown."""
-    await feedback.keep(feedback.activation(replica, caller, _named(replica, event_id)))
+    await feedback.keep(feedback.activation(point, caller, _named(point, event_id)))
     return Response(status_code=204)
 
 
 @route(router, "POST", "/multislot/rank", 201, "decide")
-async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlotRequest) -> Response:
+async def rank_slots(point: ProtocolPoint, caller: PointCaller, body: MultiSlotRequest) -> Response:
     """Choose an action for each slot, one after the other, among those that no slot before has.
 
     Each slot is a decision of its own, `<eventId>:<slot>`, and its baseline action comes first in it. The
@@ -133,7 +133,7 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
         raise ApiError("invalid_value", "two slots have the same id", "slots")
     if len(body.slots) > len(body.actions):
         raise ApiError("invalid_value", "there are more slots than actions", "slots")
-    await asking.admit(replica, caller, len(body.slots) - 1)  # the request was counted as one
+    await asking.admit(point, caller, len(body.slots) - 1)  # the request was counted as one
     event = body.event_id or caller.shown(caller.new_id())
     taken, choices = list[str](), list[SlotChoice]()
     for slot in body.slots:
@@ -149,7 +149,7 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
         excluded = {*taken, *(body.excluded_actions or ()), *(slot.excluded_actions or ())}
         context = [*(body.context_features or ()), {"slot": _merged(slot.features)}]
         decision = await _ranked(
-            replica, caller, body, f"{event}:{slot.id}", context, actions, excluded, episode=event
+            point, caller, body, f"{event}:{slot.id}", context, actions, excluded, episode=event
         )
         taken.append(decision.drawn)
         choices.append(SlotChoice(id=slot.id, reward_action_id=decision.drawn))
@@ -158,29 +158,29 @@ async def rank_slots(replica: PointReplica, caller: PointCaller, body: MultiSlot
 
 @route(router, "POST", "/multislot/events/{event_id}/reward", 204, "feedback")
 async def reward_slots(
-    replica: PointReplica, caller: PointCaller, event_id: EventPath, body: SlotRewards
+    point: ProtocolPoint, caller: PointCaller, event_id: EventPath, body: SlotRewards
 ) -> Response:
     """Keep the rewards of slots."""
     for one in body.reward:
-        await _rewarded(replica, caller, f"{event_id}:{one.slot_id}", one.value)
+        await _rewarded(point, caller, f"{event_id}:{one.slot_id}", one.value)
     return Response(status_code=204)
 
 
 @route(router, "POST", "/multislot/events/{event_id}/activate", 204, "feedback")
-async def activate_slots(replica: PointReplica, caller: PointCaller, event_id: EventPath) -> Response:
+async def activate_slots(point: ProtocolPoint, caller: PointCaller, event_id: EventPath) -> Response:
     """Record that the actions of all slots of an event were shown."""
-    stored = caller.stored(_named(replica, event_id), "episode")
+    stored = caller.stored(_named(point, event_id), "episode")
     wanted = listing.DecisionFilter(episode=stored)
-    rule = replica.config.reward
-    page = await asyncio.to_thread(listing.decisions, replica.store, rule, wanted, 50)
+    rule = point.config.reward
+    page = await asyncio.to_thread(listing.decisions, point.store, rule, wanted, 50)
     for one in page.decisions:
-        item = feedback.activation(replica, caller, caller.shown_id(one.decision.id))
+        item = feedback.activation(point, caller, caller.shown_id(one.decision.id))
         await feedback.keep(item)
     return Response(status_code=204)
 
 
 async def _ranked(
-    replica: Replica,
+    point: DecisionPoint,
     caller: Caller,
     body: RankRequest,
     event: str | None,
@@ -195,15 +195,15 @@ async def _ranked(
     ordered = sorted(actions, key=lambda action: action.id in excluded)
     known = {action.id for action in ordered}
     request = schemas.RankRequest(
-        point=replica.point,
+        point=point.name,
         context=_merged(context),
         actions=[schemas.Action(id=one.id, features=_merged(one.features)) for one in ordered],
         excluded=[name for name in excluded if name in known],
         episode_id=episode,
         defer_activation=bool(body.defer_activation),
     )
-    key = None if event is None else _named(replica, event)
-    return await ranking.decide(replica, caller, request, key, None)
+    key = None if event is None else _named(point, event)
+    return await ranking.decide(point, caller, request, key, None)
 
 
 def _merged(features: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
@@ -215,16 +215,16 @@ def _merged(features: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     return {name: value for one in features or () for name, value in one.items()}
 
 
-def _named(replica: Replica, event: str) -> str:
+def _named(point: DecisionPoint, event: str) -> str:
     """Return the id of an event as /v1 knows it: after the name of the point."""
-    return f"{replica.point}:{event}"
+    return f"{point.name}:{event}"
 
 
-def _event_of(decision: Decision, replica: Replica) -> str:
-    return decision.id.removeprefix(f"{replica.point}:")
+def _event_of(decision: Decision, point: DecisionPoint) -> str:
+    return decision.id.removeprefix(f"{point.name}:")
 
 
-async def _rewarded(replica: Replica, caller: Caller, event: str, value: float) -> None:
-    metric = next(iter(replica.config.reward.metrics))
-    item = schemas.FeedbackItem(decision_id=_named(replica, event), metric_name=metric, value=value)
-    await feedback.keep(feedback.item_of(replica, caller, item))
+async def _rewarded(point: DecisionPoint, caller: Caller, event: str, value: float) -> None:
+    metric = next(iter(point.config.reward.metrics))
+    item = schemas.FeedbackItem(decision_id=_named(point, event), metric_name=metric, value=value)
+    await feedback.keep(feedback.item_of(point, caller, item))

@@ -12,9 +12,9 @@ from pydantic.alias_generators import to_camel
 
 from agent.access import Caller
 from agent.api.errors import ApiError
-from agent.api.middleware import Dialect, ServiceReplica, caller_at, require
+from agent.api.middleware import AppService, Dialect, caller_at, require
 from agent.config import Scope
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 
 PATH = "/personalizer"
 
@@ -124,7 +124,7 @@ def route(
     return add
 
 
-async def _point(service: ServiceReplica) -> Replica:
+async def _point(service: AppService) -> DecisionPoint:
     point = service.config.personalizer
     if point is None:
         message = (
@@ -134,12 +134,12 @@ async def _point(service: ServiceReplica) -> Replica:
     return service.points[point]
 
 
-PointReplica = Annotated[Replica, Depends(_point)]
-"""The replica of the point that the configuration names."""
+ProtocolPoint = Annotated[DecisionPoint, Depends(_point)]
+"""The decision point that the configuration names."""
 
 
-async def _caller(request: Request, replica: PointReplica) -> Caller:
-    return caller_at(replica, request.state.caller)
+async def _caller(request: Request, point: ProtocolPoint) -> Caller:
+    return caller_at(point, request.state.caller)
 
 
 PointCaller = Annotated[Caller, Depends(_caller)]

@@ -17,7 +17,7 @@ from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
 from agent.api.operations import policies
 from agent.api.operations.policies import ShadowAgreement
-from agent.api.personalizer.protocol import Body, PointReplica, route, unsupported
+from agent.api.personalizer.protocol import Body, ProtocolPoint, route, unsupported
 from agent.api.responses import StdlibJson
 from agent.api.schemas import PromotionChoice
 from agent.config import ACTION_PREFIX
@@ -31,7 +31,7 @@ from agent.policies import (
     require_action_features,
     vowpal,
 )
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from feedback.log import listing
 from feedback.registry import Version
 from feedback.training_log import StartingPoint, position_of
@@ -126,18 +126,18 @@ class Status(Body):
 
 
 @route(router, "GET", "/configurations/service", 200, "read")
-async def configuration(replica: PointReplica) -> Response:
+async def configuration(point: ProtocolPoint) -> Response:
     """The settings of the point, by Personalizer's names."""
-    return StdlibJson(_configuration(replica))
+    return StdlibJson(_configuration(point))
 
 
 @route(router, "PUT", "/configurations/service", 200, "operate")
-async def configure(replica: PointReplica, body: ServiceConfiguration) -> Response:
+async def configure(point: ProtocolPoint, body: ServiceConfiguration) -> Response:
     """Change the learning mode and the exploration; another value of anything else is refused."""
-    now = _configuration(replica).model_dump()
+    now = _configuration(point).model_dump()
     asked = body.model_dump(exclude_none=True)
     changed = {name: value for name, value in asked.items() if value != _DURATIONS.get(name, same)(now[name])}
-    spec = replica.watcher.recipe.policy
+    spec = point.versions.recipe.policy
     for name in changed:
         if name not in ("learningMode", "explorationPercentage"):
             raise unsupported(
@@ -149,39 +149,39 @@ async def configure(replica: PointReplica, body: ServiceConfiguration) -> Respon
         spec = _in_mode(spec, changed["learningMode"])
     if changed:
         wanted = ", ".join(f"{name} {value}" for name, value in changed.items())
-        await _adopt(replica, replace(replica.watcher.recipe, policy=spec), wanted)
-    return StdlibJson(_configuration(replica))
+        await _adopt(point, replace(point.versions.recipe, policy=spec), wanted)
+    return StdlibJson(_configuration(point))
 
 
 @route(router, "GET", "/configurations/policy", 200, "read")
-async def policy(replica: PointReplica) -> Response:
+async def policy(point: ProtocolPoint) -> Response:
     """The learning settings: the arguments of Vowpal Wabbit, or another policy as JSON."""
-    return StdlibJson(_settings(replica))
+    return StdlibJson(_settings(point))
 
 
 @route(router, "PUT", "/configurations/policy", 200, "operate")
-async def settle(replica: PointReplica, body: LearningSettings) -> Response:
+async def settle(point: ProtocolPoint, body: LearningSettings) -> Response:
     """Learn the log by other settings, and promote what was learned; returns when that decides."""
     spec = PolicySpec(kind=VowpalWabbit.kind, params={"args": body.arguments})
-    if _mode(replica.watcher.recipe.policy) == "Apprentice":
+    if _mode(point.versions.recipe.policy) == "Apprentice":
         spec = _in_mode(spec, "Apprentice")
-    await _adopt(replica, replace(replica.watcher.recipe, policy=spec), SETTINGS + body.name)
-    return StdlibJson(_settings(replica))
+    await _adopt(point, replace(point.versions.recipe, policy=spec), SETTINGS + body.name)
+    return StdlibJson(_settings(point))
 
 
 @route(router, "DELETE", "/configurations/policy", 200, "operate")
-async def unsettle(replica: PointReplica) -> Response:
+async def unsettle(point: ProtocolPoint) -> Response:
     """Return to the policy of the configuration file."""
-    await _adopt(replica, replica.watcher.configured, "the configured policy")
-    return StdlibJson(_settings(replica))
+    await _adopt(point, point.versions.configured, "the configured policy")
+    return StdlibJson(_settings(point))
 
 
 @route(router, "GET", "/model", 200, "read")
-async def model(replica: PointReplica, signed: bool = False) -> Response:
+async def model(point: ProtocolPoint, signed: bool = False) -> Response:
     """The state of the served version, as the log keeps it."""
     if signed:
         raise unsupported("there are no signed models: take it without `signed`", "signed")
-    state = await with_policies(replica, [_version(replica)], lambda restored: restored.save(), "model")
+    state = await with_policies(point, [_version(point)], lambda restored: restored.save(), "model")
     return Response(state, media_type="application/octet-stream")
 
 
@@ -192,26 +192,26 @@ async def import_model() -> Response:
 
 
 @route(router, "DELETE", "/model", 204, "operate")
-async def reset_model(replica: PointReplica) -> Response:
+async def reset_model(point: ProtocolPoint) -> Response:
     """Begin to learn anew: what was logged so far stays, and is not learned any more."""
-    recipe = replica.watcher.recipe
-    joined = await asyncio.to_thread(_joined, replica)
+    recipe = point.versions.recipe
+    joined = await asyncio.to_thread(_joined, point)
     start = StartingPoint(after=joined, also=recipe.start.also if recipe.start else None)
-    await _adopt(replica, replace(recipe, start=start), "the model was reset")
+    await _adopt(point, replace(recipe, start=start), "the model was reset")
     return Response(status_code=204)
 
 
 @route(router, "GET", "/model/properties", 200, "read")
-async def model_properties(replica: PointReplica) -> Response:
+async def model_properties(point: ProtocolPoint) -> Response:
     """When the served version was learned."""
-    at = _time(_version(replica).created_at)
+    at = _time(_version(point).created_at)
     return StdlibJson(ModelProperties(creation_time=at, last_modified_time=at))
 
 
 @route(router, "GET", "/logs/properties", 200, "read")
-async def log_properties(replica: PointReplica) -> Response:
+async def log_properties(point: ProtocolPoint) -> Response:
     """The times of the first and the last event."""
-    span = await asyncio.to_thread(listing.span, replica.store)
+    span = await asyncio.to_thread(listing.span, point.store)
     first, last = (None, None) if span is None else map(_time, span)
     return StdlibJson(LogProperties(date_range=DateRange(since=first, to=last)))
 
@@ -223,15 +223,15 @@ async def delete_logs() -> Response:
 
 
 @route(router, "GET", "/status", 200, "read")
-async def status(replica: PointReplica) -> Response:
+async def status(point: ProtocolPoint) -> Response:
     """Whether the point decides."""
-    state = "Valid" if replica.decides else "NotReady"
-    return StdlibJson(Status(api_status=state, api_status_message=replica.point))
+    state = "Valid" if point.decides else "NotReady"
+    return StdlibJson(Status(api_status=state, api_status_message=point.name))
 
 
-def _configuration(replica: Replica) -> ServiceSettings:
-    config, promotion = replica.config, replica.active.promotion
-    rule, spec = config.reward, replica.watcher.recipe.policy
+def _configuration(point: DecisionPoint) -> ServiceSettings:
+    config, promotion = point.config, point.versions.active.promotion
+    rule, spec = config.reward, point.versions.recipe.policy
     metric = next(iter(rule.metrics.values()))
     return ServiceSettings(
         reward_wait_time=rule.wait_time,
@@ -312,36 +312,36 @@ def _arguments(spec: PolicySpec) -> str:
     return json.dumps(learner.model_dump(mode="json"))
 
 
-def _settings(replica: Replica) -> Settings:
-    promotion, recipe = replica.active.promotion, replica.watcher.recipe
+def _settings(point: DecisionPoint) -> Settings:
+    promotion, recipe = point.versions.active.promotion, point.versions.recipe
     reason = "" if promotion is None else promotion.reason
     name = reason.removeprefix(SETTINGS) if reason.startswith(SETTINGS) else recipe.policy.kind
     return Settings(name=name, arguments=_arguments(recipe.policy))
 
 
-async def _adopt(replica: Replica, recipe: Recipe, reason: str) -> None:
+async def _adopt(point: DecisionPoint, recipe: Recipe, reason: str) -> None:
     """Learn a recipe, and promote it whatever the gate says, as Personalizer does. Raises ApiError."""
     try:
-        check_untrusted(recipe.policy, replica.config.policy)
+        check_untrusted(recipe.policy, point.config.policy)
         require_action_features(recipe.policy)
-        arms = list(replica.config.actions)
-        version = await asyncio.to_thread(publish_candidate, replica.store, recipe, arms)
+        arms = list(point.config.actions)
+        version = await asyncio.to_thread(publish_candidate, point.store, recipe, arms)
     except PolicyError as error:
         raise ApiError("invalid_value", str(error), "arguments") from None
     choice = PromotionChoice(reason=reason, force=True)
-    await policies.promote(replica, version.version, choice, ShadowAgreement())
+    await policies.promote(point, version.version, choice, ShadowAgreement())
 
 
-def _joined(replica: Replica) -> int:
+def _joined(point: DecisionPoint) -> int:
     """Return the last position of the training log."""
-    with replica.store.reading() as connection:
-        return position_of(connection, replica.config.reward.join).examples_seq
+    with point.store.reading() as connection:
+        return position_of(connection, point.config.reward.join).examples_seq
 
 
-def _version(replica: Replica) -> Version:
-    if replica.version is None:
+def _version(point: DecisionPoint) -> Version:
+    if point.versions.version is None:
         raise ApiError("not_ready", "no version is served yet")
-    return replica.version
+    return point.versions.version
 
 
 def _time(at: float) -> str:

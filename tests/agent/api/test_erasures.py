@@ -60,7 +60,7 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     listed = (await service.client.get("/v1/erasures")).json()["erasures"]
     assert listed == [done]
     assert "ada" not in str(listed)
-    report = rebuild(service.replica.store, service.config, lambda *_: None)
+    report = rebuild(service.point.store, service.config, lambda *_: None)
     assert report.sound
     assert any("2 decisions have no texts any more" in note for note in report.notes)
 

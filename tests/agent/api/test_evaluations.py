@@ -111,8 +111,8 @@ async def test_an_error_of_the_worker_is_the_error_of_the_evaluation(judged: Ser
 
 async def test_evaluations_are_listed_newest_first_in_pages(judged: Service) -> None:
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
-    store = judged.replica.store
-    ours = configuration_of(judged.replica.config)
+    store = judged.point.store
+    ours = configuration_of(judged.point.config)
     mine, other = evaluations.claim(store, ours, "w", 1.0), evaluations.claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None
@@ -303,7 +303,7 @@ async def test_an_evaluation_of_an_empty_log_is_refused(service: Service) -> Non
 
 async def test_an_evaluation_of_a_log_of_labels_alone_is_refused(service: Service) -> None:
     await look_up(service)
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(sa.update(t.decisions).values(policy=LABELS))
     refused(await submitted(service), 400, "empty_window")
 
@@ -318,12 +318,14 @@ async def test_text_that_a_log_cannot_store_is_refused(judged: Service) -> None:
 async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_may_submit(
     judged: Service,
 ) -> None:
-    replica, headers = judged.replica, dict[str, dict[str, str]]()
+    headers = dict[str, dict[str, str]]()
     for project in ("greedy", "small"):
         settings = KeySettings(project, ("operate",), project=project)
-        _, token = await asyncio.to_thread(keys.create, replica.store, settings, replica.clock())
+        _, token = await asyncio.to_thread(
+            keys.create, judged.point.store, settings, judged.replica.service.clock()
+        )
         headers[project] = {"authorization": f"Bearer {token}"}
-    await replica.refresh()
+    await judged.refresh()
 
     async def submit(project: str) -> httpx.Response:
         return await judged.client.post(EVALUATIONS, json={}, headers=headers[project])

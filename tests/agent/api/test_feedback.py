@@ -223,7 +223,7 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         found = await read_decision(service, name)
         assert (len(found["feedback"]), found["metrics"], found["reward"]) == (1, {}, None), "it was before"
         await tell(service, name, 0.5, feedback_id="f-1")
-        store, config = service.replica.store, service.config
+        store, config = service.point.store, service.config
         record = store.record(name)
         assert record is not None
         late = Feedback("f-1", name, "thumb", None, record.decision.deadline + 1.0, kind=Kind.RETRACTION)

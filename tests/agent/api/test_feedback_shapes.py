@@ -214,7 +214,7 @@ async def test_a_dry_run_is_checked_and_not_kept(service: Service) -> None:
     assert (await send(service, "/feedback", value=0.5, **body)).json()["feedback_id"]
     refused(await send(service, "/feedback", value=7, **body), 400, "invalid_value", "value")
     refused(await send(service, "/feedback", value=[7], **body), 400, "invalid_value", "value")
-    assert (await asyncio.to_thread(service.replica.store.record, name)).feedback == ()  # type: ignore[union-attr]
+    assert (await asyncio.to_thread(service.point.store.record, name)).feedback == ()  # type: ignore[union-attr]
 
 
 async def test_scores_in_langfuses_shape(service: Service) -> None:
@@ -336,7 +336,7 @@ async def test_langfuses_clients_send_the_key_as_the_password_and_only_there(
         assert (await post(path, json=score, headers=basic("pk:a-secret"))).status_code == 200
         item = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
         refused(await post("/v1/feedback", json=item, headers=basic("pk:a-secret")), 401, "invalid_api_key")
-        facts = await asyncio.to_thread(lambda: [*service.replica.store.feedback(10)])
+        facts = await asyncio.to_thread(lambda: [*service.point.store.feedback(10)])
         assert [(one.id, one.source) for one in facts] == [("f-1", "judge")]
 
 

@@ -330,7 +330,7 @@ async def erase_by_age(service: Service, _: set[str], marks: Marks) -> set[str]:
     """Erase all that there is, as too old; return the marks that must go."""
     for config in service.config.by_point.values():
         with closing(Store(config.database_url)) as store:
-            now = service.replica.clock() + 2 * erasures.DAY_S
+            now = service.replica.service.clock() + 2 * erasures.DAY_S
             while erasures.erase_older(store, 1.0, now):
                 pass
             store.forget()

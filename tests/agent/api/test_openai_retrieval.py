@@ -56,7 +56,7 @@ async def test_nothing_is_decided_for_an_embedding(service: Service, client: Asy
     before = await rows(service)
     await client.embeddings.create(model="backbone/tiny", input="which river?", dimensions=DIM)
     assert await rows(service) == before
-    assert service.replica.under_way == {}
+    assert service.replica.service.under_way == {}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_embeddings_count_against_the_tokens_of_a_key(
             "/v1/keys", json={"name": "k", "tpm_limit": 6}, headers={"authorization": "Bearer admin"}
         )
         key = {"authorization": f"Bearer {made.json()['key']}"}
-        await service.replica.refresh()
+        await service.refresh()
         body = {"model": "backbone/tiny", "input": "one two three four"}
         statuses = [
             (await service.client.post("/v1/embeddings", json=body, headers=key)).status_code
@@ -127,7 +127,7 @@ async def test_embeddings_that_fail_hold_no_place_and_no_tokens(
         answer = await service.client.post("/v1/embeddings", json=body, headers=key)
         assert answer.json()["usage"]["total_tokens"] == 5
         assert answer.headers["x-ratelimit-remaining-tokens"] == "999995"
-        assert service.replica.under_way == {}
+        assert service.replica.service.under_way == {}
 
 
 async def test_a_result_has_sixteen_attributes_at_most_and_those_of_the_decision_first(

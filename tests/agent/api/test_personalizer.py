@@ -148,7 +148,7 @@ async def test_as_many_slots_as_actions_show_each_action_once_and_are_rewarded_e
     path = f"{OLDER}/multislot/events/m-1"
     assert (await news.client.post(f"{path}/reward", json={"reward": values})).status_code == 204
     assert (await news.client.post(f"{path}/activate")).status_code == 204
-    store = news.replica.points["news"].store
+    store = news.points["news"].store
     for i in range(3):
         logged = store.record(f"m-1:slot-{i}")
         assert logged is not None
@@ -171,7 +171,7 @@ async def test_the_most_slots_that_a_request_may_have_are_all_activated(news: Se
     answer = await news.client.post(f"{OLDER}/multislot/rank", json=body)
     assert answer.status_code == 201, answer.text
     assert (await news.client.post(f"{OLDER}/multislot/events/m-50/activate")).status_code == 204
-    store = news.replica.points["news"].store
+    store = news.points["news"].store
     records = [store.record(f"m-50:slot-{i}") for i in range(50)]
     assert [[item.kind for item in record.feedback] for record in records if record] == [["activation"]] * 50
 
@@ -204,7 +204,7 @@ async def refusal(service: Service, method: str, path: str, body: Any = None, st
 
 def logged(service: Service, event: str) -> Record:
     """Return what the log holds of an event, by the ids of its actions."""
-    found = service.replica.points["news"].store.record(event)
+    found = service.points["news"].store.record(event)
     assert found is not None
     return ranking.record_by_ids(found)
 
@@ -231,7 +231,7 @@ async def test_an_event_is_ranked_activated_and_rewarded(news: Service) -> None:
     assert kept == [("activation", "", None), ("value", "click", 0.5)]
     unnamed = await sent(news, "POST", "/rank", {"actions": ACTIONS}, 201)
     await sent(news, "POST", f"/events/{unnamed['eventId']}/reward", {"value": 1.0}, 204)
-    store = news.replica.points["news"].store
+    store = news.points["news"].store
     (newest,) = store.newest(1)
     found = store.record(newest.id)
     assert found is not None
@@ -320,7 +320,7 @@ async def test_a_request_counts_as_one_for_each_slot(news: Service, monkeypatch:
 
 async def test_an_evaluation_that_failed_says_why(news: Service) -> None:
     await put(news, "e-1")
-    point = news.replica.points["news"]
+    point = news.points["news"]
     claimed = registry_evaluations.claim(point.store, configuration_of(point.config), "w", point.clock())
     assert claimed is not None
     registry_evaluations.fail(point.store, claimed, "no room on the disk", point.clock())
@@ -338,7 +338,7 @@ async def test_a_reset_model_learns_the_observations_that_it_learned_before(
 
     monkeypatch.setattr(settings, "_adopt", adopt)
     monkeypatch.setattr(settings, "_joined", lambda _: 7)
-    watcher = news.replica.points["news"].watcher
+    watcher = news.points["news"].watcher
     start = StartingPoint(runs=(3,), after=1, also=Also(judge=True))
     monkeypatch.setattr(watcher, "recipe", replace(watcher.recipe, start=start))
     await sent(news, "DELETE", "/model", status=204)
@@ -367,7 +367,7 @@ async def test_exploration_and_mode_are_changed_by_a_promotion(news: Service) ->
     for share in (0.6, 0.0, 1.0):
         changed = await sent(news, "PUT", path, {"explorationPercentage": share})
         assert (changed["explorationPercentage"], changed["learningMode"]) == (share, "Online")
-    promotion = news.replica.points["news"].active.promotion
+    promotion = news.points["news"].versions.active.promotion
     assert promotion is not None
     assert (promotion.reason, promotion.forced) == ("explorationPercentage 1.0", True)
     at = datetime.fromtimestamp(promotion.at, UTC).isoformat()
@@ -418,12 +418,12 @@ async def test_another_policy_is_shown_as_json_and_has_no_exploration_to_set(tmp
 async def test_a_model_that_is_not_there_yet_can_be_read_later(
     news: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(news.replica.points["news"]), "version", None)
+    monkeypatch.setattr(type(news.points["news"]), "version", None)
     for path in ("/model", "/model/properties"):
         answer = await news.client.get(f"{NEWER}{path}")
         assert failure(answer, 503) == ("InternalServerError", None)
         assert answer.json()["error"]["innerError"] == {"code": "not_ready"}
-    monkeypatch.setattr(type(news.replica.points["news"]), "decides", False)
+    monkeypatch.setattr(type(news.points["news"]), "decides", False)
     assert (await sent(news, "GET", "/status"))["apiStatus"] == "NotReady"
 
 
@@ -436,7 +436,7 @@ async def test_the_model_is_read_and_reset_and_the_log_stays(news: Service) -> N
     assert model.headers["content-type"] == "application/octet-stream"
     trained = model.content
     assert b"--epsilon 0.2" in trained
-    version = news.replica.points["news"].version
+    version = news.points["news"].versions.version
     assert version is not None
     at = datetime.fromtimestamp(version.created_at, UTC).isoformat()
     assert await sent(news, "GET", "/model/properties") == {"creationTime": at, "lastModifiedTime": at}
@@ -473,7 +473,7 @@ async def test_learning_settings_are_evaluated_on_the_log_and_applied(news: Serv
         "status": "NotSubmitted",
         "description": "",
     }
-    asked = registry_evaluations.page(news.replica.points["news"].store, 1)[0].request
+    asked = registry_evaluations.page(news.points["news"].store, 1)[0].request
     policy = json.dumps({"kind": "vowpal", "params": {"args": SETTINGS}})
     assert asked["candidates"] == ["fixed:action-1", "uniform", f"policy:{policy} # mine"]
     assert asked["estimators"] == ["snips"]

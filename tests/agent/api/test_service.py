@@ -184,7 +184,7 @@ async def test_an_arm_switched_at_one_replica_is_switched_at_another(
 ) -> None:
     async with Service(tmp_path).running() as other:
         await service.client.patch("/v1/arms/bm25", json={"enabled": False})
-        await other.replica.refresh()
+        await other.refresh()
         assert "bm25" not in (await look_up(other)).json()["agent"]["pmf"]
 
 
@@ -311,7 +311,7 @@ async def test_a_version_that_cannot_be_read_leaves_the_one_before_in_service(
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
     monkeypatch.undo()
-    await service.replica.refresh()
+    await service.refresh()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 2
 
 
@@ -329,18 +329,18 @@ async def test_polling_for_versions_continues_while_the_log_is_unavailable(
     await asyncio.wait_for(failed.wait(), 10)
     monkeypatch.undo()
     service.replica.check()
-    assert service.replica.ready
+    assert service.point.ready
 
 
 async def test_arms_whose_encoder_is_still_loaded_are_not_drawn_and_the_others_answer(tmp_path: Path) -> None:
     async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
-        while not service.replica.decides:
+        while not service.point.decides:
             await asyncio.sleep(0)
         assert refused(await service.client.get("/ready"), 503, "not_ready")
         assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25"}
         assert "dense" in refused(await look_up(service, model="arm/dense"), 503, "not_ready")
         service.embedders.may_load.set()
-        while not service.replica.ready:
+        while not service.point.ready:
             await asyncio.sleep(0)
         assert (await service.client.get("/ready")).status_code == 200
         assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25", "dense"}
@@ -350,7 +350,7 @@ async def test_a_replica_whose_encoder_cannot_be_loaded_is_replaced(tmp_path: Pa
     async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
         service.embedders.error = ArmError("no such file")
         service.embedders.may_load.set()
-        while service.replica.decides:
+        while service.point.decides:
             await asyncio.sleep(0)
         with pytest.raises(ArmError, match="no such file"):
             service.replica.check()

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from agent.access import quota
-from agent.serving import Replica
+from agent.serving import DecisionPoint
 from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from feedback.registry import KeyLimits, KeySettings, keys
 from feedback.registry.usage import spend
@@ -75,16 +75,18 @@ class Fleet:
         self.now = NOON
         self.paid = Paid()
         for service in services:
-            vars(service.replica.quota)["_clock"] = lambda: self.now
+            vars(service.replica.service.quota)["_clock"] = lambda: self.now
             service.arms.behaviour["variants"] = self.paid
 
     async def key(self, **limits: Any) -> dict[str, str]:
         """Return the header of a new key with these limits."""
-        replica = self.services[0].replica
+        service = self.services[0]
         settings = KeySettings("app", ("admin",), limits=KeyLimits(**limits))
-        _, token = await asyncio.to_thread(keys.create, replica.store, settings, replica.clock())
+        _, token = await asyncio.to_thread(
+            keys.create, service.point.store, settings, service.replica.service.clock()
+        )
         for service in self.services:
-            await service.replica.refresh()
+            await service.refresh()
         return {"authorization": f"Bearer {token}"}
 
     async def look_up(
@@ -102,13 +104,13 @@ class Fleet:
         """Let a second pass, in which each replica returns what it holds and does not need."""
         self.now += 1
         for service in self.services:
-            await service.replica.quota.report()
+            await service.replica.service.quota.report()
 
     async def used(self) -> tuple[float, int]:
         """Return the USD and the tokens that all keys together have used."""
         for service in self.services:
-            await service.replica.quota.report()
-        found = await asyncio.to_thread(spend, self.services[0].replica.store, NOON)
+            await service.replica.service.quota.report()
+        found = await asyncio.to_thread(spend, self.services[0].point.store, NOON)
         totals = [one["total"] for one in found.values()]
         return sum(one.usd for one in totals), sum(one.tokens for one in totals)
 
@@ -162,7 +164,7 @@ async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and
 ) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:
-        service.replica.passages = in_part(service.replica, kept)
+        service.point.passages = in_part(service.point, kept)
     answers = [await fleet.look_up(key, i) for i in range(22)]
     assert [answer.json() for answer in answers] == [answers[0].json()] * 22
     assert (fleet.paid.begun, await fleet.spent()) == (22, pytest.approx(22 * COST))
@@ -171,7 +173,7 @@ async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and
 async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=3 * COST, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:
-        service.replica.passages = in_part(service.replica, 0)
+        service.point.passages = in_part(service.point, 0)
     answers = [await fleet.look_up(key, i) for i in range(22)]
     assert [answer.status_code for answer in answers[4:]] == [429] * 18
     assert fleet.paid.begun in (3, 4), "the budget, and one turn while another replica has not reported"
@@ -193,7 +195,7 @@ async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fl
     key = await fleet.key() | {"idempotency-key": "d-1"}
     first = await fleet.look_up(key)
     for service in fleet.services:
-        service.replica.passages = in_part(service.replica, 10, hidden="variants-2")
+        service.point.passages = in_part(service.point, 10, hidden="variants-2")
     again = await fleet.look_up(key)
     assert [one["id"] for one in again.json()["passages"]] == [
         one["id"] for one in first.json()["passages"] if one["id"] != "variants-2"
@@ -229,7 +231,7 @@ async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
     for service in fleet.services:
-        service.replica.turns.arm_timeout_s = 0.01
+        service.point.turns.arm_timeout_s = 0.01
     refused(await fleet.look_up(key), 502, "arm_failed", final=False)
     assert await fleet.spent() == pytest.approx(MOST)
 
@@ -255,7 +257,7 @@ async def test_an_arm_that_cannot_be_drawn_reserves_nothing(fleet: Fleet, withou
         case _:
             await fleet.services[0].client.patch("/v1/arms/variants", json={"enabled": False}, headers=key)
             for service in fleet.services:
-                await service.replica.refresh()
+                await service.refresh()
     held = asyncio.Event()
 
     async def waiting(query: Query, k: int) -> Retrieval:
@@ -274,9 +276,9 @@ async def test_an_arm_that_cannot_be_drawn_reserves_nothing(fleet: Fleet, withou
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
 
-def in_part(replica: Replica, n: int, hidden: str = "") -> Any:
+def in_part(point: DecisionPoint, n: int, hidden: str = "") -> Any:
     """Return a corpus that has the first passages only, one of which may be for nobody's group."""
-    whole = replica.passages
+    whole = point.passages
 
     async def passages(ids: Sequence[str]) -> list[Passage]:
         return [
@@ -310,7 +312,7 @@ async def test_a_call_of_many_slots_counts_as_many_requests(
         }
         answer = await service.client.post("/personalizer/v1.0/multislot/rank", json=body, headers=key)
         assert answer.status_code == status, answer.text
-        assert service.replica.points["news"].store.counts()["decisions"] == kept
+        assert service.points["news"].store.counts()["decisions"] == kept
         left = int(answer.headers["x-ratelimit-remaining-requests"])
         assert left == (10 - slots if status == 201 else 9), "one that was refused counts as one"
         if status == 429:
@@ -337,6 +339,6 @@ async def test_slots_for_which_too_few_requests_are_left_are_refused_together(
             return (await service.client.post(path, json=body, headers=key)).status_code
 
         assert [await slots() for _ in range(3)] == [201, 429, 429]
-        assert service.replica.points["news"].store.counts()["decisions"] == 6
+        assert service.points["news"].store.counts()["decisions"] == 6
         left = [(await service.client.get("/v1/policy", headers=key)).status_code for _ in range(3)]
         assert left == [200, 200, 429], "the refused calls counted as one each"

@@ -107,10 +107,10 @@ async def test_an_arm_that_was_named_or_taken_greedily_uses_its_id(
 
 async def test_decisions_from_before_the_secret_are_verified_and_those_after_it_too(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        service.replica.decider.salt = service.config.salt  # as an Armwise without the secret drew
+        service.point.decider.salt = service.config.salt  # as an Armwise without the secret drew
         old = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
-        head = service.replica.store.log_seq()
-        with service.replica.store.writing() as connection:
+        head = service.point.store.log_seq()
+        with service.point.store.writing() as connection:
             connection.execute(sa.update(t.draw_secret).values(after=head))
     async with Service(tmp_path).running() as service:
         new = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
@@ -123,11 +123,16 @@ async def test_no_response_export_message_or_representation_has_the_secret(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    secret = service.replica.store.draw_secret.secret
+    secret = service.point.store.draw_secret.secret
     decision_id = (await look_up(service)).json()["agent"]["decision_id"]
     await tell(service, decision_id)
     await service.learn()
-    texts = [repr(service.replica.decider), repr(service.replica.turns), repr(vars(service.replica))]
+    texts = [
+        repr(service.point.decider),
+        repr(service.point.turns),
+        repr(vars(service.point)),
+        repr(service.replica.service),
+    ]
     paths = [path for method, path in ROUTES if method == "GET"]
     for path in (*paths, *(f"/v1/export?format={form}" for form in ("jsonl", "dsjson", "obp"))):
         named = {"model": "auto", "store": "stdlib"}

@@ -248,7 +248,7 @@ async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_nex
         gone = await closed.client.delete(f"/v1/keys/{public_id}", headers=bearer(ADMIN))
         assert gone.json()["disabled_at"] is not None
         assert "is disabled" in refused(await one.ask("d-2"), 401, "invalid_api_key")
-        await other.replica.refresh()
+        await other.refresh()
         assert "is disabled" in refused(await there.ask("d-3"), 401, "invalid_api_key")
     again = await closed.client.delete(f"/v1/keys/{public_id}", headers=bearer(ADMIN))
     assert again.json()["disabled_at"] == gone.json()["disabled_at"]
@@ -257,11 +257,11 @@ async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_nex
 
 
 async def test_an_expired_key_is_refused(closed: Service) -> None:
-    now = closed.replica.clock()
+    now = closed.replica.service.clock()
     settings = KeySettings("short", ("decide",), expires=now + 0.001)
-    _, token = keys.create(closed.replica.store, settings, now)
-    await closed.replica.refresh()
-    while closed.replica.clock() < now + 0.001:
+    _, token = keys.create(closed.point.store, settings, now)
+    await closed.refresh()
+    while closed.replica.service.clock() < now + 0.001:
         await asyncio.sleep(0)
     assert "has expired" in refused(await Client(closed, token).ask("d-1"), 401, "invalid_api_key")
 

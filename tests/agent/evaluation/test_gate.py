@@ -204,16 +204,13 @@ async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> No
 
 async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path: Path) -> None:
     judged_log(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), turns=1000)
-    service = Service(tmp_path)
+    service = Service(tmp_path, gate=partial(verdict, wait_s=60.0, poll_s=0.01))
     service.config = service.config.model_copy(update={"gate": GateSpec(least_checked=0)})
     async with service.running():
-        replica = service.replica
-        ours = configuration_of(service.config)
-        replica.gate = partial(verdict, replica.store, ours, wait_s=60.0, poll_s=0.01, clock=replica.clock)
 
         def candidate(arm: str) -> int:
             recipe = Recipe(PolicySpec(kind="fixed", params={"arm": arm}), service.config.reward)
-            return publish_candidate(replica.store, recipe, list(service.config.arms)).version
+            return publish_candidate(service.point.store, recipe, list(service.config.arms)).version
 
         async def promoted(version: int) -> httpx.Response:
             return await service.client.post(f"/v1/policies/{version}/promote", json={"reason": "better"})

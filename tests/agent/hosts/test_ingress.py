@@ -21,10 +21,11 @@ OPEN = """
 import json, os, sys
 from agent.config import parse
 from agent.hosts.ingress import open_replica
+from agent.serving import Backends
 from tests.agent.fakes import FakeArms, FakeEmbedders
 from arms.llm.base import ScriptedGenerator
 config, counters = parse(json.loads(sys.argv[1])), sys.argv[2]
-open_replica(config, FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})}, None, counters)
+open_replica(config, Backends(FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})}), counters)
 os._exit(0)  # the writer of the log runs on
 """
 
@@ -38,7 +39,7 @@ def test_a_replica_makes_the_folder_of_its_counters(tmp_path: Path) -> None:
 
 SHOW = OPEN.replace("open_replica(config", "replica = open_replica(config").replace(
     "os._exit(0)",
-    """with replica.store.reading() as connection:
+    """with replica.service.store.reading() as connection:
     print(connection.exec_driver_sql("SHOW statement_timeout").scalar(), flush=True)
 os._exit(0)""",
 )

@@ -52,11 +52,11 @@ class Set(SteadyClock):
 
 def at(service: Service, now: float) -> None:
     """Set the clock that says until when the floor is raised."""
-    service.replica.clock = Set(now)
+    service.replica.service.clock = Set(now)
 
 
 def alarm(service: Service, seen_at: float, seq: int = 1) -> None:
-    store = service.replica.store
+    store = service.point.store
     epoch = take_epoch(store, "test", seen_at)
     recipe = service.learner.recipe.digest
     raise_alarms(store, epoch, [Alarm(recipe, "reward of bm25", "adwin", 0.75, 0.25, seq, seen_at)])
@@ -64,7 +64,7 @@ def alarm(service: Service, seen_at: float, seq: int = 1) -> None:
 
 async def floor_of_a_turn(service: Service) -> float:
     """Ask a question, and return the floor of its decision, checked against the distribution."""
-    await service.replica.refresh()
+    await service.refresh()
     asked = (await look_up(service)).json()["agent"]
     decision = (await record(service, asked["decision_id"], lambda found: found.execution)).decision
     assert decision.arms == ("none", "bm25", "dense")
@@ -105,7 +105,7 @@ async def test_an_alarm_of_long_ago_raises_nothing(service: Service) -> None:
 
 async def test_an_alarm_of_another_training_log_raises_nothing(service: Service) -> None:
     alarm(service, NOW)
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(sa.update(t.versions).values(join="of other metrics"))
     assert await floor_of_a_turn(service) == 0.01
     assert (await shown(service))["alarms"] == 0
@@ -137,7 +137,7 @@ async def test_without_drift_in_the_configuration_an_alarm_changes_nothing(tmp_p
 
 
 async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
-    await service.replica.refresh()
+    await service.refresh()
     assert await shown(service) == {
         "alarms": 0,
         "last": None,
@@ -147,7 +147,7 @@ async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
     }
     alarm(service, NOW - 60)
     alarm(service, NOW, seq=2)
-    await service.replica.refresh()
+    await service.refresh()
     last = {"subject": "reward of bm25", "detector": "adwin", "before": 0.75, "after": 0.25}
     assert await shown(service) == {
         "alarms": 2,
@@ -163,7 +163,7 @@ async def test_the_policy_tells_of_the_last_alarm(service: Service) -> None:
 async def test_labels_that_are_entered_close_what_an_alarm_has_opened(service: Service) -> None:
     alarm(service, NOW - 1e9)  # before the labels, whose time is that of this machine
     outcomes = outcomes_file(service.folder, 5)
-    store = service.replica.store
+    store = service.point.store
     await asyncio.to_thread(warmed, service.config, outcomes, dry_run=True)
     assert read_alarms(store).warm_start_open, "nothing was entered"
     await asyncio.to_thread(warmed, service.config, outcomes)

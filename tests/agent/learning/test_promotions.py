@@ -41,7 +41,7 @@ async def learned(service: Service, versions: int = 1) -> list[int]:
         version = await asyncio.to_thread(service.learner.step)
         assert version is not None
         found.append(version.version)
-    await service.replica.refresh()
+    await service.refresh()
     return found
 
 
@@ -67,7 +67,7 @@ async def deciding(service: Service) -> int:
 
 
 def prune(service: Service, version: int) -> None:
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
 
 
@@ -132,14 +132,14 @@ async def test_the_next_rollback_replaces_the_one_before_forwards_and_back(servi
 async def test_other_replicas_follow_at_their_next_look(service: Service) -> None:
     chosen, newest = await learned(service, 2)
     async with Service(service.folder).running(ready=False) as other:
-        await other.replica.refresh()
+        await other.refresh()
         assert await deciding(other) == newest
         await say(service, "rollback", chosen, "slow")
-        await other.replica.refresh()
+        await other.refresh()
         assert await deciding(other) == chosen
         assert (await shown(other))["serving"]["reason"] == "slow"
         await say(service, "promote", newest)
-        await other.replica.refresh()
+        await other.refresh()
         assert await deciding(other) == newest
 
 
@@ -180,7 +180,7 @@ async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of
         assert await deciding(priced) > chosen
         assert not (await shown(priced))["serving"]["pinned"]
     async with Service(tmp_path).running(ready=False) as back:
-        await back.replica.refresh()
+        await back.refresh()
         assert await deciding(back) == chosen
 
 
@@ -190,7 +190,7 @@ async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of
 def publish(service: Service) -> Version:
     """Publish a candidate of another policy."""
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
-    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
+    return publish_candidate(service.point.store, recipe, list(service.config.actions))
 
 
 async def promote(service: Service, version: int, *, force: bool = False) -> httpx.Response:
@@ -202,7 +202,7 @@ async def taught(service: Service) -> Version:
     """Give it something to learn, as the recipe that is followed does; return what came of it."""
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     await service.learn()
-    version = service.replica.version
+    version = service.point.versions.version
     assert version is not None
     return version
 
@@ -240,11 +240,11 @@ async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_pa
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         candidate = publish(service)
         async with Service(tmp_path).running(ready=False) as other:
-            await other.replica.refresh()
+            await other.refresh()
             answers = [await look_up(other)]
             await promote(service, candidate.version)
             answers.append(await look_up(other))
-            await other.replica.refresh()
+            await other.refresh()
             answers.append(await look_up(other))
             assert [one.status_code for one in answers] == [200] * 3
             first, meanwhile, last = (one.json()["agent"]["policy_version"] for one in answers)
@@ -309,7 +309,7 @@ async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: P
     gate = FakeGate(True)
     async with Service(tmp_path, gate=gate).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), service.config.reward)
-        gone = publish_candidate(service.replica.store, fixed, ["none", "colbert"]).version
+        gone = publish_candidate(service.point.store, fixed, ["none", "colbert"]).version
         message = refused(await promote(service, gone), 409, "promotion_refused", "version")
         assert message.startswith(f"version {gone} cannot serve here: policy 'fixed' names the arm 'colbert'")
         refused(await promote(service, gone, force=True), 409, "promotion_refused", "version")
@@ -322,14 +322,14 @@ async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_prom
 ) -> None:
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
-        chosen = publish_candidate(service.replica.store, fixed, ["none", "bm25"]).version
+        chosen = publish_candidate(service.point.store, fixed, ["none", "bm25"]).version
         assert (await promote(service, chosen)).json()["version"] == chosen
         if held:
             await say(service, "rollback", chosen)
     fewer = {name: spec for name, spec in CONFIG["arms"].items() if name != "bm25"}
     async with Service(tmp_path, arms=fewer).running() as again:
         for _ in range(3):
-            await again.replica.refresh()
+            await again.refresh()
         told = await shown(again)
         assert told["version"] == await deciding(again) != chosen
         assert told["kind"] == CONFIG["policy"]["kind"]
@@ -396,7 +396,7 @@ async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: 
         candidate = publish(service).version
         prune(service, candidate)
         assert (await promote(service, candidate)).json()["version"] == candidate
-        assert registry_versions.checkpoint(service.replica.store, candidate) is not None
+        assert registry_versions.checkpoint(service.point.store, candidate) is not None
 
 
 async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_serve
         following = await taught(service)
         await promote(service, 1)
         assert await deciding(service) == 1
-        with service.replica.store.writing() as connection:
+        with service.point.store.writing() as connection:
             registry_versions.store_checkpoint(connection, following.version, b"damaged")
         assert (await promote(service, candidate)).json()["version"] == candidate
 
@@ -421,7 +421,7 @@ async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_befor
         assert message == f"version {candidate} was promoted and cannot be read here: version 1 still decides"
         assert await deciding(service) == 1
         monkeypatch.undo()
-        await service.replica.refresh()
+        await service.refresh()
         assert await deciding(service) == candidate
 
 
@@ -432,15 +432,15 @@ class BusyGate(FakeGate):
         super().__init__(True)
         self._meanwhile = meanwhile
 
-    async def __call__(self, version: int, since: float, *, force: bool) -> dict[str, Any]:
+    async def __call__(self, *args: Any, **options: Any) -> dict[str, Any]:
         await self._meanwhile()
-        return await super().__call__(version, since, force=force)
+        return await super().__call__(*args, **options)
 
 
 async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
-        service.replica.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
+        service.replica.service.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
         message = refused(
             await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
         )
@@ -453,7 +453,7 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
 ) -> None:
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         (chosen,) = await learned(service)
-        candidate, replica, real = publish(service).version, service.replica, promotions.record
+        candidate, real = publish(service).version, promotions.record
 
         def late(
             store: Store,
@@ -472,7 +472,7 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
 
         monkeypatch.setattr("feedback.registry.promotions.record", late)
         refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
-        await replica.refresh()
+        await service.refresh()
         assert await deciding(service) == candidate
 
 
@@ -493,7 +493,7 @@ async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path
         newest = (await learned(service, registry_versions.KEPT_CHECKPOINTS + 2))[-1]
         assert not registry_versions.is_kept(chosen, newest)
         assert not registry_versions.is_kept(chosen + 2, newest)
-        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
+        assert registry_versions.checkpoint(service.point.store, chosen) is not None
         found = {one["version"]: one for one in (await listed(service))["versions"]}
         assert (found[chosen]["kept"], found[chosen + 2]["kept"], found[newest]["kept"]) == (
             True,
@@ -511,7 +511,7 @@ async def test_a_version_whose_bytes_are_lost_is_learned_again_and_its_bytes_put
         prune(service, chosen)
         assert (await say(service, "rollback", chosen)).status_code == 200
         assert await deciding(service) == chosen
-        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
+        assert registry_versions.checkpoint(service.point.store, chosen) is not None
         prune(service, chosen)
         assert newest > chosen
     async with Service(tmp_path).running() as again:
@@ -522,7 +522,7 @@ async def test_a_version_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, newest = await learned(service, 2)
         prune(service, chosen)
-        with service.replica.store.writing() as connection:
+        with service.point.store.writing() as connection:
             connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
         message = refused(await say(service, "rollback", chosen), 409, "version_unavailable", "version")
         assert f"checkpoint of version {chosen} is missing or damaged" in message
@@ -537,15 +537,13 @@ async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and
         chosen, newest = await learned(service, 2)
         await say(service, "rollback", chosen)
         prune(service, chosen)
-        with service.replica.store.writing() as connection:
+        with service.point.store.writing() as connection:
             connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
     async with Service(tmp_path).running() as again:
         for _ in range(3):
-            await again.replica.refresh()
+            await again.refresh()
         refused(await look_up(again), 503, "not_ready")
-        warned = [
-            record.message for record in caplog.records if record.name == "agent.serving.version_watcher"
-        ]
+        warned = [record.message for record in caplog.records if record.name == "agent.serving.versions"]
         assert len(warned) == 1
         assert f"checkpoint of version {chosen} is missing or damaged" in warned[0]
         assert (await say(again, "promote", newest)).status_code == 200
@@ -557,9 +555,9 @@ async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Serv
     await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
     made = on_each.learner.step()  # without a pause, in which the version would be served before the damage
     assert made is not None
-    with on_each.replica.store.writing() as connection:
+    with on_each.point.store.writing() as connection:
         registry_versions.store_checkpoint(connection, made.version, b"damaged")
-    await on_each.replica.refresh()
+    await on_each.refresh()
     assert await deciding(on_each) == before
     body = (await say(on_each, "rollback", made.version)).json()
     assert body["serving"]["version"] == body["serving"]["chosen"] == made.version
@@ -572,16 +570,16 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
         await say(service, "rollback", chosen)
-        state = registry_versions.checkpoint(service.replica.store, chosen)
+        state = registry_versions.checkpoint(service.point.store, chosen)
         assert state is not None
         prune(service, chosen)
     with monkeypatch.context() as patch:
         patch.setattr("agent.learning.restore.resume_point", unreadable)
         async with Service(tmp_path).running() as again:
-            assert again.replica.served is None
-            with again.replica.store.writing() as connection:
+            assert again.point.versions.served is None
+            with again.point.store.writing() as connection:
                 registry_versions.store_checkpoint(connection, chosen, state)
-            await again.replica.refresh()
+            await again.refresh()
             assert await deciding(again) == chosen
 
 
@@ -593,7 +591,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, newest = await learned(service, 2)
-    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", unreadable)
+    monkeypatch.setattr("agent.serving.versions.restore_policy", unreadable)
     message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
     assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"
     told = (await shown(service))["serving"]
@@ -605,7 +603,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
     )
     assert f"version {newest} decides, although version {chosen} was chosen" in _serving(await shown(service))
     monkeypatch.undo()
-    await service.replica.refresh()
+    await service.refresh()
     assert await deciding(service) == chosen
 
 
@@ -613,7 +611,7 @@ async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: 
     chosen, newest = await learned(service, 2)
     await say(service, "rollback", newest)
     prune(service, chosen)
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
     body = (await say(service, "promote", chosen)).json()
     assert (body["serving"]["version"], body["serving"]["pinned"]) == (newest, False)
@@ -626,11 +624,11 @@ async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: 
 async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Path, action: str) -> None:
     reward = {**CONFIG["reward"], "cost_weight": 0.5}
     async with Service(tmp_path, reward=reward).running() as service:
-        other = service.replica.version
+        other = service.point.versions.version
     assert other is not None
     gate = FakeGate(True)
     async with Service(tmp_path, gate=gate).running() as service:
-        ours = service.replica.version
+        ours = service.point.versions.version
         assert ours is not None
         message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")
         assert message == (
@@ -683,7 +681,7 @@ async def test_versions_are_told_newest_first_and_page_by_page(service: Service)
     made = [1, *await learned(service, 3)]
     versions = (await listed(service))["versions"]
     assert [one["version"] for one in versions] == made[::-1]
-    served = service.replica.version
+    served = service.point.versions.version
     assert isinstance(served, Version)
     assert versions[0] == {
         "version": served.version,
@@ -754,8 +752,8 @@ async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
 async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -> None:
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         limits = []
-        newest = service.replica.store.newest
-        service.replica.store.newest = lambda limit: limits.append(limit) or newest(limit)  # type: ignore[method-assign,func-returns-value]
+        newest = service.point.store.newest
+        service.point.store.newest = lambda limit: limits.append(limit) or newest(limit)  # type: ignore[method-assign,func-returns-value]
         told = [await shown(service) for _ in range(3)]
     assert limits == [COMPARED]
     assert [one["apprentice"]["decisions"] for one in told] == [0, 0, 0]
@@ -769,9 +767,9 @@ async def test_only_the_newest_decisions_are_compared(
         for _ in range(3):
             await ask(service)
         assert (await shown(service))["apprentice"]["decisions"] == 2
-        newest = [one.id for one in service.replica.store.newest(2)]
+        newest = [one.id for one in service.point.store.newest(2)]
         last = (await ask(service)).json()["agent"]["decision_id"]
-        assert [one.id for one in service.replica.store.newest(2)] == [last, newest[0]]
+        assert [one.id for one in service.point.store.newest(2)] == [last, newest[0]]
 
 
 async def test_what_an_apprentice_of_another_recipe_did_is_not_its_agreement(tmp_path: Path) -> None:

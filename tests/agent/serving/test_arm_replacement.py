@@ -47,8 +47,8 @@ def names(response: httpx.Response) -> list[str]:
 
 async def refreshed_until_served(service: Service, *arms: str) -> None:
     async with asyncio.timeout(30):
-        while tuple(service.replica.turns.arms) != arms:
-            await service.replica.refresh()
+        while tuple(service.point.turns.arms) != arms:
+            await service.refresh()
 
 
 async def test_the_new_arms_are_built_and_then_chosen_among(service: Service) -> None:
@@ -68,9 +68,9 @@ async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Servi
 
 
 async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:
-    before = service.replica.version
+    before = service.point.versions.version
     await put(service, NEW)
-    assert service.replica.version == before
+    assert service.point.versions.version == before
     assert (await look_up(service)).json()["agent"]["policy_version"] == before.version  # type: ignore[union-attr]
 
 
@@ -98,8 +98,8 @@ async def test_another_replica_follows_at_its_next_look(service: Service) -> Non
     await put(service, NEW)
     other = Service(service.folder)
     async with other.running(ready=False):
-        await other.replica.refresh()
-        assert list(other.replica.turns.arms) == ["none", "fused"]
+        await other.refresh()
+        assert list(other.point.turns.arms) == ["none", "fused"]
         assert other.arms.loaded == [frozenset(NEW)]
 
 
@@ -143,7 +143,7 @@ async def test_arms_that_cannot_be_built_change_nothing(service: Service) -> Non
     assert refused.status_code == 502
     assert refused.json()["error"]["message"] == "arm 'fused' cannot be built"
     service.arms.unbuildable = frozenset()
-    await service.replica.refresh()
+    await service.refresh()
     assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
 
 
@@ -156,8 +156,8 @@ async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms
     with caplog.at_level(logging.WARNING):
         async with other.running(ready=False):
             for _ in range(5):
-                await other.replica.refresh()
-            assert list(other.replica.turns.arms) == list(CONFIG["arms"])
+                await other.refresh()
+            assert list(other.point.turns.arms) == list(CONFIG["arms"])
     warned = [record.message for record in caplog.records if record.name == "agent.serving.arms"]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 
@@ -170,7 +170,7 @@ async def test_arms_that_could_not_be_built_are_tried_again_later(
     other = Service(service.folder)
     other.arms.unbuildable = frozenset({"fused"})
     async with other.running(ready=False):
-        await other.replica.refresh()
+        await other.refresh()
         other.arms.unbuildable = frozenset()
         await refreshed_until_served(other, "none", "fused")
 
@@ -183,19 +183,19 @@ async def test_versions_and_switches_are_followed_while_arms_are_built(service: 
         await built.wait()
 
     async with other.running(ready=False):
-        await other.replica.refresh()
+        await other.refresh()
         other.arms.load = slow  # type: ignore[method-assign]
         await put(service, NEW)
         await service.client.patch("/v1/arms/none", json={"enabled": False})
         await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
         await other.learn()
-        await service.replica.refresh()
-        assert list(other.replica.turns.arms) == list(CONFIG["arms"])
-        assert not other.replica.turns.arms["none"].enabled
-        assert other.replica.version == service.replica.version
+        await service.refresh()
+        assert list(other.point.turns.arms) == list(CONFIG["arms"])
+        assert not other.point.turns.arms["none"].enabled
+        assert other.point.versions.version == service.point.versions.version
         built.set()
         await refreshed_until_served(other, "none", "fused")
-        assert not other.replica.turns.arms["none"].enabled
+        assert not other.point.turns.arms["none"].enabled
 
 
 async def test_a_refused_set_leaves_the_arms_that_are_run_as_they_were(service: Service) -> None:
@@ -288,13 +288,13 @@ async def test_an_arm_that_was_written_into_the_log_is_passed_over(
     trap = a_trap(tmp_path, monkeypatch)
     service = Service(tmp_path, new_arms=ALLOWED)
     async with service.running():
-        store, config = service.replica.store, service.replica.config
+        store, config = service.point.store, service.point.config
         configured = config.arm_documents
         arm_sets.replace(store, {**configured, "x": arm}, configured, lambda *_: True)
-        await service.replica.refresh()
+        await service.refresh()
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "arm-builder"))
-        await service.replica.refresh()
-        assert list(service.replica.turns.arms) == list(CONFIG["arms"])
+        await service.refresh()
+        assert list(service.point.turns.arms) == list(CONFIG["arms"])
         assert hosts.live(config) == config.arms  # what a replica builds at its start
         with pytest.raises(ConfigError) as error:
             RunSnapshot.of(config, store)  # what a warm start runs
@@ -340,14 +340,14 @@ async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(
 async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = service.replica.store.record
+    record = service.point.store.record
 
     def swap(key: str) -> Any:
-        service.replica.turns.arms = {"none": service.replica.turns.arms["none"]}
+        service.point.turns.arms = {"none": service.point.turns.arms["none"]}
         return record(key)
 
-    loop = service.replica.turns
-    monkeypatch.setattr(service.replica.store, "record", swap)
+    loop = service.point.turns
+    monkeypatch.setattr(service.point.store, "record", swap)
     body = {"query": "Who?", "model": "arm/dense"}
     refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
     assert refused.status_code == 404
@@ -410,7 +410,7 @@ async def test_what_may_be_secret_in_an_address_is_never_shown_and_stays_where_i
         for answer in answers:
             assert answer.status_code == 200, answer.text
             assert "s3cret" not in answer.text
-        live = service.replica.config.arms
+        live = service.point.config.arms
         assert live["far"].params["url"] == live["part"].params["url"] == url
         changed = {**far, "params": {**far["params"], "url": hidden.replace("page", "side")}}
         other = await put(service, {"other": changed, "bm25": CONFIG["arms"]["bm25"]})
@@ -426,11 +426,11 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
     monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     async with Service(tmp_path, gate=FakeGate(True)).running() as service:
         (host,) = LearnerHost(service.config)._learners  # noqa: SLF001
-        watcher = service.replica.watcher
+        watcher = service.point.versions
         learner = host._learner()  # noqa: SLF001
         configured = learner.recipe
         recipe = replace(configured, policy=PolicySpec(kind="fixed", params={"arm": "fused"}))
-        version = publish_candidate(service.replica.store, recipe, ["fused"]).version
+        version = publish_candidate(service.point.store, recipe, ["fused"]).version
         refused(await say(service, "promote", version), 409, "promotion_refused", "version")
         await put(service, NEW)
         assert (await say(service, "promote", version)).status_code == 200
@@ -438,7 +438,7 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
         learner = host._learner(learner)  # noqa: SLF001
         assert watcher.recipe == learner.recipe == recipe
         await put(service, CONFIG["arms"])
-        await service.replica.refresh()
+        await service.refresh()
         assert watcher.recipe == host._learner(learner).recipe == configured  # noqa: SLF001
         refused(await say(service, "rollback", version), 409, "promotion_refused", "version")
 

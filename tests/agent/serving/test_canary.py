@@ -178,7 +178,7 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
 def publish(service: Service, **spec: Any) -> Version:
     """Publish a candidate of another policy."""
     recipe = Recipe(PolicySpec(**(spec or {"kind": "linucb"})), service.config.reward)
-    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
+    return publish_candidate(service.point.store, recipe, list(service.config.actions))
 
 
 async def canary(service: Service, version: int, share: Any, reason: str = "new labels") -> httpx.Response:
@@ -267,9 +267,9 @@ async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> N
     async with Service(tmp_path).running() as service:
         candidate = publish(service).version
         async with Service(tmp_path).running(ready=False) as other:
-            await other.replica.refresh()
+            await other.refresh()
             await canary(service, candidate, 0.25)
-            await other.replica.refresh()
+            await other.refresh()
             assert (await made_by(other))["canary"] == {"version": candidate, "share": 0.25}
     async with Service(tmp_path).running() as again:
         assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
@@ -285,7 +285,7 @@ async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(ser
     first, second = await ask(service, headers=key), await ask(service, headers=key)
     assert first.json() == second.json()
     (made,) = await learned(service)
-    store = service.replica.store
+    store = service.point.store
     report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
     assert report.sound
     assert report.compared[0].upto == 1
@@ -301,11 +301,11 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     prune(service, candidate)
     assert (await verified(service, record["decision_id"]))["verified"]
     changed = sa.update(t.decisions).where(t.decisions.c.id == record["decision_id"])
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(changed.values(share=0.125))
     (why,) = (await verified(service, record["decision_id"]))["why"]
     assert "the share, the price or the probabilities were changed" in why
-    with service.replica.store.writing() as connection:
+    with service.point.store.writing() as connection:
         connection.execute(changed.values(candidate=77))
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
     message = refused(response, 409, "version_unavailable", "decision_id")
@@ -324,31 +324,29 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
     async with Service(tmp_path).running() as service:
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
-        with service.replica.store.writing() as connection:
+        with service.point.store.writing() as connection:
             versions.store_checkpoint(connection, candidate, b"damaged")
             named = t.versions.c.version == candidate
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
             connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
-        await service.replica.refresh()
+        await service.refresh()
         assert (await made_by(service))["canary"] is not None, "who has read it goes on"
     async with Service(tmp_path).running() as again:
         for _ in range(3):
-            await again.replica.refresh()
+            await again.refresh()
         record = await made_by(again)
         assert (record["canary"], record["policy_version"]) == (None, 1)
         assert (await verified(again, record["decision_id"]))["verified"]
         told = (await shown(again))["canary"]
         assert (told["version"], told["deciding"]) == (candidate, False)
         assert "takes no part" in _canary(told)
-        warned = [
-            record.message for record in caplog.records if record.name == "agent.serving.version_watcher"
-        ]
+        warned = [record.message for record in caplog.records if record.name == "agent.serving.versions"]
         (warning,) = warned
         assert warning.startswith(
             f"checkpoint of version {candidate} is missing or damaged, and the log gives"
         )
         assert warning.endswith("; it takes no part, although it is given a share")
-        with again.replica.store.writing() as connection:
+        with again.point.store.writing() as connection:
             connection.execute(sa.update(t.versions).where(named).values(digest=digest))
         assert (await canary(again, candidate, 0.1)).json()["canary"]["deciding"], "its bytes are put back"
 
@@ -358,14 +356,14 @@ async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Pat
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
         named = t.versions.c.version == candidate
-        with service.replica.store.writing() as connection:
+        with service.point.store.writing() as connection:
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
             connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
     async with Service(tmp_path).running() as again:
         assert (await made_by(again))["canary"] is None
-        with again.replica.store.writing() as connection:
+        with again.point.store.writing() as connection:
             connection.execute(sa.update(t.versions).where(named).values(digest=digest))
-        await again.replica.refresh()
+        await again.refresh()
         assert (await made_by(again))["canary"] is not None
 
 
@@ -381,13 +379,13 @@ async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path)
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
     candidate = publish(service).version
     await canary(service, candidate, 0.25)
-    serving = service.replica.decider.serving
+    serving = service.point.decider.serving
     assert serving.canary is not None
     monkeyed = replace(serving.canary, policy=Failing())
-    service.replica.watcher._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
-    await service.replica.refresh()
+    service.point.versions._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
+    await service.refresh()
     assert (await made_by(service))["canary"] is None
-    await service.replica.refresh()
+    await service.refresh()
     assert (await made_by(service))["canary"] is None
     assert not (await shown(service))["canary"]["deciding"]
 
@@ -405,8 +403,8 @@ async def test_a_canary_must_name_a_version_that_can_serve(tmp_path: Path) -> No
     async with Service(tmp_path, reward=reward).running() as service:
         arms = ["none", "colbert"]
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), Service(tmp_path).config.reward)
-        gone = publish_candidate(service.replica.store, fixed, arms)
-        priced = service.replica.version
+        gone = publish_candidate(service.point.store, fixed, arms)
+        priced = service.point.versions.version
     assert priced is not None
     async with Service(tmp_path).running() as service:
         message = refused(await canary(service, gone.version, 0.1), 409, "promotion_refused", "version")

@@ -145,7 +145,7 @@ async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept
     found = await record(service, response.headers["x-decision-id"], lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
-    assert not service.replica.under_way
+    assert not service.replica.service.under_way
 
 
 async def test_a_stream_past_its_deadline_says_so_in_its_last_event(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_log_that_is_away_is_a_503_everywhere(
     def away(*_: object) -> None:
         raise LogUnavailableError("the log cannot be used: disk full")
 
-    store = service.replica.store
+    store = service.point.store
     for name in ("append", "probe", "reading"):
         monkeypatch.setattr(store, name, away)
     responses = [
@@ -234,7 +234,7 @@ async def test_a_bug_is_a_500_that_tells_no_secret(service: Service) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as service.client:
         message = refused(await look_up(service, model="arm/bm25"), 500, "internal_error")
     assert message == "KeyError: see the log of the service"
-    assert not service.replica.under_way
+    assert not service.replica.service.under_way
 
 
 # -- clients that go away ----------------------------------------------------------------------------
@@ -285,7 +285,7 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
         found = await record(service, first["agent"]["decision_id"], lambda r: r.execution)
         assert found.execution is not None
         assert found.execution.status is Status.CANCELLED
-        assert not service.replica.under_way
+        assert not service.replica.service.under_way
 
 
 async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Service) -> None:
@@ -296,7 +296,7 @@ async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Serv
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not service.replica.under_way
+    assert not service.replica.service.under_way
 
 
 # -- asking again ------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ async def test_a_service_is_not_ready_before_what_is_behind_it_was_reached(tmp_p
         assert (await rows(service))["decisions"] == 0
         up.set()
         async with asyncio.timeout(10):
-            while not service.replica.ready:
+            while not service.point.ready:
                 await asyncio.sleep(0)
         assert (await look_up(service)).status_code == 200
 

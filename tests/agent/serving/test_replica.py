@@ -6,12 +6,12 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from agent.serving.version_watcher import VersionWatcher
 from feedback.errors import ClockError
 from feedback.log import tables as t
 from feedback.registry import versions
 from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
+from tests.agent.serving.test_versions import versions_of
 
 
 async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before_served(
@@ -23,28 +23,28 @@ async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before
         service.learner.step()
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            await service.replica.refresh()
+            await service.refresh()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
-    warned = [record for record in caplog.records if record.name == "agent.serving.version_watcher"]
+    warned = [record for record in caplog.records if record.name == "agent.serving.versions"]
     assert len(warned) == 1
     assert "checkpoint of version 2 cannot be loaded" in warned[0].message
 
 
 async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(service: Service) -> None:
-    replica = service.replica
+    point = service.point
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     service.learner.step()
-    newest = versions.latest(replica.store)
+    newest = versions.latest(point.store)
     assert newest is not None
     assert newest.version == 2
-    with replica.store.writing() as connection:
+    with point.store.writing() as connection:
         connection.execute(sa.update(t.checkpoints).where(t.checkpoints.c.version == 2).values(state=b"x"))
-    started = VersionWatcher(replica.store, replica.config)
-    served = started.refresh(None).served
+    started = versions_of(point.store, point.config)
+    served = started.read(None).served
     assert served is not None
     assert served.version.version == 1
-    assert started.refresh(served).served is served
+    assert started.read(served).served is served
 
 
 async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced(
@@ -52,7 +52,7 @@ async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced
 ) -> None:
     service.replica.check()
     ahead = time.time() + 3600.0
-    monkeypatch.setattr(service.replica.clock, "_wall", lambda: ahead)
+    monkeypatch.setattr(service.replica.service.clock, "_wall", lambda: ahead)
     with pytest.raises(ClockError, match="restart the process"):
         service.replica.check()
     text = (await service.client.get("/metrics")).text

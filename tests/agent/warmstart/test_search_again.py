@@ -48,7 +48,9 @@ async def decided(config: AppConfig, store: Store, questions: list[str]) -> list
     """Ask a replica that serves the configured router, with real arms."""
     embedders, log = Embedders(config.backbones), GroupCommit(store)
     arms = open_here(config, {}, embedders, base.ScriptedGenerator({}, default=""))
-    serving = Serving(Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors).configured)
+    serving = Serving(
+        Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors, embedders.embed).configured
+    )
     salt = store.draw_secret.salt(config.salt)
     loop = TurnLoop(
         arms=arm_infos(config),

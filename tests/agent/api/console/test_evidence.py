@@ -52,7 +52,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert await post(judged, "/policies/gate", version="1") == f"{CONSOLE}/policies"
     await finish(judged)
     shown = await seen(judged, "/policies")
-    document = await asyncio.to_thread(evaluations.result_of, judged.replica.store, 1)
+    document = await asyncio.to_thread(evaluations.result_of, judged.point.store, 1)
     assert document is not None
     (verdict,) = (one["verdict"] for one in document["candidates"] if one["name"] == "recipe:1")
     (figure,) = (json.loads(html.unescape(one)) for one in re.findall(r'data-chart="([^"]*)"', shown))
@@ -78,7 +78,7 @@ async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Se
     asked = await judged.client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
     assert asked.status_code == 503, "the gate has no verdict yet"
     await post(judged, "/policies", **fields, force="on")
-    promotion = judged.replica.active.promotion
+    promotion = judged.point.versions.active.promotion
     assert promotion is not None
     assert promotion.forced
 
@@ -149,7 +149,7 @@ async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Servic
     said = {"reason": "new labels", "share": 0.5}
     assert (await judged.client.post("/v1/policies/1/canary", json=said)).status_code == 200
     await post(judged, "/policies/gate", version="1")
-    (asked,) = await asyncio.to_thread(evaluations.page, judged.replica.store, 2)
+    (asked,) = await asyncio.to_thread(evaluations.page, judged.point.store, 2)
     assert asked.request["candidates"] == ["version:1"]
 
 
@@ -163,7 +163,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     shown = plain(await seen(judged, "/evaluations/compare?of=2&of=1"))
     ends: list[float] = []
     for number in (1, 2):
-        document = await asyncio.to_thread(evaluations.result_of, judged.replica.store, number)
+        document = await asyncio.to_thread(evaluations.result_of, judged.point.store, number)
         assert document is not None
         report = Report.read(document)
         assert f"evaluation {number}" in shown

@@ -94,7 +94,7 @@ async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_al
 
 async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
     shown = plain(await seen(linear, "?window=1h"))
-    store, rule = linear.replica.store, linear.config.reward
+    store, rule = linear.point.store, linear.config.reward
     records = [await asyncio.to_thread(store.record, one.id) for one in store.newest(100)]
     rewards = []
     for record in records:
@@ -166,7 +166,7 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
             headers=ORIGIN,
         )
         assert kept.status_code == status, kept.text
-    record = await asyncio.to_thread(linear.replica.store.record, found)
+    record = await asyncio.to_thread(linear.point.store.record, found)
     assert record is not None
     (item,) = record.feedback
     assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console"})
@@ -187,13 +187,13 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     async def some(ids: Sequence[str]) -> list[Passage]:
         return [Passage(ids[0], HARM, HARM)]
 
-    monkeypatch.setattr(service.replica, "passages", some)
+    monkeypatch.setattr(service.point, "passages", some)
     shown = await seen(service, f"{path}/passages")
     assert "3 of 4 are not in the corpus any more." in shown
     assert HARMLESS in shown
     assert "<script>" not in shown
 
-    monkeypatch.setattr(service.replica.turns, "restricted", True)
+    monkeypatch.setattr(service.point.turns, "restricted", True)
     shown = plain(await seen(service, f"{path}/passages"))
     assert "Some are not shown: the groups of your key do not permit them" in shown
     assert [name in shown for name, _ in texts] == [True, False, False, False]
@@ -202,7 +202,7 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     async def gone(ids: Sequence[str]) -> list[Passage]:
         raise ArmError(f"no host for {len(ids)}")
 
-    monkeypatch.setattr(service.replica, "passages", gone)
+    monkeypatch.setattr(service.point, "passages", gone)
     shown = plain(await seen(service, f"{path}/passages"))
     assert "The corpus is not at hand: no host for 4." in shown
     assert texts[0][0] in shown
@@ -213,12 +213,12 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(servic
     assert "without Ray Serve" in shown
     assert re.search(r"requests well \d+ in progress, \d+ at most", plain(shown))
     found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
-    service.replica.deployments = lambda: found
+    service.replica.service.deployments = lambda: found
     shown = plain(await seen(service, "/system"))
     assert "Ingress well 2 running" in shown
     assert "Learner not well 1 starting no room" in shown
     answered = threading.Event()
-    service.replica.deployments = lambda: {} if answered.wait(60) else found
+    service.replica.service.deployments = lambda: {} if answered.wait(60) else found
     try:
         shown = plain(await seen(service, "/system"))
         assert "Ray Serve not well did not answer within" in shown
@@ -228,7 +228,7 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(servic
 
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
     await service.client.patch("/v1/arms/none", json={"enabled": False})
-    health = service.replica.decider.health
+    health = service.point.decider.health
     for _ in range(3):
         with health.track("bm25") as report:
             report(failed=("bm25",))
@@ -238,7 +238,7 @@ async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Servic
     record = (await service.client.get(f"/v1/decisions/{found}")).json()
     assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
     assert "Neither eligible nor masked" not in shown
-    with service.replica.store.writing() as connection:  # as before the log kept masks
+    with service.point.store.writing() as connection:  # as before the log kept masks
         connection.execute(
             sa.update(t.decisions).values(features={"sparse": {}, "embedding": [], "arms": {}})
         )
@@ -311,7 +311,7 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
         page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer["ROOT"])).text
         assert "asked by ACME" in page
         assert "asked by MAIN" in page
-        acme = service.replica.store.newest(2)[1].id
+        acme = service.point.store.newest(2)[1].id
         assert acme.startswith("acme~")
         hidden = await service.client.get(f"{CONSOLE}/decisions/{acme}", headers=bearer["MAIN"])
         assert hidden.status_code in (400, 404)
@@ -370,13 +370,13 @@ def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> N
 async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
     linear: Service,
 ) -> None:
-    store, rule = linear.replica.store, linear.config.reward
+    store, rule = linear.point.store, linear.config.reward
     examples = list(read_examples(store, rule.join))
     arms = [*linear.config.actions]
     propensity = np.array([one.decision.propensity for one in examples])
     drawn = np.array([arms.index(one.decision.drawn) for one in examples])
     reward = np.array([rule.reward_of(one) for one in examples], dtype=np.float64)
-    window = overview.window_of("1h", linear.replica.clock(), None)
+    window = overview.window_of("1h", linear.replica.service.clock(), None)
     rows = rollups.read(store, window.since, window.until, window.step)
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
@@ -453,7 +453,7 @@ async def test_a_key_of_a_project_is_led_to_the_decisions_of_an_episode(
 async def test_each_page_of_what_operators_do_leads_to_the_next(
     linear: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = linear.replica.store
+    store = linear.point.store
     for i in range(3):
         found = (await look_up(linear, query=f"one more {i}")).json()["agent"]
         await tell(linear, found["decision_id"], 1.0)
@@ -501,7 +501,7 @@ async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Se
 
 async def test_two_versions_are_compared_on_the_logged_questions(linear: Service) -> None:
     found = plain(await seen(linear, "/policies/differences?one=1&other=2"))
-    store, arms = linear.replica.store, list(linear.config.actions)
+    store, arms = linear.point.store, list(linear.config.actions)
     logged = store.newest(100, features=True)
     pair = [versions.find(store, number) for number in (1, 2)]
     first, second = (
@@ -520,7 +520,7 @@ async def test_two_versions_are_compared_on_the_logged_questions(linear: Service
 
 
 async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Service) -> None:
-    (one,) = linear.replica.store.newest(1, features=True)
+    (one,) = linear.point.store.newest(1, features=True)
     logged = [
         replace(one, id=f"d-{p}", context=replace(one.context, features={"p": p})) for p in (0.5, 1.0, 0.75)
     ]
@@ -557,7 +557,7 @@ async def test_the_configuration_is_shown_without_the_password_of_the_log(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = service.config.model_copy(update={"log_url": "postgresql+psycopg://armwise:pa55word@db/log"})
-    monkeypatch.setattr(type(service.replica), "config", config)
+    monkeypatch.setattr(type(service.point), "config", config)
     shown = await seen(service, "/system")
     assert "armwise:***@db/log" in shown
     assert "pa55word" not in shown

@@ -66,7 +66,7 @@ async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None
         f"{CONSOLE}/arms/none?point=cheap", data={"enabled": "false"}, headers=ORIGIN
     )
     assert switched.headers["location"] == f"{CONSOLE}/arms?point=cheap"
-    assert [service.replica.points[point].turns.arms["none"].enabled for point in ("default", "cheap")] == [
+    assert [service.points[point].turns.arms["none"].enabled for point in ("default", "cheap")] == [
         True,
         False,
     ]
@@ -107,11 +107,9 @@ async def test_the_playground_of_such_a_point_sends_a_request_with_actions(servi
     )
     status, shown = await decide(plain(example))
     assert (status, "a-17" in shown, "click 1" in shown) == (200, True, True)
-    assert len(service.replica.points["news"].store.newest(9)) == 1
+    assert len(service.points["news"].store.newest(9)) == 1
     status, _ = await decide(json.dumps({"point": "cheap", "actions": actions("a", "b")}))
-    assert (status, len(service.replica.points["news"].store.newest(9))) == (200, 2), (
-        "the point is the page's"
-    )
+    assert (status, len(service.points["news"].store.newest(9))) == (200, 2), "the point is the page's"
     for request, said in (
         ("{", "the request is not JSON"),
         ("7", "valid dictionary"),

@@ -201,7 +201,7 @@ async def test_while_the_log_is_away_every_page_says_so(
     def away() -> None:
         raise LogUnavailableError("the log cannot be used: gone")
 
-    monkeypatch.setattr(service.replica.store, "reading", away)
+    monkeypatch.setattr(service.point.store, "reading", away)
     for path in SEEN:
         if path == "/playground":
             continue

@@ -1,16 +1,24 @@
-"""Which version a replica serves: the newest of the active recipe, or the one that an operator pinned."""
+"""Which version a decision point serves: the newest of the active recipe, or one that an operator pinned."""
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.config import AppConfig
-from agent.learning import Recipe, active_recipe, earlier_checkpoint, known_arms, live_arms, restore_policy
+from agent.learning import (
+    PolicyHistory,
+    Recipe,
+    active_recipe,
+    earlier_checkpoint,
+    known_arms,
+    live_arms,
+    restore_policy,
+)
 from agent.policies import Policy, PolicyError
 from agent.routers import RouterError
-from agent.serving.router_scores import RouterScorer
+from agent.serving.router_scores import RouterScorer, Scorers
 from agent.turn import Canary
+from feedback.drift import Alarms
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
@@ -50,35 +58,38 @@ class ServingState:
         return served.recipe == self.active.recipe if pin is None else served.version == pin.version
 
 
-class VersionWatcher:
-    """Reads from the log what is to be served.
+class Versions:
+    """The versions of a decision point: reads from the log which of them is to be served.
 
     Args:
         store: The log.
         config: Names the configured recipe, which is active unless another one was promoted under it.
-        scorer_of: Loads the router of a version by its digest; None is the configured one. Raises
-            RouterError.
+        scorers: Load the routers of versions.
 
     Attributes:
         configured: The recipe of the configuration.
-        recipe: The active one, as of the last refresh.
+        recipe: The active one, as of the last read.
         empty: A policy of that recipe without a history.
         arms: Names of the arms that a policy may name, those that were live before among them.
+        found: What is to be served, as of the last refresh.
+        active: The promotions that hold, as of the last refresh.
+        served: The version that decides; None before there is one. It is that of `found` once the arms of
+            that version are built.
+        history: Policies of earlier versions.
+        alarms: Drift alarms, as of the last refresh.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        config: AppConfig,
-        scorer_of: Callable[[str | None], RouterScorer | None] = lambda _: None,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._scorer_of = scorer_of
+    def __init__(self, store: Store, config: AppConfig, scorers: Scorers) -> None:
+        self._store, self._config, self._scorers = store, config, scorers
         self.arms = list(config.actions)
         self.configured = Recipe.configured(config)
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
+        self.active = ActivePolicy(self.configured.digest)
+        self.found = ServingState(None, self.active)
+        self.served: ServedVersion | None = None
+        self.history = PolicyHistory(store, config.reward)
+        self.alarms = Alarms()
         self._promoted = (
             self.recipe.digest,
             0,
@@ -87,11 +98,30 @@ class VersionWatcher:
         self._pin: tuple[int, promotions.Promotion | None] = (0, None)  # last rollback; None: not buildable
         self._canary: tuple[int, Canary | None] = (0, None)  # last promotion of a canary, and its policy
 
-    def refresh(self, served: ServedVersion | None) -> ServingState:
+    @property
+    def version(self) -> Version | None:
+        """The version that decides; None before there is one."""
+        return None if self.served is None else self.served.version
+
+    @property
+    def scorer(self) -> RouterScorer | None:
+        """The router of the served version, or the configured one; None where there is none."""
+        return self._scorers.configured if self.served is None else self.served.scorer
+
+    async def follow(self, state: ServingState) -> None:
+        """Take up what was read, unless the router of a version in it cannot score."""
+        self.active = state.active
+        scorers = state.served and state.served.scorer, state.canary and state.canary.scorer
+        if await self._scorers.warmed(one for one in scorers if isinstance(one, RouterScorer)):
+            self.found = state
+        else:
+            self.found = replace(self.found, active=state.active)
+
+    def read(self, served: ServedVersion | None) -> ServingState:
         """Return what to serve from now on: what is served already, if nothing else can be loaded.
 
         Args:
-            served: Served version; None before there is one.
+            served: What was found last; None before that.
 
         Raises:
             LogUnavailableError: Try again later.
@@ -113,7 +143,7 @@ class VersionWatcher:
         if version is not None and found is None and pin is None and not ours:
             earlier = earlier_checkpoint(self._store, self.empty, version)
             with suppress(RouterError):  # which was logged
-                found = None if earlier is None else ServedVersion(*earlier, self._scorer_of(version.router))
+                found = None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
         return ServingState(found or served, active, self._canary_for(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
@@ -174,7 +204,7 @@ class VersionWatcher:
         """Return the policy of a version, and its router. Raises PolicyError."""
         rule, empty = self._config.reward, self._empty_of(version)
         try:
-            scorer = self._scorer_of(version.router)
+            scorer = self._scorers.of(version.router)
         except RouterError as error:
             raise PolicyError(f"the router of version {version.version}: {error}") from None
         policy = restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)

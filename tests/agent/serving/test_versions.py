@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from agent.config import AppConfig, parse
 from agent.learning import Recipe
 from agent.policies import Policy, PolicyError, PolicySpec
-from agent.serving.version_watcher import ServedVersion, ServingState, VersionWatcher
+from agent.serving.router_scores import Scorers
+from agent.serving.versions import ServedVersion, ServingState, Versions
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import ActivePolicy, Version, promotions, versions
 from feedback.registry.promotions import Action, Promotion
-from tests.agent.fakes import CONFIG, FakeGate, Service
+from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate, Service
 from tests.agent.learning.test_promotions import deciding, learned, say
 from tests.agent.serving.test_canary import publish
 
@@ -32,9 +33,9 @@ async def test_a_promoted_recipe_serves_its_newest_version_although_another_reci
         body = (await say(service, "promote", older)).json()
         assert (body["serving"]["version"], body["kind"]) == (older, "fixed")
         assert await deciding(service) == older
-        watcher = service.replica.watcher
-        assert watcher.recipe.policy.kind == watcher.empty.kind == "fixed"
-        assert watcher.configured.policy.kind != "fixed", "the configured recipe stays known"
+        known = service.point.versions
+        assert known.recipe.policy.kind == known.empty.kind == "fixed"
+        assert known.configured.policy.kind != "fixed", "the configured recipe stays known"
 
 
 # -- over a log without a service ----------------------------------------------------------------------------
@@ -69,7 +70,7 @@ class Restored:
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> Restored:
     found = Restored()
-    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", found)
+    monkeypatch.setattr("agent.serving.versions.restore_policy", found)
     return found
 
 
@@ -97,6 +98,10 @@ def damage(store: Store, *damaged: Version) -> None:
         connection.execute(sa.update(t.checkpoints).where(named).values(state=b"damaged"))
 
 
+def versions_of(store: Store, config: AppConfig) -> Versions:
+    return Versions(store, config, Scorers(store, config, FakeArms().vectors, FakeEmbedders().embed))
+
+
 def served(state: ServingState) -> ServedVersion:
     assert state.served is not None
     return state.served
@@ -107,23 +112,23 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_before_there_is_a_version_nothing_is_served(store: Store, config: AppConfig) -> None:
-    watcher = VersionWatcher(store, config)
-    assert watcher.refresh(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest), None)
-    assert watcher.recipe is watcher.configured
-    assert watcher.arms == list(config.actions)
-    assert watcher.empty.kind == "linucb"
+    known = versions_of(store, config)
+    assert known.read(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest), None)
+    assert known.recipe is known.configured
+    assert known.arms == list(config.actions)
+    assert known.empty.kind == "linucb"
 
 
 def test_a_newer_version_replaces_the_served_one_and_an_older_never(store: Store, config: AppConfig) -> None:
-    watcher = VersionWatcher(store, config)
+    known = versions_of(store, config)
     first = published(store, config)
-    state = watcher.refresh(None)
+    state = known.read(None)
     assert (served(state).version, served(state).policy.kind) == (first, "linucb")
-    assert watcher.refresh(served(state)).served is served(state)
+    assert known.read(served(state)).served is served(state)
     published(store, config, kind="uniform", examples=9)
-    assert watcher.refresh(served(state)).served is served(state), "it is of another recipe"
+    assert known.read(served(state)).served is served(state), "it is of another recipe"
     second = published(store, config, examples=1)
-    assert served(watcher.refresh(served(state))).version == second
+    assert served(known.read(served(state))).version == second
 
 
 def test_a_version_is_restored_with_the_policy_of_its_recipe(
@@ -135,26 +140,26 @@ def test_a_version_is_restored_with_the_policy_of_its_recipe(
         calls.append((*args, empty.kind, relearn))
         return empty
 
-    monkeypatch.setattr("agent.serving.version_watcher.restore_policy", restore)
+    monkeypatch.setattr("agent.serving.versions.restore_policy", restore)
     ours, other = published(store, config), published(store, config, kind="fixed", arm="none")
-    watcher = VersionWatcher(store, config)
-    assert served(watcher.refresh(None)).policy is watcher.empty
+    known = versions_of(store, config)
+    assert served(known.read(None)).policy is known.empty
     record(store, config, Action.ROLLBACK, other)
-    assert served(watcher.refresh(None)).version == other
+    assert served(known.read(None)).version == other
     rest = config.reward, list(config.actions)
     assert calls == [(store, ours, *rest, "linucb", False), (store, other, *rest, "fixed", True)]
 
 
 def test_the_pinned_version_is_served_and_no_newer_one(store: Store, config: AppConfig) -> None:
     first, newest = published(store, config), published(store, config, examples=1)
-    watcher = VersionWatcher(store, config)
-    state = watcher.refresh(None)
+    known = versions_of(store, config)
+    state = known.read(None)
     assert served(state).version == newest
     record(store, config, Action.ROLLBACK, first)
-    state = watcher.refresh(served(state))
+    state = known.read(served(state))
     assert served(state).version == first
     assert state.active.pin is not None
-    assert watcher.refresh(served(state)).served is served(state)
+    assert known.read(served(state)).served is served(state)
 
 
 def test_a_pin_that_cannot_be_built_here_is_passed_over_and_warned_of_once(
@@ -162,16 +167,16 @@ def test_a_pin_that_cannot_be_built_here_is_passed_over_and_warned_of_once(
 ) -> None:
     first, newest = published(store, config), published(store, config, examples=1)
     gone = published(store, config, kind="fixed", arm="gone")
-    watcher = VersionWatcher(store, config)
+    known = versions_of(store, config)
     record(store, config, Action.ROLLBACK, gone)
     for _ in range(3):
-        assert served(watcher.refresh(None)).version == newest
+        assert served(known.read(None)).version == newest
     (warning,) = warned(caplog)
     assert warning.startswith(f"version {gone.version} was chosen and is passed over: policy 'fixed' names")
     record(store, config, Action.ROLLBACK, first)
-    assert served(watcher.refresh(None)).version == first
+    assert served(known.read(None)).version == first
     record(store, config, Action.ROLLBACK, gone)
-    assert served(watcher.refresh(None)).version == newest
+    assert served(known.read(None)).version == newest
     assert warned(caplog) == [warning, warning], "once for each rollback"
 
 
@@ -179,86 +184,86 @@ def test_a_damaged_version_is_warned_of_once_and_the_one_before_stays(
     store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = published(store, config)
-    watcher = VersionWatcher(store, config)
-    state = watcher.refresh(None)
+    known = versions_of(store, config)
+    state = known.read(None)
     second = published(store, config, examples=1)
     damage(store, second)
     for _ in range(2):
-        assert watcher.refresh(served(state)).served is served(state)
+        assert known.read(served(state)).served is served(state)
     lost = "checkpoint of version {} is missing or damaged; still serving the version before"
     assert warned(caplog) == [lost.format(second.version)]
     third = published(store, config, examples=2)
     damage(store, third)
-    assert watcher.refresh(served(state)).served is served(state)
+    assert known.read(served(state)).served is served(state)
     assert warned(caplog) == [lost.format(second.version), lost.format(third.version)]
-    assert served(VersionWatcher(store, config).refresh(None)).version == first
+    assert served(versions_of(store, config).read(None)).version == first
 
 
 def test_where_all_versions_are_damaged_nothing_is_served(store: Store, config: AppConfig) -> None:
     damage(store, published(store, config), published(store, config, examples=1))
-    assert VersionWatcher(store, config).refresh(None).served is None
+    assert versions_of(store, config).read(None).served is None
 
 
 def test_a_damaged_pinned_version_is_not_replaced_and_learned_again_once_per_rollback(
     store: Store, config: AppConfig, restored: Restored, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, _ = published(store, config), published(store, config, examples=1)
-    watcher = VersionWatcher(store, config)
+    known = versions_of(store, config)
     for attempts in ([True, False, False], [True, False]):
         restored.asked.clear()
         record(store, config, Action.ROLLBACK, first)
         for _ in attempts:
-            assert watcher.refresh(None).served is None
+            assert known.read(None).served is None
         assert restored.asked == [(first.version, relearn) for relearn in attempts]
     assert warned(caplog) == ["it is lost; and it was chosen: promote another"] * 2
     restored.failing = False
-    assert served(watcher.refresh(None)).version == first
+    assert served(known.read(None)).version == first
 
 
 def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read(
     store: Store, config: AppConfig, restored: Restored, caplog: pytest.LogCaptureFixture
 ) -> None:
     candidate = published(store, config, kind="fixed", arm="none")
-    watcher = VersionWatcher(store, config)
-    assert watcher.refresh(None).canary is None
+    known = versions_of(store, config)
+    assert known.read(None).canary is None
     for attempts in ([True, False, False], [True, False]):
         restored.asked.clear()
         record(store, config, Action.CANARY, candidate, 0.25)
         for _ in attempts:
-            assert watcher.refresh(None).canary is None
+            assert known.read(None).canary is None
         assert restored.asked == [(candidate.version, relearn) for relearn in attempts]
     assert warned(caplog) == ["it is lost; it takes no part, although it is given a share"] * 2
     restored.failing = False
-    canary = watcher.refresh(None).canary
+    canary = known.read(None).canary
     assert canary is not None
     assert (canary.version, canary.share, canary.policy.kind) == (candidate.version, 0.25, "fixed")
     restored.asked.clear()
-    assert watcher.refresh(None).canary is canary
+    assert known.read(None).canary is canary
     assert restored.asked == []
     record(store, config, Action.CANARY, candidate, 0.5)
-    canary = watcher.refresh(None).canary
+    canary = known.read(None).canary
     assert canary is not None
     assert canary.share == 0.5
     record(store, config, Action.CANARY, candidate, 0.0)
-    assert watcher.refresh(None).canary is None
+    assert known.read(None).canary is None
 
 
 def test_a_promoted_recipe_is_followed_and_the_configured_one_comes_back(
     store: Store, config: AppConfig
 ) -> None:
     ours, fixed = published(store, config), published(store, config, kind="fixed", arm="none")
-    watcher = VersionWatcher(store, config)
-    state = watcher.refresh(None)
+    known = versions_of(store, config)
+    state = known.read(None)
     record(store, config, Action.PROMOTE, fixed)
-    state = watcher.refresh(served(state))
-    assert (served(state).version, watcher.recipe.digest, watcher.empty.kind) == (
+    state = known.read(served(state))
+    assert (served(state).version, known.recipe.digest, known.empty.kind) == (
         fixed,
         fixed.recipe,
         "fixed",
     )
-    empty = watcher.empty
-    assert watcher.refresh(served(state)).served is served(state)
-    assert watcher.empty is empty, "it is built once"
+    empty = known.empty
+    assert known.read(served(state)).served is served(state)
+    assert known.empty is empty, "it is built once"
     record(store, config, Action.PROMOTE, ours)
-    state = watcher.refresh(served(state))
-    assert (served(state).version, watcher.recipe, watcher.empty.kind) == (ours, watcher.configured, "linucb")
+    state = known.read(served(state))
+    assert (served(state).version, known.recipe, known.empty.kind) == (ours, known.configured, "linucb")

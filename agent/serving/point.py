@@ -1,0 +1,396 @@
+"""A decision point in a replica: its log, its live arms, the version that it serves and its turns.
+
+It decides with a read-only copy of the policy. Several times a second it reads from the log whether there is
+a newer version, a promotion, other arms or an arm that was switched.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agent.access import Keyring, Quota
+from agent.config import DEFAULT_POINT, AppConfig
+from agent.policies import describe
+from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
+from agent.serving.observe import Observer
+from agent.serving.router_scores import Scorers
+from agent.serving.telemetry import CountedRecall, Telemetry
+from agent.serving.versions import ServingState, Versions
+from agent.turn import ArmHealth, CountedLog, Decider, Embeddings, Model, Places, Serving, TurnLoop, llm_key
+from arms.llm import Generator, catalog
+from arms.retrievers import ArmSpec
+from feedback.budget import Price
+from feedback.clock import SteadyClock
+from feedback.drift import read_alarms
+from feedback.errors import LogUnavailableError
+from feedback.events import Cost
+from feedback.log import GroupCommit, Store
+from feedback.registry import ActivePolicy, arm_sets, prices
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 5.0
+"""How long `stop` waits for a refresh that is under way."""
+
+WARM_UP = "Warm-up question?"
+
+
+class Embedders(Protocol):
+    """Every encoder, wherever it runs."""
+
+    @property
+    def loading(self) -> frozenset[str]:
+        """Those that arms wait for."""
+        ...
+
+    async def load(self, names: frozenset[str]) -> None:
+        """Load encoders. Raises ArmError."""
+        ...
+
+    async def embed(self, question: str, backbones: frozenset[str]) -> Embeddings:
+        """Return a unit vector of shape (dim,) for each backbone. Raises ArmError."""
+        ...
+
+
+async def _reached() -> None:
+    """Everything is in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """What turns call, wherever it runs.
+
+    Attributes:
+        arms: Builds and runs arms.
+        embedders: Embeds with any backbone.
+        generators: The language models by name.
+        reach: Returns once all of these can be called.
+    """
+
+    arms: Arms
+    embedders: Embedders
+    generators: Mapping[str, Generator]
+    reach: Callable[[], Awaitable[None]] = _reached
+
+    def of(self, specs: Mapping[str, ArmSpec]) -> "Backends":
+        """Return the same for other arms. Raises ArmBuildError."""
+        return replace(self, arms=self.arms.of(specs))
+
+
+class Gate(Protocol):
+    """Decides whether a version may be promoted."""
+
+    async def __call__(
+        self,
+        store: Store,
+        configured: str,
+        version: int,
+        active: ActivePolicy,
+        *,
+        force: bool,
+        clock: Callable[[], float],
+    ) -> Mapping[str, Any]:
+        """Return whether to `promote` it, with `reasons` and the number of the `evaluation` behind them.
+
+        Args:
+            store: The log.
+            configured: Digest of the configuration.
+            version: A published version.
+            active: Active policy.
+            force: Whether to use only a verdict that exists already.
+            clock: Seconds since the epoch.
+
+        Raises:
+            UndecidedError: Ask again later.
+            QueueFullError: Too many evaluations are queued already.
+        """
+        ...
+
+
+@dataclass(eq=False)
+class Service:
+    """What the decision points of a process share.
+
+    Attributes:
+        config: Configuration of the service, as it was when the process started.
+        store: The log of the default decision point, which has the keys and their usage.
+        clock: Seconds since the epoch; the one that the logs were opened with.
+        telemetry: Counts what the turns commit.
+        keyring: The keys that hold, as of the last refresh.
+        quota: Usage of the keys, and their limits.
+        chats: Places of the language model.
+        gate: Decides whether a version may be promoted.
+        deployments: Returns of each deployment whether it is healthy, and how its replicas are; it blocks.
+        redact: Redacts a question before it is used; the log redacts other texts.
+        points: The decision points by name; the default one is the first.
+        under_way: Decisions that are being made and carried out, and the key that each was asked with.
+    """
+
+    config: AppConfig
+    store: Store
+    clock: SteadyClock
+    telemetry: Telemetry
+    keyring: Keyring
+    quota: Quota
+    chats: Places
+    gate: Gate
+    deployments: Callable[[], Mapping[str, tuple[bool, str]]]
+    redact: Callable[[str], str]
+    points: "dict[str, DecisionPoint]" = field(default_factory=dict)
+    under_way: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def decides(self) -> bool:
+        """Whether every decision point decides."""
+        return all(point.decides for point in self.points.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every decision point decides among all of its live arms."""
+        return all(point.ready for point in self.points.values())
+
+
+def models_of(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, Model]:
+    """Return every language model of a configuration by name.
+
+    Args:
+        config: The configuration.
+        generators: Language models by the same names.
+    """
+    return {
+        name: Model(
+            generators[name],
+            spec.usd_of,
+            catalog.options_of(spec),
+            isinstance(spec, catalog.OpenAISpec) and spec.hedge_after is not None,
+        )
+        for name, spec in config.models.items()
+    }
+
+
+def _caps(config: AppConfig) -> dict[str, int]:
+    """Return the most concurrent searches by arm, and the most answers by language model."""
+    of_models = {
+        llm_key(name): spec.concurrency
+        for name, spec in config.models.items()
+        if isinstance(spec, catalog.OpenAISpec) and spec.concurrency is not None
+    }
+    return {**config.limits.arm_caps, **of_models}
+
+
+class DecisionPoint:
+    """One decision point of a service. Start it inside a running event loop.
+
+    Args:
+        name: Its name.
+        config: Its configuration, settled.
+        store: Its log.
+        backends: What its turns call.
+        service: What it shares with the other points.
+
+    Attributes:
+        versions: Its versions; the one that decides is `versions.version`.
+        log: Commits facts together.
+        turns: Answers questions.
+        decider: Draws their arms.
+        arms: The live arms.
+        passages: Returns passages of the corpus by their ids.
+        observer: Observes finished turns in the background.
+        telemetry: Counts what its turns commit.
+        ranks: Whether its actions come with the request.
+    """
+
+    def __init__(
+        self, name: str, config: AppConfig, store: Store, backends: Backends, service: Service
+    ) -> None:
+        self.name, self.store, self.service = name, store, service
+        self.ranks = name in service.config.ranking
+        self.telemetry = service.telemetry.at(name)
+        self.log = GroupCommit(store)
+        arms, embedders, limits = backends.arms, backends.embedders, config.limits
+        self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
+        self.versions = Versions(store, config, self._scorers)
+        self.decider = Decider(
+            serving=Serving(self.versions.empty, 0, scorer=self._scorers.configured),
+            floor=config.floor,
+            salt=store.draw_secret.salt(config.salt),
+            wait_s=config.reward.wait_s,
+            clock=service.clock,
+            health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
+        )
+        infos = arm_infos(config)
+        self.decider.health.loading = frozenset(
+            arm for arm, info in infos.items() if info.backbones & embedders.loading
+        )
+        self.turns = TurnLoop(
+            arms=infos,
+            decider=self.decider,
+            embed=embedders.embed,
+            search=arms.search,
+            recall=CountedRecall(arms.recall, self.telemetry, lambda arm: self.turns.known[arm].cached),
+            models=models_of(config, backends.generators),
+            templates=config.templates,
+            log=CountedLog(self.log, self.telemetry.decided, self.telemetry.finished),
+            features=config.features,
+            cost_weight=config.reward.cost_weight,
+            fallback=config.fallback,
+            arm_timeout_s=limits.arm_timeout_s,
+            llm_timeout_s=limits.llm_timeout_s,
+            restricted=True,  # until the corpus was read
+            passages=arms.passages,
+            charge=self._charge,
+        )
+        self.observer = Observer(config.observations, self.turns, self.log, service.chats, self.telemetry)
+        self.turns.on_answer = self.observer.offer
+        configured = self._scorers.configured
+        router = None if configured is None else configured.about
+        self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
+        self.passages = arms.passages
+        self._backends = backends
+        self._reaching: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
+        self._refreshing = asyncio.Lock()
+
+    @property
+    def config(self) -> AppConfig:
+        """The configuration, with the live arms."""
+        return self.arms.config
+
+    def booking(self, decision_id: str) -> str:
+        """Return the name of a decision among those under way and the bookings of the quota."""
+        return f"{self.name}:{decision_id}"
+
+    def _charge(self, decision_id: str, cost: Cost) -> None:
+        name = self.booking(decision_id)
+        self.service.quota.charge(name, cost)
+        self.telemetry.charged(self.service.under_way.get(name), cost.usd)
+
+    @property
+    def decides(self) -> bool:
+        """Whether all hosts were reached, and a version is served and refreshed."""
+        reached = self._reaching is not None and self._reaching.done() and not self._failure()
+        served = self.versions.served is not None
+        return reached and served and self._poller is not None and not self._poller.done()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decides among all live arms: no encoder is being loaded any more."""
+        return self.decides and self._loading is not None and self._loading.done()
+
+    def check(self) -> None:
+        """Raise what ended the refreshes, the warm-up or the loading."""
+        if failure := self._failure():
+            raise failure
+
+    def _failure(self) -> BaseException | None:
+        ended = [
+            task
+            for task in (self._poller, self._reaching, self._loading)
+            if task and task.done() and not task.cancelled()
+        ]
+        return next((error for task in ended if (error := task.exception())), None)
+
+    def start(self) -> None:
+        """Start to refresh, to reach the hosts and to load encoders."""
+        self._poller = asyncio.create_task(self._poll(), name="version-poller")
+        self._reaching = asyncio.create_task(self._warm_up(), name="reach")
+        self._loading = asyncio.create_task(self._load(self._reaching), name="encoder-loader")
+
+    async def stop(self) -> None:
+        """Stop refreshing, and commit what is still queued."""
+        with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
+            await asyncio.wait_for(self._refreshing.acquire(), STOP_S)
+        for task in (self._poller, self._reaching, self._loading):
+            if task is not None:
+                task.cancel()
+        await self.observer.stop()
+        self.arms.stop()
+        self.versions.history.close()
+        await asyncio.to_thread(self.log.close)
+
+    async def _warm_up(self) -> None:
+        """Wait for the hosts, and describe one question: an encoder whose dimension differs fails here."""
+        backends, features = self._backends, self.config.features
+        await backends.reach()
+        if self.name != DEFAULT_POINT:  # whose arms their hosts have built
+            await backends.arms.load(self.config.arms)
+        self.turns.restricted = await backends.arms.restricted()
+        if features.embedding is not None:
+            backbone = features.embedding.backbone
+            vectors = await backends.embedders.embed(WARM_UP, frozenset({backbone}))
+            describe(WARM_UP, features, embedding=vectors[backbone])
+        await self._scorers.warm_up()
+
+    async def _load(self, reached: asyncio.Task[None]) -> None:
+        """Load the encoders of arms once decisions are made, and then draw these arms too."""
+        await asyncio.wait([reached])
+        await self._backends.embedders.load(self._backends.embedders.loading)
+        self.decider.health.loading = frozenset()
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                if self.log.trouble:
+                    await asyncio.to_thread(self.log.check)
+                await self.refresh()
+            except LogUnavailableError as error:
+                logger.warning("still serving version %d: %s", self.decider.serving.version, error)
+            await asyncio.sleep(self.config.learning.poll_s)
+
+    async def refresh(self) -> None:
+        """Serve the newest version of the active recipe, or the pinned one, and the live arms.
+
+        Policy, router and arms of a version that brings them are replaced together, once all of them are
+        loaded and built.
+        """
+        # A refresh that began before an arm was switched must not overwrite the switch.
+        async with self._refreshing:
+            state, logged, self.decider.price = await asyncio.to_thread(self._read)
+            await self.versions.follow(state)
+            newer = 0 if logged.newer is None else logged.newer.seq
+            arm_set, follows = self.versions.active.arm_set, self.versions.found.follows
+            if self.arms.seq and newer <= arm_set and not follows:
+                logged = replace(logged, newer=None)  # arms of a version that cannot be served here
+            await self.arms.follow(logged)
+            self._switch()
+            await self._set_floor()
+
+    def _read(self) -> tuple[ServingState, LoggedArms, Price | None]:
+        # The arms first: a promotion that brought them is then known as well.
+        logged, budget = self.arms.read(), self.config.budget
+        price = None if budget is None else prices.latest(self.store, budget)
+        return self.versions.read(self.versions.found.served), logged, price
+
+    def _switch(self) -> None:
+        """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
+        versions = self.versions
+        found, canary = versions.found.served, versions.found.canary
+        building = versions.found.follows and versions.active.arm_set > self.arms.seq
+        if found is None or (versions.served is not None and building):
+            return
+        versions.served = found
+        self.decider.serving = Serving(found.policy, found.version.version, canary, found.scorer)
+
+    async def _set_floor(self) -> None:
+        """Raise the floor for a while after an alarm."""
+        floor, drift, join = self.config.floor, self.config.drift, self.config.reward.join
+        if drift is not None:
+            alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
+            self.versions.alarms, until = alarms, alarms.raised_until(drift)
+            if until is not None and self.service.clock() < until:
+                floor = max(floor, drift.floor)
+        self.decider.floor = floor
+
+    async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the live arms here and, with its next refresh, in every replica; see `ArmRegistry`."""
+        await self.arms.replace(arms)
+        await self.refresh()
+
+    async def switch(self, arm: str, enabled: bool) -> None:
+        """Switch an arm on or off here at once, and in every replica with its next refresh."""
+        await asyncio.to_thread(arm_sets.switch, self.store, arm, enabled, self.service.clock())
+        await self.refresh()
