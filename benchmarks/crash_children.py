@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from agent.api import create_app
+from agent.api import code_of, create_app
 from agent.config import parse
 from agent.evaluation import verdict
 from agent.hosts.learner import LearnerHost
@@ -112,7 +112,7 @@ def serve(
     generator = base.ScriptedGenerator({}, default="The Danube does, from the west to the east of it.")
     config, clock = parse(document), SteadyClock()
     backends = Backends(FakeArms({"dense": _find}), FakeEmbedders(), {"default": generator})
-    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict)
+    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, code_of=code_of)
     _end_when_ill(replica.check)
     app = watch_answers(create_app(replica), tripwire)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

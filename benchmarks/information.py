@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from agent.api import code_of
 from agent.config import parse
 from agent.evaluation import verdict
 from agent.learning import Learner, Recipe
@@ -251,7 +252,7 @@ async def replayed(
     )
     clock = SteadyClock()
     backends = Backends(arms, arms, {"default": model})
-    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict)
+    replica = Replica(config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, code_of=code_of)
     point = replica.service.points["default"]
     point.decider.salt = salt  # in place of the secret of the log: each run draws the same
     earned = []

@@ -1,8 +1,8 @@
 """The HTTP surface."""
 
-from .errors import ApiError
+from .errors import ApiError, code_of
 from .middleware import KNOWN_CALLER
 from .operations.export import Export, Format, Window
 from .routes import create_app
 
-__all__ = ["KNOWN_CALLER", "ApiError", "Export", "Format", "Window", "create_app"]
+__all__ = ["KNOWN_CALLER", "ApiError", "Export", "Format", "Window", "code_of", "create_app"]

@@ -26,6 +26,7 @@ from agent.api.responses import StdlibJson
 from agent.jobs import UndecidedError
 from agent.policies import FeatureError
 from agent.replies import Envelope, Failure, construct
+from agent.serving import ask
 from agent.turn import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
 from arms.base import ArmError
 from arms.llm import base
@@ -82,6 +83,7 @@ _KINDS = (
         400,
         "A field has a value of the wrong type or out of its range.",
         raised_by={
+            ask.InvalidAskError: None,
             RewardError: "value",
             FeatureError: "agent.context",
             ForeignIdError: None,
@@ -91,12 +93,17 @@ _KINDS = (
     ErrorKind(
         "unsupported_parameter", 400, "The request asks for something that the language model cannot do."
     ),
-    ErrorKind("unknown_arm", 400, "The request names an arm that is not configured."),
+    ErrorKind(
+        "unknown_arm",
+        400,
+        "The request names an arm that is not configured.",
+        raised_by={ask.UnknownArmError: None},
+    ),
     ErrorKind(
         "no_eligible_arm",
         400,
         "Every arm is switched off or excluded, or the named arm is. Nothing was decided.",
-        raised_by={NoEligibleArmError: "agent.excluded_arms"},
+        raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind(
         "unknown_metric",
@@ -121,10 +128,15 @@ _KINDS = (
         "forbidden",
         403,
         "The key lacks the scope of the route or a group of the request, or a page of another site sent it.",
-        raised_by={ForbiddenError: None},
+        raised_by={ask.ForeignGroupError: None, ForbiddenError: None},
     ),
     ErrorKind("not_found", 404, "There is no such route.", framework=True),
-    ErrorKind("model_not_found", 404, "There is no such model: neither `auto` nor a configured arm."),
+    ErrorKind(
+        "model_not_found",
+        404,
+        "There is no such model: neither `auto` nor a configured arm.",
+        raised_by={ask.UnknownModelError: None},
+    ),
     ErrorKind("vector_store_not_found", 404, "There is no store of this name: it is that of the corpus."),
     ErrorKind("point_not_found", 404, "There is no decision point of this name."),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
@@ -139,6 +151,7 @@ _KINDS = (
         408,
         "The deadline in `X-Request-Timeout-Seconds` has passed.",
         retryable=True,
+        raised_by={ask.DeadlineExceededError: None},
     ),
     ErrorKind(
         "request_timeout",
@@ -150,7 +163,7 @@ _KINDS = (
         "idempotency_conflict",
         409,
         "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
-        raised_by={ConflictError: None},
+        raised_by={ask.KeyReusedError: None, ConflictError: None},
     ),
     ErrorKind(
         "too_much_feedback",
@@ -223,7 +236,10 @@ _KINDS = (
         "The arms, the language model or a policy are not loaded yet, or cannot be reached; an encoder, "
         "a router or the search of a repeated request failed.",
         retryable=True,
-        raised_by={ArmError: None},  # outside a turn, whose own failures are `arm_failed`
+        raised_by={
+            ask.NotReadyError: None,
+            ArmError: None,
+        },  # outside a turn, whose own failures are `arm_failed`
     ),
     ErrorKind(
         "overloaded",
@@ -238,7 +254,7 @@ _KINDS = (
         503,
         "Another request with the same idempotency key is in progress.",
         retryable=True,
-        raised_by={AnsweredElsewhereError: "Idempotency-Key"},
+        raised_by={ask.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
     ),
     ErrorKind(
         "log_unavailable",
@@ -279,7 +295,7 @@ _CODE_OF_EXCEPTION = {
 _CODE_OF_ENDING = {kind.ends: kind.code for kind in _KINDS if kind.ends is not None}
 _CODE_OF_STATUS = {kind.status: kind.code for kind in _KINDS if kind.framework}
 
-HANDLED = (TurnError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION)
+HANDLED = (TurnError, ask.UnansweredError, RequestValidationError, HTTPException, *_CODE_OF_EXCEPTION)
 """What a route may raise besides `ApiError`; `translate` turns it into one."""
 
 
@@ -360,9 +376,9 @@ def translate(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case RateLimitedError():
-            wait = max(1, math.ceil(error.retry_after_s))
-            return ApiError("rate_limit_exceeded", str(error), retry_after_s=wait, meter=error.meter)
+        case ask.UnansweredError(__cause__=Exception() as cause):
+            failure = replace(translate(cause), decision_id=error.decision_id, final=error.final)
+            return failure.shown_to(error.caller)
         case TurnError(__cause__=base.PromptTooLongError() | base.PromptRefusedError() as cause):
             code, param = _CODE_OF_EXCEPTION[type(cause)]
             return ApiError(code, str(error), param, error.decision_id)
@@ -370,17 +386,32 @@ def translate(error: Exception) -> ApiError:
             return ApiError(_CODE_OF_ENDING[error.status], str(error), decision_id=error.decision_id)
         case RequestValidationError():
             return _invalid(error)
-        case HTTPException(__cause__=ApiError() as cause):
-            return cause
-        case HTTPException(__cause__=UnicodeDecodeError() as cause):
-            return ApiError("invalid_request", f"the body is not UTF-8: {cause}")
         case HTTPException():
-            return ApiError(_CODE_OF_STATUS.get(error.status_code, "invalid_request"), str(error.detail))
+            return _of_framework(error)
     nearest = next(kind for kind in type(error).__mro__ if kind in _CODE_OF_EXCEPTION)
     if nearest is Exception:
         return ApiError("internal_error", f"{type(error).__name__}: see the log of the service")
     code, param = _CODE_OF_EXCEPTION[nearest]
+    if isinstance(error, ask.AskError):
+        return ApiError(code, str(error), error.param, retry_after_s=error.retry_after_s)
+    if isinstance(error, RateLimitedError):
+        wait = max(1, math.ceil(error.retry_after_s))
+        return ApiError(code, str(error), param, retry_after_s=wait, meter=error.meter)
     return ApiError(code, str(error), param)
+
+
+def code_of(error: Exception) -> str:
+    """Return the code of the error that a client gets for an exception."""
+    return translate(error).code
+
+
+def _of_framework(error: HTTPException) -> ApiError:
+    match error.__cause__:
+        case ApiError() as cause:
+            return cause
+        case UnicodeDecodeError() as cause:
+            return ApiError("invalid_request", f"the body is not UTF-8: {cause}")
+    return ApiError(_CODE_OF_STATUS.get(error.status_code, "invalid_request"), str(error.detail))
 
 
 _SOURCES = ("body", "query", "path", "header")

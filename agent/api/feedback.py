@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
-from agent.api import asking, errors
+from agent.api import errors
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
@@ -19,6 +19,7 @@ from agent.api.responses import StdlibJson
 from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from agent.replies import FeedbackReceipt, FeedbackReceipts, construct
 from agent.serving import DecisionPoint
+from agent.serving import ask as asking
 from agent.telemetry import turns
 from arms import tracing
 from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -290,7 +291,7 @@ def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str
         return item_of(point, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
-    except (RewardError, ApiError, ForeignIdError) as error:
+    except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:
         return error
 
 

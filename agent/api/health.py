@@ -10,7 +10,6 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from agent.access import Caller, Keyring
-from agent.api.asking import LOADING
 from agent.api.documented import documented
 from agent.api.errors import LOG_UNUSABLE, ApiError
 from agent.api.middleware import AppService, ServiceCaller
@@ -18,6 +17,7 @@ from agent.api.responses import StdlibJson
 from agent.config import DEFAULT_POINT
 from agent.replies import Reply, construct
 from agent.serving import DecisionPoint, PointState
+from agent.serving.ask import LOADING
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import rollups
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent.access import Caller, require_scope
-from agent.api import asking, errors
+from agent.api import errors
 from agent.api.decisions import permitted
 from agent.api.feedback import keep_all
 from agent.api.openai import chat
@@ -31,6 +31,7 @@ from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveReq
 from agent.config import DEFAULT_POINT
 from agent.config import Scope as KeyScope
 from agent.serving import DecisionPoint, Service
+from agent.serving import ask as asking
 from arms.base import Passage
 from arms.filters import shown
 

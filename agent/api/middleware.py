@@ -23,6 +23,7 @@ from agent.api import pages
 from agent.api.errors import HANDLED, ApiError, translate
 from agent.config import DEFAULT_POINT, Limits, Scope
 from agent.serving import DecisionPoint, Service
+from agent.serving import ask as asking
 
 
 @functools.cache
@@ -102,6 +103,13 @@ def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
     """Return a caller at a decision point."""
     others = frozenset(point.service.points) - {DEFAULT_POINT}
     return caller.at("" if point.name == DEFAULT_POINT else point.name, others)
+
+
+def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
+    """Return the point that a model names, if it names one, and the caller there. Raises ApiError."""
+    if model.startswith(asking.POINT):
+        point = point_of(point.service, model.removeprefix(asking.POINT).partition("/")[0])
+    return point, caller_at(point, caller)
 
 
 METRICS = "/metrics"

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from agent.access import Caller
-from agent.api import asking, responses
+from agent.api import responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
@@ -22,6 +22,7 @@ from agent.config import ACTION_PREFIX, Limits
 from agent.policies import FeatureError, describe_action, flattened
 from agent.replies import ActionChoice, ActionProbability, construct
 from agent.serving import DecisionPoint, Service
+from agent.serving import ask as asking
 from agent.turn import Ask
 from feedback.events import Decision
 from feedback.log import Record

@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter, Response
 
-from agent.api import asking, responses
+from agent.api import responses
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint
+from agent.api.middleware import RequestCaller, RequestPoint, at_model
 from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from agent.replies import Retrieval, construct
+from agent.serving import ask as asking
 
 router = APIRouter(tags=["answers"])
 
@@ -37,7 +38,7 @@ async def retrieve(
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, without the language model."""
-    point, caller = asking.at_model(point, caller, body.model)
+    point, caller = at_model(point, caller, body.model)
     k = body.k
     if k is not None and k > point.config.limits.passages:
         message = f"k is {k}; at most {point.config.limits.passages} passages can be requested"

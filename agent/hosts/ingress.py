@@ -18,7 +18,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent.access import require_closed
-from agent.api import ApiError, create_app
+from agent.api import ApiError, code_of, create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
 from agent.hosts.arms import open_here
@@ -131,6 +131,7 @@ def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replic
         clock=SteadyClock(),
         telemetry=Telemetry(counters),
         gate=verdict,
+        code_of=code_of,
         deployments=deployments,
     )
 

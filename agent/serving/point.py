@@ -125,6 +125,7 @@ class Service:
         gate: Decides whether a version may be promoted.
         deployments: Returns of each deployment whether it is healthy, and how its replicas are; it blocks.
         redact: Redacts a question before it is used; the log redacts other texts.
+        code_of: Returns the code that a failed turn is counted and logged under.
         points: The decision points by name; the default one is the first.
         under_way: Decisions that are being made and carried out, and the key that each was asked with.
     """
@@ -139,6 +140,7 @@ class Service:
     gate: Gate
     deployments: Callable[[], Mapping[str, tuple[bool, str]]]
     redact: Callable[[str], str]
+    code_of: Callable[[Exception], str]
     points: "dict[str, DecisionPoint]" = field(default_factory=dict)
     under_way: dict[str, str | None] = field(default_factory=dict)
 

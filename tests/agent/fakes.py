@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.api import create_app
+from agent.api import code_of, create_app
 from agent.config import DEFAULT_POINT, parse
 from agent.evaluation import Evaluations, verdict
 from agent.evaluation.job import evaluate_here
@@ -322,7 +322,12 @@ class Service:
             reach or reached,
         )
         self.replica = Replica(
-            self.config, backends, clock=SteadyClock(), telemetry=Telemetry(), gate=gate or verdict
+            self.config,
+            backends,
+            clock=SteadyClock(),
+            telemetry=Telemetry(),
+            gate=gate or verdict,
+            code_of=code_of,
         )
         self.points = self.replica.service.points
         self.point = self.points[DEFAULT_POINT]

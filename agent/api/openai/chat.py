@@ -18,10 +18,10 @@ import orjson
 from fastapi import APIRouter, Response
 
 from agent.access import Caller, ForeignIdError
-from agent.api import asking, errors, responses
+from agent.api import errors, responses
 from agent.api.documented import ANSWER, documented, link
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint
+from agent.api.middleware import RequestCaller, RequestPoint, at_model
 from agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
@@ -36,6 +36,7 @@ from agent.replies import (
     construct,
 )
 from agent.serving import DecisionPoint
+from agent.serving import ask as asking
 from agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
 from arms.base import Passage
 from arms.llm import Chunk, Message, base, catalog, prompts
@@ -72,7 +73,7 @@ async def chat(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
-    point, caller = asking.at_model(point, caller, body.model)
+    point, caller = at_model(point, caller, body.model)
     ask = await ask_of(point, caller, body, key)
     events = asking.events_of(point, caller, ask, key, timeout_s)
     if body.stream:

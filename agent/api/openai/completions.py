@@ -7,15 +7,16 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from agent.api import asking, responses
+from agent.api import responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint
+from agent.api.middleware import RequestCaller, RequestPoint, at_model
 from agent.api.openai import chat
 from agent.api.openai.schemas import CompletionRequest
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
 from agent.replies import Agent, Reply, Usage, construct
+from agent.serving import ask as asking
 from agent.turn import Decided, Event, Finished
 from arms.llm import Chunk, Message
 from feedback.events import Decision
@@ -71,7 +72,7 @@ async def completions(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a prompt as chat answers the message of a user."""
-    point, caller = asking.at_model(point, caller, body.model)
+    point, caller = at_model(point, caller, body.model)
     prompt = _prompt(body)
     ask = asking.ask_of(
         point,

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Response
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.api import asking
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import AppService, RequestCaller, RequestPoint
@@ -19,6 +18,7 @@ from agent.api.schemas import Name
 from agent.config import AppConfig
 from agent.replies import Reply, construct
 from agent.serving import DecisionPoint, Service
+from agent.serving import ask as asking
 from agent.turn import tokens_in
 from feedback.events import Cost
 

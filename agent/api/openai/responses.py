@@ -10,15 +10,16 @@ from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, ValidationError
 
-from agent.api import asking, responses
+from agent.api import responses
 from agent.api.documented import ANSWER, documented
 from agent.api.errors import ApiError, translate
-from agent.api.middleware import RequestCaller, RequestPoint
+from agent.api.middleware import RequestCaller, RequestPoint, at_model
 from agent.api.openai import chat
 from agent.api.openai.schemas import ChatRequest, ResponsesRequest
 from agent.api.schemas import IdempotencyKey, Timeout
 from agent.config import AppConfig
 from agent.replies import Agent, Reply
+from agent.serving import ask as asking
 from agent.turn import Decided, Finished
 from agent.turn import Event as TurnEvent
 from arms.llm import Chunk
@@ -251,12 +252,12 @@ async def respond(
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer as chat does, with items and their events."""
-    point, caller = asking.at_model(point, caller, body.model)
+    point, caller = at_model(point, caller, body.model)
     conversation, origins = _messages(body)
     try:
         ask = await chat.ask_of(point, caller, _chat(body, conversation), key)
-    except ApiError as error:
-        raise _of_response(error, origins) from None
+    except (ApiError, asking.AskError) as error:
+        raise _of_response(translate(error), origins) from None
     events = asking.events_of(point, caller, ask, key, timeout_s)
     first = await asking.begun(events)
     response = GrowingResponse(first, body, point.config)

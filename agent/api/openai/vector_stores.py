@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Response
 from pydantic import ConfigDict, Field
 
-from agent.api import asking, responses, retrieve
+from agent.api import responses, retrieve
 from agent.api.documented import TURN, documented
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint
+from agent.api.middleware import RequestCaller, RequestPoint, at_model
 from agent.api.openai.chat import url_of
 from agent.api.openai.schemas import VectorStoreSearch
 from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.replies import Chosen, Reply, construct
 from agent.serving import DecisionPoint
+from agent.serving import ask as asking
 from agent.turn import Decided
 from arms.base import Passage
 
@@ -124,7 +125,7 @@ async def search(
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision."""
-    point, caller = asking.at_model(point, caller, body.model)
+    point, caller = at_model(point, caller, body.model)
     _require(point, store)
     query = _query(body)
     k = min(body.max_num_results, point.config.limits.passages)

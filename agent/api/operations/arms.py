@@ -6,7 +6,6 @@ from urllib.parse import urlsplit, urlunsplit
 from fastapi import APIRouter
 from pydantic import Field
 
-from agent.api.asking import not_live
 from agent.api.documented import documented
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestPoint
@@ -15,6 +14,7 @@ from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitc
 from agent.config import ConfigError
 from agent.replies import Reply, construct
 from agent.serving import DecisionPoint
+from agent.serving.ask import not_live
 from agent.turn import ArmInfo
 from arms.base import ArmBuildError, ArmError
 from arms.llm import WritingSpec

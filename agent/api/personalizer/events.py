@@ -8,11 +8,12 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StrictBool
 
 from agent.access import Caller
-from agent.api import asking, feedback, ranking, responses, schemas
+from agent.api import feedback, ranking, responses, schemas
 from agent.api.errors import ApiError
 from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, ProtocolPoint, route
 from agent.replies import ActionProbability
 from agent.serving import DecisionPoint
+from agent.serving import ask as asking
 from feedback.events import Decision
 from feedback.log import listing
 

@@ -1,7 +1,7 @@
-"""Check what a request asks, and run its turn if its caller and the replica have room for it.
+"""Ask a decision point: check a question, and run its turn if its caller and the process have room for it.
 
-What every route that decides has in common. A request under an idempotency key that was used before resumes
-or repeats the earlier turn.
+What every route that decides has in common, without HTTP. A request under an idempotency key that was used
+before resumes or repeats the earlier turn.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,13 +17,9 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from agent.access import Caller, RateLimitedError
-from agent.api import errors
-from agent.api.errors import ApiError
-from agent.api.middleware import caller_at, point_of
-from agent.api.schemas import AgentOptions
+from agent.access import Caller, RateLimitedError, SpentError
 from agent.policies import FeatureSpec
-from agent.serving import DecisionPoint
+from agent.serving.point import DecisionPoint
 from agent.telemetry import log_turn
 from agent.turn import (
     Ask,
@@ -33,6 +29,7 @@ from agent.turn import (
     Event,
     Finished,
     Most,
+    OverloadedError,
     TurnError,
     decision_of_call,
     paced,
@@ -56,15 +53,100 @@ SHARE_OF_A_KEY = 0.75
 """Part of the concurrent requests of a replica that one key may hold: other keys are answered meanwhile."""
 
 
-def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
-    """Return the replica and the caller at the point that a model names, if it names one. Raises ApiError."""
-    if model.startswith(POINT):
-        point = point_of(point.service, model.removeprefix(POINT).partition("/")[0])
-    return point, caller_at(point, caller)
+UNEXPECTED = "internal_error"
+"""Code of an exception that nothing expects; it is raised as it is."""
+
+
+class AskError(Exception):
+    """A question that is refused.
+
+    Attributes:
+        param: The field at fault; None for none.
+        retry_after_s: Seconds after which the same question may be answered.
+    """
+
+    def __init__(self, message: str, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.param, self.retry_after_s = param, retry_after_s
+
+
+class InvalidAskError(AskError):
+    """A field has a value that is out of its range."""
+
+
+class ForeignGroupError(AskError):
+    """The caller is not of a group that the question is asked for."""
+
+
+class UnknownModelError(AskError):
+    """The model names no arm that is live."""
+
+
+class UnknownArmError(AskError):
+    """A field names an arm that is not live."""
+
+
+class ArmExcludedError(AskError):
+    """The arm that the question names is excluded or switched off."""
+
+
+class NotReadyError(AskError):
+    """The decision point does not decide yet."""
+
+
+class InProgressError(AskError):
+    """Another request asks under the same key, or did and was cut off."""
+
+
+class KeyReusedError(AskError):
+    """The key was used for another question, or its turn failed."""
+
+
+class DeadlineExceededError(AskError):
+    """The time of the question has passed."""
+
+
+class UnansweredError(Exception):
+    """A turn that began and failed, for the reason that is its cause.
+
+    Attributes:
+        caller: Who asked; ids of the log are shown as this caller knows them.
+        decision_id: The decision that is kept; None for none.
+        final: Whether the same question, under its key, can only be refused from now on.
+    """
+
+    def __init__(self, caller: Caller, decision_id: str | None, *, final: bool) -> None:
+        super().__init__(decision_id)
+        self.caller, self.decision_id, self.final = caller, decision_id, final
+
+
+class _Options(Protocol):
+    """The fields that OpenAI's API does not have."""
+
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def groups(self) -> Sequence[str] | None: ...
+    @property
+    def allowed_arms(self) -> Sequence[str] | None: ...
+    @property
+    def excluded_arms(self) -> Sequence[str]: ...
+    @property
+    def explore(self) -> bool: ...
+    @property
+    def context(self) -> Context: ...
+    @property
+    def cost_weight(self) -> float | None: ...
+    @property
+    def episode_id(self) -> str | None: ...
+    @property
+    def defer_activation(self) -> bool: ...
+    @property
+    def filters(self) -> Comparison | Compound | None: ...
 
 
 class Asking(Protocol):
-    """The body of a request that decides."""
+    """A request that asks for a decision."""
 
     @property
     def model(self) -> str:
@@ -72,7 +154,7 @@ class Asking(Protocol):
         ...
 
     @property
-    def agent(self) -> AgentOptions:
+    def agent(self) -> _Options:
         """The fields that OpenAI's API does not have."""
         ...
 
@@ -91,13 +173,13 @@ def ask_of(
     where: Comparison | Compound | None = None,
     **rest: Any,
 ) -> Ask:
-    """Check what the routes have in common, and return the question for the turn. Raises ApiError."""
+    """Check what the routes have in common, and return the question for the turn. Raises AskError."""
     limit, options = point.config.limits.question_chars, body.agent
     if not question.strip():
-        raise ApiError("invalid_value", "the question is empty", param)
+        raise InvalidAskError("the question is empty", param)
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
-        raise ApiError("invalid_value", message, param)
+        raise InvalidAskError(message, param)
     user = options.user or getattr(body, "user", None)
     groups = _groups(caller, options.groups)
     return Ask(
@@ -120,22 +202,22 @@ def ask_of(
 
 
 def _groups(caller: Caller, wanted: Sequence[str] | None) -> frozenset[str]:
-    """Return the groups that a request is made for: those of its key, or fewer. Raises ApiError."""
+    """Return the groups that a request is made for: those of its key, or fewer. Raises AskError."""
     if wanted is None:
         return caller.groups
     if foreign := sorted({*wanted} - caller.groups):
         message = (
             f"this key is not of the groups {', '.join(map(repr, foreign))}: some of its own were expected"
         )
-        raise ApiError("forbidden", message, "agent.groups")
+        raise ForeignGroupError(message, "agent.groups")
     return frozenset(wanted)
 
 
 def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
-    """Return a filter that does not look at who else may see a passage. Raises ApiError."""
+    """Return a filter that does not look at who else may see a passage. Raises AskError."""
     if where is not None and any(one.key == GROUPS for one in comparisons(where)):
         message = f"{GROUPS!r} cannot be filtered by: the key has the groups of its callers"
-        raise ApiError("invalid_value", message, "filters")
+        raise InvalidAskError(message, "filters")
     return where
 
 
@@ -147,11 +229,11 @@ def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str |
 def _context(
     context: Mapping[str, float | str | bool], point: DecisionPoint
 ) -> Mapping[str, float | str | bool]:
-    """Return a context within the limits, its texts redacted. Raises ApiError."""
+    """Return a context within the limits, its texts redacted. Raises AskError."""
     limits = point.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
-        raise ApiError("invalid_value", message, "agent.context")
+        raise InvalidAskError(message, "agent.context")
     size = 0
     for name, value in context.items():
         param = f"agent.context.{name[: limits.context_text]}"
@@ -160,16 +242,16 @@ def _context(
             if len(text) > limits.context_text:
                 limit = f"at most {limits.context_text} are read"
                 message = f"{text[:20]!r} and so on has {len(text)} characters; {limit}"
-                raise ApiError("invalid_value", message, param)
+                raise InvalidAskError(message, param)
         if not isinstance(value, str) and abs(value) > limits.context_number:
             bound = f"{limits.context_number:g}"
             message = (
                 f"context {name!r} is {value:g}; a number from -{bound} to {bound} was expected: scale it"
             )
-            raise ApiError("invalid_value", message, param)
+            raise InvalidAskError(message, param)
     if size > limits.context_bytes:
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
-        raise ApiError("invalid_value", message, "agent.context")
+        raise InvalidAskError(message, "agent.context")
     return redacted(context, point)
 
 
@@ -181,16 +263,16 @@ def redacted(
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
-    """Return a cost weight within its range. Raises ApiError."""
+    """Return a cost weight within its range. Raises AskError."""
     if weight is None:
         return None
     if features.cost_weights is None:
         message = "no request may name a cost weight here: `features.cost_weights` has no range"
-        raise ApiError("invalid_value", message, "agent.cost_weight")
+        raise InvalidAskError(message, "agent.cost_weight")
     low, high = features.cost_weights
     if not low <= weight <= high:
         message = f"cost_weight is {weight:g}; a number from {low:g} to {high:g} was expected"
-        raise ApiError("invalid_value", message, "agent.cost_weight")
+        raise InvalidAskError(message, "agent.cost_weight")
     return weight
 
 
@@ -206,22 +288,35 @@ def digest_of(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) ->
 
 
 def forced_arm(point: DecisionPoint, model: str) -> str | None:
-    """Return the arm that a model names; None for `auto`, or for the point alone. Raises ApiError."""
+    """Return the arm that a model names; None for `auto`, or for the point alone. Raises AskError."""
     if point.ranks:
         message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
-        raise ApiError("invalid_value", message, "model")
+        raise InvalidAskError(message, "model")
     if model.startswith(POINT):
         name, _, model = model.removeprefix(POINT).partition("/")
         if name != point.name:
             message = f"this route takes no point by its model: ?point={name} was expected"
-            raise ApiError("invalid_value", message, "model")
+            raise InvalidAskError(message, "model")
     if model in ("auto", ""):
         return None
     prefix, _, arm = model.partition("/")
     if prefix != "arm" or not arm:
         message = f"model {model!r}: 'auto' or 'arm/<name>' was expected, or 'point/<name>' before it"
-        raise ApiError("model_not_found", message, "model")
+        raise UnknownModelError(message, "model")
     return arm
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A turn that is about to begin.
+
+    Attributes:
+        events: Events.
+        most: The most that it may cost; None where it costs nothing, and is answered from the log.
+    """
+
+    events: AsyncGenerator[Event, None]
+    most: Most | None
 
 
 async def events_of(
@@ -229,29 +324,88 @@ async def events_of(
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a new turn, or of the earlier turn under the same key, where there is room.
 
-    Ids are shown as the caller knows them.
+    It is refused before the log is read where there is none. Ids are shown as the caller knows them.
+
+    Args:
+        point: Runs the turn.
+        caller: Whose limits and budgets it counts against.
+        ask: The question.
+        key: The idempotency key of the request; None where it has none.
+        timeout_s: How long the turn may take, the wait for the language model included.
+
+    Raises:
+        AskError, OverloadedError: There is no room.
+        UnansweredError: The turn was refused or failed.
     """
-
-    async def opened(commits: list[Commit]) -> Opening:
-        loop = point.turns
-        record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
-        if record is None:
-            require_eligible(point, ask)
-            turn = loop.rank if ask.actions else loop.turn
-            return Opening(turn(ask, commits.append), loop.most(ask))
-        if was_cut_off(point, ask, record):
-            require_known(point, ask, record.decision.drawn, "decided on")
-            resumed = loop.resume(ask, record.decision, commits.append)
-            return Opening(resumed, loop.most_to_resume(ask, record.decision))
-        return await repeated(point, ask, record)  # also where an arm was switched off since
-
+    _require_room(point, caller, ask.decision_id)
     tracing.TURN.set(tracing.Turn(ask.decision_id, ask.episode_id or "", ask.question))
+    started = time.perf_counter()
+    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    commits: list[Commit] = []
+    served, log = "", partial(log_turn, point.config.telemetry, point.name, caller.key)
+    service, booking = point.service, point.booking(ask.decision_id)
+    service.under_way[booking] = caller.key
     try:
-        async with aclosing(admitted(point, caller, ask, key, timeout_s, opened)) as events:
-            async for event in events:
+        async with asyncio.timeout_at(deadline):
+            opening = await _opened(point, ask, key, commits)
+            if (most := opening.most) is not None:
+                await service.quota.book(caller, booking, most.tokens, most.usd)
+        async with aclosing(_placed(point, ask, opening.events)) as turn:
+            async for event in paced(turn, deadline) if deadline else turn:
+                if isinstance(event, Decided):
+                    served = event.served
+                elif isinstance(event, Finished):
+                    execution, seconds = event.execution, time.perf_counter() - started
+                    point.telemetry.took(execution, seconds)
+                    log(seconds, arm=execution.served, status=execution.status.value)
+                elif served and event.text:
+                    point.telemetry.began(served, time.perf_counter() - started)
+                    served = ""  # the first text alone
                 yield _shown(event, caller) if caller.prefix or caller.point else event
-    except ApiError as error:
-        raise error.shown_to(caller) from error.__cause__
+    except Exception as error:
+        failure = _reason(error, ask, timeout_s)
+        code = service.code_of(failure)
+        point.telemetry.failed(code)
+        log(time.perf_counter() - started, status=code)
+        if isinstance(error, RateLimitedError | SpentError):
+            point.telemetry.refused(code)
+        if code == UNEXPECTED:
+            raise
+        # Once an execution is recorded, or will be, a retry under the key can only repeat it.
+        final = key is not None and bool(commits) and isinstance(error, TimeoutError | TurnError)
+        kept = ask.decision_id if any(map(_durable, commits)) else None
+        raise UnansweredError(caller, kept, final=final) from failure
+    finally:
+        service.under_way.pop(booking, None)
+        service.quota.release(booking)  # unless it was charged
+
+
+def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
+    """Return why a turn failed, as its caller is told."""
+    match error:
+        case TimeoutError():
+            return DeadlineExceededError(f"{timeout_s:g} s have passed")
+        case ConflictError():  # another replica was faster
+            return in_progress(ask.decision_id)
+    return error
+
+
+async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list[Commit]) -> Opening:
+    """Open a new turn, or the earlier one under the same key.
+
+    The commit of its decision is added to `commits` as soon as it is queued.
+    """
+    loop = point.turns
+    record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
+    if record is None:
+        require_eligible(point, ask)
+        turn = loop.rank if ask.actions else loop.turn
+        return Opening(turn(ask, commits.append), loop.most(ask))
+    if was_cut_off(point, ask, record):
+        require_known(point, ask, record.decision.drawn, "decided on")
+        resumed = loop.resume(ask, record.decision, commits.append)
+        return Opening(resumed, loop.most_to_resume(ask, record.decision))
+    return await repeated(point, ask, record)  # also where an arm was switched off since
 
 
 def _shown(event: Event, caller: Caller) -> Event:
@@ -304,99 +458,22 @@ async def whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, Choices, 
     return decided, written, finished
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A turn that is about to begin.
-
-    Attributes:
-        events: Events.
-        most: The most that it may cost; None where it costs nothing, and is answered from the log.
-    """
-
-    events: AsyncGenerator[Event, None]
-    most: Most | None
-
-
-Open = Callable[[list[Commit]], Awaitable[Opening]]
-"""Opens a turn; the commit of its decision is added to the list as soon as it is queued."""
-
-
-async def admitted(
-    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None, open_turn: Open
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of a turn; refuse it before the log is read where the replica has no room.
-
-    Args:
-        point: Runs the turn.
-        caller: Whose limits and budgets it counts against.
-        ask: The question.
-        key: The idempotency key of the request; None where it has none.
-        timeout_s: How long the turn may take, the wait for the language model included.
-        open_turn: Opens a new turn, or the earlier one under the same key.
-
-    Raises:
-        ApiError: The turn was refused or failed.
-    """
-    _require_room(point, caller, ask.decision_id)
-    started = time.perf_counter()
-    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-    commits: list[Commit] = []
-    served, log = "", partial(log_turn, point.config.telemetry, point.name, caller.key)
-    service, booking = point.service, point.booking(ask.decision_id)
-    service.under_way[booking] = caller.key
-    try:
-        async with asyncio.timeout_at(deadline):
-            opened = await _booked(point, caller, ask, partial(open_turn, commits))
-        async with aclosing(_placed(point, ask, opened)) as turn:
-            async for event in paced(turn, deadline) if deadline else turn:
-                if isinstance(event, Decided):
-                    served = event.served
-                elif isinstance(event, Finished):
-                    execution, seconds = event.execution, time.perf_counter() - started
-                    point.telemetry.took(execution, seconds)
-                    log(seconds, arm=execution.served, status=execution.status.value)
-                elif served and event.text:
-                    point.telemetry.began(served, time.perf_counter() - started)
-                    served = ""  # the first text alone
-                yield event
-    except Exception as error:
-        failure = errors.translate(error)
-        if isinstance(error, TimeoutError):
-            failure = ApiError("deadline_exceeded", f"{timeout_s:g} s have passed")
-        elif isinstance(error, ConflictError):  # another replica was faster
-            failure = in_progress(ask.decision_id)
-        point.telemetry.failed(failure.code)
-        log(time.perf_counter() - started, status=failure.code)
-        if failure.status == 429:
-            point.telemetry.refused(failure.code)
-        if failure.code == "internal_error":
-            raise
-        # Once an execution is recorded, or will be, a retry under the key can only repeat it.
-        final = key is not None and bool(commits) and isinstance(error, TimeoutError | TurnError)
-        kept = ask.decision_id if any(map(_durable, commits)) else None
-        raise replace(failure, decision_id=kept, final=final) from error
-    finally:
-        service.under_way.pop(booking, None)
-        service.quota.release(booking)  # unless it was charged
-
-
 async def admit(point: DecisionPoint, caller: Caller, requests: int) -> None:
     """Count further requests of a caller, for one that makes several decisions: all of them, or none.
 
     Raises:
-        ApiError: The key has sent too many this minute; nothing was decided.
+        RateLimitedError: The key has sent too many this minute; nothing was decided.
     """
     try:
         await point.service.quota.admit(caller, requests)
     except RateLimitedError as error:
-        failure = errors.translate(error)
-        point.telemetry.refused(failure.code)
-        raise failure from error
+        point.telemetry.refused(point.service.code_of(error))
+        raise
 
 
 @asynccontextmanager
 async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
-    """Hold a place of the replica for work that decides nothing; what is yielded charges its cost.
+    """Hold a place for work that decides nothing; what is yielded charges its cost.
 
     Args:
         point: Does the work.
@@ -404,7 +481,7 @@ async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncItera
         tokens: Most tokens that it reads.
 
     Raises:
-        ApiError: The replica has no room.
+        AskError, OverloadedError: There is no room.
         RateLimitedError: The key has used too many tokens.
     """
     service, name = point.service, caller.new_id()
@@ -420,30 +497,20 @@ async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncItera
 
 
 def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
-    """Refuse a turn, or other work, for which the replica has no room. Raises ApiError."""
+    """Refuse a turn, or other work, for which there is no room. Raises AskError, OverloadedError."""
     if not point.decides:
-        raise ApiError("not_ready", LOADING)
+        raise NotReadyError(LOADING)
     in_flight = [*point.service.under_way.values()]
     if len(in_flight) >= point.config.limits.in_flight:
         point.telemetry.shed()
-        raise ApiError("overloaded", f"{len(in_flight)} requests are in progress already")
+        raise OverloadedError(f"{len(in_flight)} requests are in progress already")
     if caller.key is not None:
         own = in_flight.count(caller.key)
         if own >= math.ceil(SHARE_OF_A_KEY * point.config.limits.in_flight):
             point.telemetry.shed()
-            raise ApiError("overloaded", f"{own} requests of this key are in progress already")
+            raise OverloadedError(f"{own} requests of this key are in progress already")
     if point.booking(name) in point.service.under_way:
         raise in_progress(name)
-
-
-async def _booked(
-    point: DecisionPoint, caller: Caller, ask: Ask, open_turn: Callable[[], Awaitable[Opening]]
-) -> AsyncGenerator[Event, None]:
-    """Open a turn, reserve the most that it may cost, and return its events."""
-    opening = await open_turn()
-    if (most := opening.most) is not None:
-        await point.service.quota.book(caller, point.booking(ask.decision_id), most.tokens, most.usd)
-    return opening.events
 
 
 async def _placed(
@@ -455,10 +522,10 @@ async def _placed(
             yield event
 
 
-def in_progress(name: str, retry_after_s: int = 1) -> ApiError:
+def in_progress(name: str, retry_after_s: int = 1) -> AskError:
     """Return the error for a request whose key another request is using."""
     message = f"{name!r} is in progress, or was cut off; retry in {retry_after_s} s"
-    return ApiError("in_progress", message, "Idempotency-Key", retry_after_s=retry_after_s)
+    return InProgressError(message, "Idempotency-Key", retry_after_s=retry_after_s)
 
 
 def _durable(commit: Commit) -> bool:
@@ -483,7 +550,7 @@ async def repeated(point: DecisionPoint, ask: Ask, record: Record) -> Opening:
     again, and that is charged, where the corpus lacks one or the request reads the scores of the arm.
 
     Raises:
-        ApiError: It was another request, has not ended, or has failed.
+        AskError: It was another request, has not ended, or has failed.
         ArmError: The corpus cannot be read.
     """
     execution = _execution_of(point, ask, record)
@@ -527,7 +594,7 @@ async def _repeating(
 
 
 def _execution_of(point: DecisionPoint, ask: Ask, record: Record) -> Execution:
-    """Return the execution that answered the same request before. Raises ApiError."""
+    """Return the execution that answered the same request before. Raises AskError."""
     execution = record.execution
     if record.decision.request_digest != ask.request_digest:
         raise _conflict(f"id {ask.decision_id!r} was used for another request")
@@ -540,17 +607,17 @@ def _execution_of(point: DecisionPoint, ask: Ask, record: Record) -> Execution:
 
 
 def require_known(point: DecisionPoint, ask: Ask, arm: str | None, what: str) -> None:
-    """Refuse to continue with an arm that has been removed. Raises ApiError."""
+    """Refuse to continue with an arm that has been removed. Raises AskError."""
     if arm not in point.turns.known:
         raise _conflict(f"{ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
 
-def _conflict(message: str) -> ApiError:
-    return ApiError("idempotency_conflict", message, "Idempotency-Key")
+def _conflict(message: str) -> AskError:
+    return KeyReusedError(message, "Idempotency-Key")
 
 
 def require_eligible(point: DecisionPoint, ask: Ask) -> None:
-    """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises ApiError."""
+    """Refuse names of arms that are not live, and a forced arm that cannot be drawn. Raises AskError."""
     for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
         for name in sorted(names):
             require_arm(point, name, f"agent.{option}")
@@ -560,20 +627,20 @@ def require_eligible(point: DecisionPoint, ask: Ask) -> None:
         left_out = ask.forced in ask.excluded or not allowed
         if left_out or not point.turns.arms[ask.forced].enabled:
             why = "excluded, or not allowed" if left_out else "switched off"
-            raise ApiError("no_eligible_arm", f"arm {ask.forced!r} is {why}", "model")
+            raise ArmExcludedError(f"arm {ask.forced!r} is {why}", "model")
 
 
 def require_model(point: DecisionPoint, arm: str) -> None:
-    """Refuse a model that names an arm which is not live. Raises ApiError."""
+    """Refuse a model that names an arm which is not live. Raises AskError."""
     if arm not in point.turns.arms:
         known = ", ".join(f"arm/{name}" for name in point.turns.arms)
-        raise ApiError("model_not_found", f"there is no model 'arm/{arm}'; there are: auto, {known}", "model")
+        raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {known}", "model")
 
 
 def require_arm(point: DecisionPoint, arm: str, param: str) -> None:
-    """Refuse the name of an arm that is not live. Raises ApiError, which names `param`."""
+    """Refuse the name of an arm that is not live. Raises AskError, which names `param`."""
     if arm not in point.turns.arms:
-        raise ApiError("unknown_arm", not_live(point, arm), param)
+        raise UnknownArmError(not_live(point, arm), param)
 
 
 def not_live(point: DecisionPoint, arm: str) -> str:
