@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api import asking, ranking
+from agent.api import ranking
 from agent.api.errors import ApiError
 from agent.api.personalizer import evaluations, protocol
 from agent.api.personalizer import service as settings
 from agent.learning import configuration_of
+from agent.serving import ask as asking
 from feedback.log import Record
 from feedback.registry import evaluations as registry_evaluations
 from feedback.training_log import StartingPoint
@@ -321,9 +322,11 @@ async def test_a_request_counts_as_one_for_each_slot(news: Service, monkeypatch:
 async def test_an_evaluation_that_failed_says_why(news: Service) -> None:
     await put(news, "e-1")
     point = news.points["news"]
-    claimed = registry_evaluations.claim(point.store, configuration_of(point.config), "w", point.clock())
+    claimed = registry_evaluations.claim(
+        point.store, configuration_of(point.config), "w", point.service.clock()
+    )
     assert claimed is not None
-    registry_evaluations.fail(point.store, claimed, "no room on the disk", point.clock())
+    registry_evaluations.fail(point.store, claimed, "no room on the disk", now)
     found = await sent(news, "GET", "/evaluations/e-1")
     assert (found["status"], found["description"]) == ("Failed", "no room on the disk")
 
@@ -338,9 +341,9 @@ async def test_a_reset_model_learns_the_observations_that_it_learned_before(
 
     monkeypatch.setattr(settings, "_adopt", adopt)
     monkeypatch.setattr(settings, "_joined", lambda _: 7)
-    watcher = news.points["news"].watcher
+    versions = news.points["news"].versions
     start = StartingPoint(runs=(3,), after=1, also=Also(judge=True))
-    monkeypatch.setattr(watcher, "recipe", replace(watcher.recipe, start=start))
+    monkeypatch.setattr(versions, "recipe", replace(versions.recipe, start=start))
     await sent(news, "DELETE", "/model", status=204)
     assert adopted == [(StartingPoint(after=7, also=Also(judge=True)), "the model was reset")]
 
@@ -418,7 +421,7 @@ async def test_another_policy_is_shown_as_json_and_has_no_exploration_to_set(tmp
 async def test_a_model_that_is_not_there_yet_can_be_read_later(
     news: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(news.points["news"]), "version", None)
+    monkeypatch.setattr(type(news.points["news"].versions), "version", None)
     for path in ("/model", "/model/properties"):
         answer = await news.client.get(f"{NEWER}{path}")
         assert failure(answer, 503) == ("InternalServerError", None)
