@@ -321,10 +321,8 @@ async def test_a_request_counts_as_one_for_each_slot(news: Service, monkeypatch:
 
 async def test_an_evaluation_that_failed_says_why(news: Service) -> None:
     await put(news, "e-1")
-    point = news.points["news"]
-    claimed = registry_evaluations.claim(
-        point.store, configuration_of(point.config), "w", point.service.clock()
-    )
+    point, now = news.points["news"], news.replica.service.clock()
+    claimed = registry_evaluations.claim(point.store, configuration_of(point.config), "w", now)
     assert claimed is not None
     registry_evaluations.fail(point.store, claimed, "no room on the disk", now)
     found = await sent(news, "GET", "/evaluations/e-1")
