@@ -17,7 +17,7 @@ from agent.api.responses import StdlibJson
 from agent.config import DEFAULT_POINT
 from agent.replies import Reply, construct
 from agent.serving import DecisionPoint, PointState
-from agent.serving.ask import LOADING
+from agent.serving import ask as asking
 from feedback.training_log import lag as training_log_lag
 from feedback.training_log import rollups
 
@@ -53,7 +53,7 @@ async def health() -> Response:
 async def decides(service: AppService) -> Response:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
     if not service.decides:
-        raise ApiError("not_ready", LOADING)
+        raise ApiError("not_ready", asking.LOADING)
     return StdlibJson(construct(Deciding, status="decides"))
 
 
@@ -61,7 +61,7 @@ async def decides(service: AppService) -> Response:
 async def ready(service: AppService) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
     if not service.ready:
-        raise ApiError("not_ready", LOADING)
+        raise ApiError("not_ready", asking.LOADING)
     for one in service.points.values():
         await asyncio.to_thread(one.log.check)
         await asyncio.to_thread(one.store.check_tables)

@@ -1,5 +1,6 @@
 """What a replica of the ingress holds: decision points, each with live arms, versions and turns; metrics."""
 
+from . import ask
 from .arms import arm_infos, same_document
 from .point import Backends, DecisionPoint, Gate, Service
 from .replica import Replica
@@ -16,5 +17,6 @@ __all__ = [
     "Telemetry",
     "Versions",
     "arm_infos",
+    "ask",
     "same_document",
 ]

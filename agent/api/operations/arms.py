@@ -14,7 +14,7 @@ from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitc
 from agent.config import ConfigError
 from agent.replies import Reply, construct
 from agent.serving import DecisionPoint
-from agent.serving.ask import not_live
+from agent.serving import ask as asking
 from agent.turn import ArmInfo
 from arms.base import ArmBuildError, ArmError
 from arms.llm import WritingSpec
@@ -107,7 +107,7 @@ async def switch(point: RequestPoint, name: ArmName, body: ArmSwitch) -> StdlibJ
 
 def _require_live(point: DecisionPoint, name: str) -> None:
     if name not in point.turns.arms:
-        raise ApiError("arm_not_found", not_live(point, name), "name")
+        raise ApiError("arm_not_found", asking.not_live(point, name), "name")
 
 
 def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
