@@ -381,7 +381,7 @@ async def events_of(
 
 
 def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
-    """Return why a turn failed, as its caller is told."""
+    """Return why a turn failed, for its caller."""
     match error:
         case TimeoutError():
             return DeadlineExceededError(f"{timeout_s:g} s have passed")

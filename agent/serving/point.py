@@ -187,14 +187,14 @@ class DecisionPoint:
     """One decision point of a service. Start it inside a running event loop.
 
     Args:
-        name: Its name.
-        config: Its configuration, settled.
-        store: Its log.
+        name: Name of the point.
+        config: Configuration of the point, settled.
+        store: Log of the point.
         backends: What its turns call.
         service: What it shares with the other points.
 
     Attributes:
-        versions: Its versions; the one that decides is `versions.version`.
+        versions: Versions of its policy; the one that decides is `versions.version`.
         log: Commits facts together.
         turns: Answers questions.
         decider: Draws their arms.
