@@ -241,7 +241,7 @@ async def test_a_router_that_does_not_know_a_new_arm_is_warned_of(
 
 async def test_code_of_the_configuration_file_may_be_named_again(config: AppConfig, store: Store) -> None:
     own: dict[str, Any] = {"kind": OWN, "params": {"greeting": "hello"}}
-    backbones = {**CONFIG["backbones"], "hashed": CONFIG["backbones"]["tiny"]}
+    backbones = {**CONFIG["backbones"], "minilm": CONFIG["backbones"]["tiny"]}
     document = {**config.model_dump(mode="json"), "backbones": backbones}
     with_own = parse({**document, "arms": {**CONFIG["arms"], "own": own}})
     one = Replica(with_own, store)
