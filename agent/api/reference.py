@@ -59,7 +59,7 @@ def _bare(route: str) -> str:
     >>> _bare("GET /v1/decisions/{decision_id}")
     'GET /v1/decisions/{}'
     """
-    return re.sub(r"\{[^}]*\}", "{}", route)
+    return re.sub(r"\{[^{}]*\}", "{}", route)
 
 
 if __name__ == "__main__":

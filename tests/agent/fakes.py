@@ -305,7 +305,7 @@ class Service:
         generator: Generator | None = None,
         generators: Mapping[str, Generator] | None = None,
         reach: Callable[[], Awaitable[None]] | None = None,
-        gate: Gate | None = None,
+        promotion_gate: Gate | None = None,
         loading: frozenset[str] = frozenset(),
         searched: FakeArms | None = None,
         **changes: Any,
@@ -326,7 +326,7 @@ class Service:
             backends,
             clock=SteadyClock(),
             telemetry=Telemetry(),
-            gate=gate or verdict,
+            gate=promotion_gate or verdict,
             code_of=code_of,
         )
         self.points = self.replica.service.points

@@ -25,7 +25,6 @@ from agent.learning import Recipe, configuration_of, publish_candidate
 from agent.policies import PolicySpec
 from feedback.errors import QueueFullError
 from feedback.log import Store
-from feedback.ope import GateSpec
 from feedback.registry import ActivePolicy, Evaluation, evaluations
 from feedback.registry.promotions import Action, Promotion
 from tests.agent.asking import refused
@@ -204,8 +203,8 @@ async def test_where_too_many_wait_already_none_is_asked_for(store: Store) -> No
 
 async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path: Path) -> None:
     judged_log(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}), turns=1000)
-    service = Service(tmp_path, gate=partial(verdict, wait_s=60.0, poll_s=0.01))
-    service.config = service.config.model_copy(update={"gate": GateSpec(least_checked=0)})
+    patient = partial(verdict, wait_s=60.0, poll_s=0.01)
+    service = Service(tmp_path, promotion_gate=patient, gate={"least_checked": 0})
     async with service.running():
 
         def candidate(arm: str) -> int:

@@ -208,7 +208,9 @@ async def taught(service: Service) -> Version:
 
 
 async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: Path, log_url: str) -> None:
-    async with Service(tmp_path, gate=FakeGate(True, evaluation=12), log_url=log_url).running() as service:
+    async with Service(
+        tmp_path, promotion_gate=FakeGate(True, evaluation=12), log_url=log_url
+    ).running() as service:
         before = await taught(service)
         candidate = publish(service)
         assert (await shown(service))["promotion"] is None
@@ -237,7 +239,7 @@ async def test_a_promoted_recipe_is_served_and_learned_from_there_on(tmp_path: P
 
 
 async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service)
         async with Service(tmp_path).running(ready=False) as other:
             await other.refresh()
@@ -258,7 +260,7 @@ async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_pa
 async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_rollback(
     tmp_path: Path,
 ) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         ours, candidate = await taught(service), publish(service)
         await promote(service, candidate.version)
         body = (await say(service, "rollback", ours.version)).json()
@@ -276,7 +278,7 @@ async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_
 
 async def test_the_gate_holds_a_candidate_and_says_why(tmp_path: Path) -> None:
     gate = FakeGate(False, "the gain may be none", "too few rows", evaluation=7)
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         candidate = publish(service).version
         response = await promote(service, candidate)
         message = refused(response, 409, "promotion_gate_failed", "version")
@@ -288,7 +290,7 @@ async def test_the_gate_holds_a_candidate_and_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_rollback_is_no_way_around_the_gate(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(False, "too few rows")).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(False, "too few rows")).running() as service:
         candidate = publish(service)
         message = refused(
             await say(service, "rollback", candidate.version), 409, "promotion_refused", "version"
@@ -307,7 +309,7 @@ async def test_a_rollback_is_no_way_around_the_gate(tmp_path: Path) -> None:
 
 async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: Path) -> None:
     gate = FakeGate(True)
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), service.config.reward)
         gone = publish_candidate(service.point.store, fixed, ["none", "colbert"]).version
         message = refused(await promote(service, gone), 409, "promotion_refused", "version")
@@ -320,7 +322,7 @@ async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: P
 async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_promoted_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, held: bool
 ) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
         chosen = publish_candidate(service.point.store, fixed, ["none", "bm25"]).version
         assert (await promote(service, chosen)).json()["version"] == chosen
@@ -343,7 +345,7 @@ async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_prom
 
 async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
     gate = FakeGate(False, "too few rows", evaluation=7)
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         candidate = publish(service).version
         body = (await promote(service, candidate, force=True)).json()
         assert body["version"] == candidate
@@ -353,7 +355,7 @@ async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
 
 
 async def test_what_the_gate_lets_through_is_not_forced_although_that_was_allowed(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True, evaluation=7)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True, evaluation=7)).running() as service:
         body = (await promote(service, publish(service).version, force=True)).json()
         assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (False, 7)
 
@@ -370,7 +372,7 @@ async def test_without_a_verdict_a_candidate_can_only_be_forced(
 ) -> None:
     gate = FakeGate(True)
     gate.error = error
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         candidate = publish(service).version
         assert refused(await promote(service, candidate), status, code) == str(error)
         assert (await listed(service))["promotions"] == []
@@ -380,7 +382,7 @@ async def test_without_a_verdict_a_candidate_can_only_be_forced(
 
 async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> None:
     gate = FakeGate(False, "never")
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         chosen, newest = await learned(service, 2)
         await say(service, "rollback", chosen)
         assert (await say(service, "promote", newest)).json()["version"] == newest
@@ -391,7 +393,7 @@ async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> Non
 
 
 async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         await learned(service)
         candidate = publish(service).version
         prune(service, candidate)
@@ -400,7 +402,7 @@ async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: 
 
 
 async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
         await promote(service, candidate)
         following = await taught(service)
@@ -414,7 +416,7 @@ async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_serve
 async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_before_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
         monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
         message = refused(await promote(service, candidate), 503, "not_ready", "version")
@@ -451,7 +453,7 @@ async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Pa
 async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         (chosen,) = await learned(service)
         candidate, real = publish(service).version, promotions.record
 
@@ -627,7 +629,7 @@ async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Pat
         other = service.point.versions.version
     assert other is not None
     gate = FakeGate(True)
-    async with Service(tmp_path, gate=gate).running() as service:
+    async with Service(tmp_path, promotion_gate=gate).running() as service:
         ours = service.point.versions.version
         assert ours is not None
         message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")

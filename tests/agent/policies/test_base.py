@@ -194,8 +194,8 @@ def test_uniform_state_is_empty() -> None:
         ({"kind": "vopal"}, "no policy of kind 'vopal'; did you mean 'vowpal'?"),
         (
             {"kind": "zzz"},
-            "no policy of kind 'zzz'; there are: apprentice, epsilon_greedy, fixed, linear_thompson, linucb, "
-            "neural, routed, uniform, vowpal",
+            "no policy of kind 'zzz'; there are: adaptive, apprentice, epsilon_greedy, fixed, "
+            "linear_thompson, linucb, neural, routed, uniform, vowpal",
         ),
         (
             {"kind": "epsilon_greedy", "params": {"epsilom": 0.1}},

@@ -424,7 +424,7 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         (host,) = LearnerHost(service.config)._learners  # noqa: SLF001
         watcher = service.point.versions
         learner = host._learner()  # noqa: SLF001

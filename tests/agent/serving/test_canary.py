@@ -246,7 +246,7 @@ async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action:
 
 
 async def test_a_canary_that_is_promoted_decides_alone(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
         await canary(service, candidate, 0.5)
         body = (await say(service, "promote", candidate)).json()

@@ -213,7 +213,7 @@ async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as
 
 
 async def test_a_promotion_of_a_version_that_cannot_serve_is_refused(tmp_path: Path) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         brought = bringing(service)
         with service.point.store.writing() as connection:
             connection.execute(sa.delete(t.routers))

@@ -26,7 +26,7 @@ from tests.agent.serving.test_canary import publish
 async def test_a_promoted_recipe_serves_its_newest_version_although_another_recipe_has_newer_ones(
     tmp_path: Path,
 ) -> None:
-    async with Service(tmp_path, gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         older = publish(service, kind="fixed", params={"arm": "none"}).version
         (*_, newest) = await learned(service, 2)
         assert await deciding(service) == newest > older

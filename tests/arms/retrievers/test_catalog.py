@@ -426,10 +426,10 @@ def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may
 def test_the_version_of_an_index_is_of_its_model_and_not_of_the_name_of_it(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    kind, params = described("near", SPECS["near"])
+    kind, params = described("dense", SPECS["dense"])
     assert kind.version is not None
     models = [Backbone(model=f"hashing:{dim}") for dim in (8, 16)]
-    have = [Resources(corpus, tmp_path, {"hashed": model}, {}) for model in models]
+    have = [Resources(corpus, tmp_path, {"minilm": model}, {}) for model in models]
     versions = [kind.version(params, one)(False) for one in (*have, have[0])]
     assert versions[0] == versions[2] != versions[1]
 
