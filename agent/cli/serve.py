@@ -322,13 +322,18 @@ def address_of(config: Path) -> tuple[str, int]:
         ) from None
 
 
+MOST_AUTOMATIC = 100
+"""Replicas at most of a deployment with `num_replicas: auto`, by Ray Serve."""
+
+
 def ingress_replicas(config: Path) -> int:
     """Return how many replicas of the ingress a Serve configuration asks for at most."""
     (application,) = _document(config)["applications"]
     for deployment in application.get("deployments") or ():
         if deployment.get("name") == "Ingress":
             autoscaling = deployment.get("autoscaling_config") or {}
-            return int(autoscaling.get("max_replicas") or deployment.get("num_replicas") or 1)
+            most = autoscaling.get("max_replicas") or deployment.get("num_replicas") or 1
+            return MOST_AUTOMATIC if most == "auto" else int(most)
     return 1
 
 

@@ -300,6 +300,8 @@ ARMS = {"name": "Arms", "num_replicas": 5}
         ([ARMS, {"name": "Ingress", "num_replicas": 2, "autoscaling_config": None}], 2),
         ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"max_replicas": 4}}, ARMS], 4),
         ([{"name": "Ingress", "num_replicas": 2, "autoscaling_config": {"min_replicas": 1}}], 2),
+        ([{"name": "Ingress", "num_replicas": "auto"}], 100),
+        ([{"name": "Ingress", "num_replicas": "auto", "autoscaling_config": {"max_replicas": 6}}], 6),
     ],
 )
 def test_the_proxy_has_room_for_the_most_replicas_of_the_ingress(
