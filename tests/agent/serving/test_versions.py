@@ -14,6 +14,7 @@ from agent.learning import Recipe
 from agent.policies import Policy, PolicyError, PolicySpec
 from agent.serving.router_scores import Scorers
 from agent.serving.versions import ServedVersion, ServingState, Versions
+from arms.base import ArmError
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import ActivePolicy, Version, promotions, versions
@@ -267,3 +268,27 @@ def test_a_promoted_recipe_is_followed_and_the_configured_one_comes_back(
     record(store, config, Action.PROMOTE, ours)
     state = known.read(served(state))
     assert (served(state).version, known.recipe, known.empty.kind) == (ours, known.configured, "linucb")
+
+
+class ColdScorer:
+    """A router whose encoder cannot be reached."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def warm_up(self, _: object) -> None:
+        raise ArmError(f"the encoder of {self.name} is away")
+
+
+async def test_each_router_that_cannot_score_yet_is_logged_once(
+    config: AppConfig, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    scorers = Scorers(store, config, FakeArms().vectors, FakeEmbedders().embed)
+    first: Any = ColdScorer("the first")
+    second: Any = ColdScorer("the second")
+    for scorer in (first, first, second, first, second):
+        assert not await scorers.warmed([scorer])
+    assert [line.partition(": ")[2] for line in caplog.messages] == [
+        "the encoder of the first is away",
+        "the encoder of the second is away",
+    ]

@@ -20,7 +20,7 @@ from feedback.log import Store
 from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import open_database
-from feedback.log.schema import MIGRATIONS, migrate, prepare, schema_of
+from feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -160,6 +160,8 @@ def test_tables_of_another_armwise_are_refused(engine: sa.Engine, number: int, r
         SchemaError, match=f"has schema {number}, and schema {t.SCHEMA} is expected: {reason}"
     ):
         prepare(engine)
+    with engine.connect() as connection, pytest.raises(SchemaError, match=f"has schema {number}, and"):
+        check(connection)
 
 
 def test_the_database_of_another_program_is_refused(engine: sa.Engine) -> None:
