@@ -86,3 +86,11 @@ def test_every_call_of_a_conversation_has_an_id_of_its_own_that_names_the_decisi
     for name in ids.values():
         assert int(name.split("_")[1]) >= before
         assert decision_of_call(name) == "shop~d-1"
+
+
+def test_log_probabilities_of_a_single_answer_come_back_from_the_log() -> None:
+    probabilities = ({"token": "a", "logprob": -0.5},)
+    found = of([Chunk("a", logprobs=probabilities)])
+    (again,) = Choices.of(found.recorded).all
+    assert (again.text, again.logprobs) == ("a", [*probabilities])
+    assert not is_text(found.recorded)
