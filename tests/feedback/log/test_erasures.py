@@ -282,6 +282,13 @@ def test_feedback_whose_decision_never_came_goes_by_age_too(store: Store) -> Non
     assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
 
 
+def test_feedback_on_an_episode_goes_by_its_own_age(store: Store) -> None:
+    day = DAY_S
+    store.append([said("old", at=day, episode_id="e-1"), said("young", at=3 * day, episode_id="e-2")])
+    erasures.erase_older(store, 1.0, 3.5 * day)
+    assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
+
+
 def test_feedback_that_came_with_a_label_does_not_age_what_is_before_it(store: Store) -> None:
     day = DAY_S
     label = replace(decision("label", at=5 * day), policy="labels")
