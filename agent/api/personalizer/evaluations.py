@@ -178,7 +178,7 @@ async def apply(point: ProtocolPoint, body: Reference) -> Response:
 
 
 @route(router, "GET", "/featureImportances", 200, "read")
-async def importances(_replica: ProtocolPoint) -> Response:
+async def importances(_point: ProtocolPoint) -> Response:
     """None: this service does not compute them."""
     return StdlibJson(Importances())
 
