@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward, check_whole, hashed
+from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import ROUTER, Context, Decision
@@ -314,13 +314,8 @@ class Adaptive:
         return {"kind": self.kind, **self._settings}
 
     def _columns(self, context: Context) -> Array:
-        x = np.array([1.0, *hashed(context.features, self._settings["dims"]), *context.embedding])
-        if self._model is not None and len(x) != self._model.gram.shape[1]:
-            expected = self._model.gram.shape[1] - 1 - self._settings["dims"]
-            raise PolicyError(
-                f"an embedding of {expected} numbers was expected, as before; got {len(context.embedding)}"
-            )
-        return x
+        n = None if self._model is None else self._model.gram.shape[1] - 1
+        return np.array([1.0, *question_columns(context, self._settings["dims"], n)])
 
     def _predict(self, model: _Model, x: Array, arms: Sequence[str], priors: _Priors) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
@@ -343,9 +338,7 @@ class Adaptive:
             ]
         )
         scored = ~np.isnan(scores)
-        rows = [self._rows.get(arm, -1) for arm in arms]
-        bonus = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
-        bonus = (bonus + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows])
+        bonus = self._bonus(model, [self._rows.get(arm, -1) for arm in arms])
         expected = self._settings["prior"] if self._base is None else self._base
         own = np.where(scored, 0.0, bonus)
         if scored.any():
@@ -357,6 +350,11 @@ class Adaptive:
             scores, levels = own, levels[[UNSCORED, UNSCORED]]
         ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
+
+    def _bonus(self, model: _Model, rows: Sequence[int]) -> Array:
+        """Return by how much arms without a score are expected to be better than the best score."""
+        unknown = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
+        return np.asarray((unknown + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows]))
 
     def _reweigh(self, model: _Model, error: Array, variance: Array) -> None:
         """Move the weights of the members by the likelihood of a reward, shapes (3,)."""
@@ -391,11 +389,10 @@ class Adaptive:
         """Forget all but some rewards, and the router."""
         model.forget(self._rewards)
         self._base = float(kept[:, 1].mean())
-        bonus = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
         for at, reward, *x in kept:
             row = int(at)
-            prior = np.full(2, bonus / (RIDGES[-1] + model.drawn[row]))
-            self._add(model, row, np.array(x), reward, prior, scored=False)
+            bonus = np.repeat(self._bonus(model, [row]), 2)
+            self._add(model, row, np.array(x), reward, bonus, scored=False)
         for row in range(len(self._rows)):
             _decompose(model, row)
 

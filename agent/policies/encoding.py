@@ -1,4 +1,4 @@
-"""Check the input of a policy, and hash named features into columns."""
+"""Check the input of a policy, and turn a question into columns."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -72,6 +72,28 @@ def hashed(features: Mapping[str, float], dims: int) -> list[float]:
             column, sign = _slot(name, dims)
             row[column] += sign * value
     return row
+
+
+def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
+    """Return the named features of a question, hashed into columns, and its embedding after them.
+
+    Args:
+        context: The question.
+        dims: Columns of the named features.
+        n: Columns of the questions before; None where there was none.
+
+    Raises:
+        PolicyError: The embedding is not as long as those before.
+
+    >>> question_columns(Context("?", {"steps": 0.5}, (0.1, 0.2)), 4, 6)
+    [0.0, 0.5, 0.0, 0.0, 0.1, 0.2]
+    """
+    columns = [*hashed(context.features, dims), *context.embedding]
+    if n is not None and len(columns) != n:
+        raise PolicyError(
+            f"an embedding of {n - dims} numbers was expected, as before; got {len(context.embedding)}"
+        )
+    return columns
 
 
 @lru_cache(maxsize=100_000)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward, check_whole, hashed
+from agent.policies.encoding import check_context, check_reward, check_whole, hashed, question_columns
 from agent.policies.features import FEATURE
 from agent.policies.ridge import ArmRidge, Array
 from agent.policies.sampling import greedy
@@ -209,14 +209,8 @@ class RidgePolicy(ABC):
         return {"kind": self.kind, **self._settings}
 
     def _question(self, context: Context) -> Array:
-        x = np.array([1.0, *hashed(context.features, self._settings["dims"]), *context.embedding])
-        model = self._model
-        if model is not None and len(x) != model.own.shape[2]:
-            expected = model.own.shape[2] - 1 - self._settings["dims"]
-            raise PolicyError(
-                f"an embedding of {expected} numbers was expected, as before; got {len(context.embedding)}"
-            )
-        return x
+        n = None if self._model is None else self._model.own.shape[2] - 1
+        return np.array([1.0, *question_columns(context, self._settings["dims"], n)])
 
     def _empty(self, x: Array) -> ArmRidge:
         return ArmRidge.empty(self._settings["ridge"], len(x), len(x) if self._settings["shared"] else 0)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward, check_whole, hashed
+from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
 from agent.policies.epsilon_greedy import Decay, Exploration
 from agent.policies.serialization import pack, seal, unpack, unseal
 from arms.models import ModelNotFoundError, compute_cores, locate
@@ -298,14 +298,9 @@ class HeadNet:
         self._outputs[0, 0, -1] = self.prior
 
     def _inputs(self, context: Context) -> Array:
-        x = np.array([*hashed(context.features, self.dims), *context.embedding, 1.0])
         seen = self._layer if self._layer is not None else self._outputs
-        if seen is not None and len(x) != seen.shape[2]:
-            expected = seen.shape[2] - 1 - self.dims
-            raise PolicyError(
-                f"an embedding of {expected} numbers was expected, as before; got {len(context.embedding)}"
-            )
-        return x
+        n = None if seen is None else seen.shape[2] - 1
+        return np.array([*question_columns(context, self.dims, n), 1.0])
 
     def _hidden(self, x: Array) -> Array:
         """Return the inputs of the outputs, with a 1 at the end for their bias."""
