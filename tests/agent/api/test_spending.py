@@ -13,6 +13,7 @@ import pytest
 
 from agent.access import quota
 from agent.serving import DecisionPoint
+from agent.turn import Places
 from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from feedback.registry import KeyLimits, KeySettings, keys
 from feedback.registry.usage import spend
@@ -241,6 +242,25 @@ async def test_a_search_that_fails_after_its_call_is_charged(fleet: Fleet) -> No
     fleet.paid.error = ArmError("no passage fits")
     refused(await fleet.look_up(key), 502, "arm_failed", final=False)
     assert await fleet.used() == (pytest.approx(COST), READ + WRITTEN)
+
+
+async def test_a_turn_that_finds_no_place_of_the_language_model_returns_what_it_reserved(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await fleet.key(max_budget=4 * MOST, budget_duration="1d")
+    body = {"model": "arm/variants", "messages": [{"role": "user", "content": QUESTION}]}
+    full = Places("places of the language model", 1, 0, 0.0)
+    async with full.hold():
+        with monkeypatch.context() as patch:
+            for service in fleet.services:
+                patch.setattr(service.replica.service, "chats", full)
+            for i in range(12):
+                service = fleet.services[i % len(fleet.services)]
+                answer = await service.client.post("/v1/chat/completions", json=body, headers=key)
+                refused(answer, 503, "overloaded")
+    assert fleet.paid.begun == 0
+    assert (await fleet.look_up(key)).status_code == 200
+    assert await fleet.spent() == pytest.approx(COST)
 
 
 @pytest.mark.parametrize("without", ["another is forced", "excluded", "not allowed", "switched off"])
