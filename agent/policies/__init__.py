@@ -18,6 +18,7 @@ from .features import (
 )
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
+from .restarting import Restarting
 from .router import Routed, softmax
 from .sampling import choose, greedy, served_distribution
 from .serialization import pack, seal, unpack, unseal
@@ -41,6 +42,7 @@ __all__ = [
     "PolicyError",
     "PolicySpec",
     "Restart",
+    "Restarting",
     "Routed",
     "ShadowPolicy",
     "Uniform",

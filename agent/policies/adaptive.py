@@ -91,6 +91,7 @@ class _Model:
         level: Discounted sum of the residuals from each prior, and of their number, shape (2, 2).
         weights: Weights of the members, shape (3,).
         noise: Mean square of the errors, and the rewards that it is worth, shape (2,).
+        spread: Mean and variance of the rewards of all arms together, shape (2,).
         sums: Evidence that the reward of each arm has risen, and fallen, shape (n + 1, 2).
         since: Number of the reward at which each sum was last 0, shape (n + 1, 2).
         drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
@@ -105,6 +106,7 @@ class _Model:
     level: Array = field(default_factory=lambda: np.zeros((2, 2)))
     weights: Array = field(default_factory=WEIGHTS.copy)
     noise: Array = field(default_factory=lambda: np.array([NOISE, NOISE_COUNT]))
+    spread: Array = field(default_factory=lambda: np.array([0.0, NOISE]))
     sums: Array = field(default_factory=lambda: np.zeros((1, 2)))
     since: Array = field(default_factory=lambda: np.zeros((1, 2)))
     drawn: Array = field(default_factory=lambda: np.zeros(1))
@@ -268,10 +270,9 @@ class Adaptive:
             priors = self._priors(model, decision.context, decision.arms)
             mean, variance = (found[:, at] for found in self._predict(model, x, decision.arms, priors))
             error = reward - float(model.weights @ mean)
-            deviation = math.sqrt(model.noise[0])
+            deviation = math.sqrt(model.spread[1])
             self._reweigh(model, reward - mean, model.noise[0] * (1.0 + variance))
-            model.noise[1] = NOISE_DECAY * model.noise[1] + 1.0
-            model.noise[0] += (error * error - model.noise[0]) / model.noise[1]
+            _measure(model, reward, error)
             self._add(model, row, x, reward, priors.scores[:, at], scored=bool(priors.scored[at]))
             _decompose(model, row)
             model.residual[row] += error
@@ -395,6 +396,18 @@ class Adaptive:
             self._add(model, row, np.array(x), reward, bonus, scored=False)
         for row in range(len(self._rows)):
             _decompose(model, row)
+
+
+def _measure(model: _Model, reward: float, error: float) -> None:
+    """Add a reward and its error to what is known of their noise.
+
+    Errors are compared with the spread of all rewards, not with their own: where an arm earns the same
+    again and again, its errors are the shrinkage of the ridge, which is no change of the world.
+    """
+    model.noise[1] = NOISE_DECAY * model.noise[1] + 1.0
+    model.noise[0] += (error * error - model.noise[0]) / model.noise[1]
+    apart = reward - model.spread[0]
+    model.spread += np.array([apart, apart * apart - model.spread[1]]) / model.noise[1]
 
 
 def _decompose(model: _Model, row: int) -> None:

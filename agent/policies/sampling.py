@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import Penalised, Policy, PolicyError, Shadowing
+from agent.policies.base import Policy, PolicyError, Shadowing
 from feedback.events import Context
 
 TOLERANCE = 1e-6
@@ -90,8 +90,9 @@ def served_distribution(
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """
-    if penalty and isinstance(policy, Penalised):
-        return _floored(policy.penalised(context, arms, np.array(penalty)), len(arms), floor)
+    penalised = getattr(policy, "penalised", None)  # ten times as fast as `isinstance` with a protocol
+    if penalty and penalised is not None:
+        return _floored(penalised(context, arms, np.array(penalty)), len(arms), floor)
     p = _floored(policy.probabilities(context, arms), len(arms), floor)
     return _floored(tilted(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
 
@@ -124,7 +125,7 @@ def shadow_distribution(
     Raises:
         PolicyError: The shadow policy returned no distribution over the arms.
     """
-    if not hasattr(policy, "shadow"):  # ten times as fast as `isinstance` with a protocol
+    if not hasattr(policy, "shadow"):
         return np.zeros(0)
     return _floored(policy.shadow(context, arms), len(arms), floor)
 

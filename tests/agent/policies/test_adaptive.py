@@ -188,6 +188,14 @@ def test_a_calm_world_restarts_nothing(seed: int) -> None:
     assert played.share("bm25", 0, 3000) > 0.9
 
 
+def test_arms_that_always_earn_the_same_restart_nothing() -> None:
+    policy, rng = Adaptive(dims=4), np.random.default_rng(4)
+    for _ in range(1500):
+        arm = ARMS[rng.integers(3)]
+        policy.learn(decision(context(rng, {}), arm), float(arm == "bm25"))
+    assert policy.restarts == ()
+
+
 def test_promises_that_are_too_high_are_corrected_for_arms_that_nobody_draws() -> None:
     played = play(
         Adaptive(dims=4), 900, lambda _: {"bm25": 0.65, "dense": 0.5}, lambda _: {"bm25": 0.9, "dense": 0.85}

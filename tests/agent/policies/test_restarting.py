@@ -1,0 +1,190 @@
+"""A policy that is replaced by a fresh one where the rewards say that the world has changed."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.policies import Policy, PolicyError, PolicySpec, build_policy, served_distribution
+from agent.policies.restarting import Restarting
+from agent.policies.serialization import unpack
+from feedback.events import Context, Decision
+from feedback.texts import pseudonym
+
+ARMS = ("bm25", "dense", "rrf")
+FLOOR = 0.01
+
+
+def made(policy: Mapping[str, Any], **params: Any) -> Restarting:
+    found = build_policy(PolicySpec(kind="restarting", params={"policy": policy, **params}), ARMS)
+    assert isinstance(found, Restarting)
+    return found
+
+
+def decision(rng: np.random.Generator, drawn: str, p: float = 1 / 3, numbers: int = 0) -> Decision:
+    features = {"length": float(rng.random()), "w=secret": 1.0}
+    about = {arm: {"steps": float(arm == "rrf")} for arm in ARMS}
+    context = Context("A secret?", features, tuple(rng.normal(size=numbers).tolist()), about)
+    rest = (1.0 - p) / 2
+    return Decision("d", context, ARMS, tuple(p if arm == drawn else rest for arm in ARMS), drawn, "x", 1)
+
+
+def live(policy: Policy, n: int, change: int, seed: int) -> list[str]:
+    """Ask n questions; the best arm becomes the worst at `change`. Return the drawn arms."""
+    rng, drawn = np.random.default_rng(seed), list[str]()
+    for t in range(n):
+        one = decision(rng, "bm25")
+        p = served_distribution(policy, one.context, ARMS, FLOOR)
+        arm = ARMS[rng.choice(3, p=p)]
+        chance = {"bm25": 0.8, "dense": 0.5, "rrf": 0.2}[arm]
+        chance = chance if t < change else 1.0 - chance
+        rewarded = Decision("d", one.context, ARMS, tuple(p.tolist()), arm, "x", 1)
+        policy.learn(rewarded, float(rng.random() < chance))
+        drawn.append(arm)
+    return drawn
+
+
+def taught(policy: Policy, rows: list[tuple[Decision, float]]) -> Policy:
+    for row in rows:
+        policy.learn(*row)
+    return policy
+
+
+def fallen(seed: int = 3, numbers: int = 0) -> list[tuple[Decision, float]]:
+    """Return decisions of uniform draws in a world in which `bm25` falls after 400 rewards."""
+    rng, rows = np.random.default_rng(seed), []
+    for t in range(500):
+        arm = ARMS[rng.integers(3)]
+        chance = 0.3 if arm != "bm25" else 0.9 if t < 400 else 0.1
+        rows.append((decision(rng, arm, numbers=numbers), float(rng.random() < chance)))
+    return rows
+
+
+@pytest.mark.parametrize(
+    "inner", [{"kind": "epsilon_greedy", "params": {"epsilon": 0.1}}, {"kind": "linucb"}]
+)
+def test_a_restarted_policy_follows_a_change_that_it_would_not_follow_by_itself(
+    inner: dict[str, Any],
+) -> None:
+    policy = made(inner)
+    followed = live(policy, 3000, 2500, seed=1)[2600:].count("rrf") / 400
+    (restart,) = policy.restarts
+    assert restart.arm == "bm25"
+    assert not restart.rise
+    assert 2500 < restart.reward < 2600
+    alone = live(build_policy(PolicySpec.model_validate(inner), ARMS), 3000, 2500, seed=1)
+    assert followed > 0.6
+    assert followed > 0.2 + alone[2600:].count("rrf") / 400
+
+
+@pytest.mark.parametrize("kind", ["vowpal", "epsilon_greedy"])
+def test_in_a_calm_world_it_is_the_policy_itself(kind: str) -> None:
+    policy, alone = made({"kind": kind}), build_policy(PolicySpec(kind=kind), ARMS)
+    assert live(policy, 800, 10_000, seed=2) == live(alone, 800, 10_000, seed=2)
+    assert policy.restarts == ()
+
+
+@pytest.mark.parametrize("kind", ["vowpal", "epsilon_greedy", "linear_thompson"])
+def test_after_a_restart_it_is_a_policy_that_has_learned_the_kept_decisions_alone(kind: str) -> None:
+    rows, policy = fallen(), made({"kind": kind})
+    taught(policy, rows)
+    (restart,) = policy.restarts
+    assert 20 <= restart.kept < restart.reward
+    since = rows[restart.reward - restart.kept :]
+    fresh = taught(build_policy(PolicySpec(kind=kind), ARMS), since)
+    for seed in range(5):
+        context = decision(np.random.default_rng(seed), "rrf").context
+        np.testing.assert_array_equal(policy.probabilities(context, ARMS), fresh.probabilities(context, ARMS))
+
+
+@pytest.mark.parametrize("kind", ["vowpal", "linucb"])
+@pytest.mark.parametrize("numbers", [0, 3])
+def test_a_state_saved_before_a_restart_restarts_from_the_same_decisions(kind: str, numbers: int) -> None:
+    rows, whole = fallen(numbers=numbers), made({"kind": kind})
+    taught(whole, rows[:390])
+    resumed = made({"kind": kind}).load(whole.save())
+    assert taught(whole, rows[390:]).save() == taught(resumed, rows[390:]).save()
+    assert whole.restarts == resumed.restarts != ()
+
+
+def test_what_it_keeps_of_a_decision_has_no_text_of_a_caller() -> None:
+    policy = taught(made({"kind": "epsilon_greedy"}), fallen())
+    _, arrays = unpack(policy.save().partition(b"\n")[2])
+    kept = zlib.decompress(arrays["latest"].tobytes()).decode()
+    assert "ecret" not in kept
+    assert pseudonym("w=secret") in kept
+    assert len(json.loads(kept)) == 500
+
+
+def test_it_keeps_500_decisions() -> None:
+    policy = made({"kind": "linucb"})
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        for _ in range(260):
+            policy.learn(decision(rng, "bm25"), 0.5)
+    _, arrays = unpack(policy.save().partition(b"\n")[2])
+    assert len(json.loads(zlib.decompress(arrays["latest"].tobytes()))) == 500
+
+
+def test_a_state_of_another_policy_or_threshold_is_refused() -> None:
+    state = made({"kind": "linucb"}).save()
+    for other in (
+        made({"kind": "linucb", "params": {"alpha": 0.3}}),
+        made({"kind": "linucb"}, threshold=9.0),
+    ):
+        with pytest.raises(PolicyError, match="is damaged, or not of"):
+            other.load(state)
+
+
+def test_a_price_reaches_a_policy_that_predicts_rewards() -> None:
+    policy = taught(made({"kind": "linucb", "params": {"alpha": 0.0}}), fallen()[:300])
+    context = decision(np.random.default_rng(1), "rrf").context
+    assert served_distribution(policy, context, ARMS, 0.0).tolist() == [1.0, 0.0, 0.0]
+    assert served_distribution(policy, context, ARMS, 0.0, (0.9, 0.0, 0.9)).tolist() == [0.0, 1.0, 0.0]
+
+
+def test_the_odds_of_a_policy_without_predictions_are_shifted_by_a_price() -> None:
+    policy = taught(made({"kind": "vowpal"}), fallen()[:300])
+    alone = taught(build_policy(PolicySpec(kind="vowpal"), ARMS), fallen()[:300])
+    context = decision(np.random.default_rng(1), "rrf").context
+    price = (0.2, 0.0, 0.1)
+    np.testing.assert_array_equal(
+        served_distribution(policy, context, ARMS, FLOOR, price),
+        served_distribution(alone, context, ARMS, FLOOR, price),
+    )
+
+
+def test_it_answers_for_what_its_policy_is_asked_besides() -> None:
+    shadowing = made(
+        {"kind": "apprentice", "params": {"baseline": {"kind": "uniform"}, "policy": {"kind": "linucb"}}}
+    )
+    context = decision(np.random.default_rng(1), "rrf").context
+    assert shadowing.shadow(context, ARMS).sum() == pytest.approx(1.0)
+    assert set(made({"kind": "linucb"}).contributions(context, ARMS)) == {"prior"}
+    assert not hasattr(made({"kind": "vowpal"}), "shadow")
+
+
+def test_a_policy_that_resumes_by_a_replay_still_does() -> None:
+    args = "--cb_explore_adf --bag 5 -q sa"
+    assert not made({"kind": "vowpal", "params": {"args": args}}).resumes_exactly
+    assert made({"kind": "vowpal"}).resumes_exactly
+
+
+def test_a_policy_that_reads_the_text_of_a_question_is_refused() -> None:
+    class Reader(type(build_policy(PolicySpec(kind="uniform"), ARMS))):  # type: ignore[misc]
+        kind = "reader"
+        reads_question = True
+
+    with pytest.raises(PolicyError, match="policy 'reader' reads the texts of questions"):
+        Restarting(Reader())
+
+
+def test_a_threshold_and_a_slack_are_those_of_the_watch() -> None:
+    for params, found in (({"threshold": 1000.0}, 0), ({"slack": 3.0}, 0), ({"threshold": 16.0}, 1)):
+        policy = taught(made({"kind": "epsilon_greedy"}, **params), fallen())
+        assert len(policy.restarts) == found, params
+    with pytest.raises(PolicyError, match="threshold 0 is neither a positive number nor None"):
+        made({"kind": "linucb"}, threshold=0)
