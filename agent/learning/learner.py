@@ -16,18 +16,19 @@ recipe from the start.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agent.learning.recipe import Recipe
 from agent.learning.restore import load_checkpoint, resume_point, train_on
 from agent.learning.router_scores import MOST, score_unscored
-from agent.policies import PolicyError
+from agent.policies import PolicyError, restarts_of
 from arms.base import Progress
 from arms.models import Backbone
 from feedback.budget import Budget, Pacer, Price
-from feedback.drift import DriftSpec, Watch
+from feedback.drift import Change, DriftSpec, Watch
 from feedback.errors import LogGapError, LogUnavailableError, SupersededError
+from feedback.events import Example
 from feedback.log import Store, erasures
 from feedback.registry import Version, prices, versions
 from feedback.training_log import (
@@ -171,7 +172,9 @@ class Learner:
             self._score_unscored(upto)
             start, router = self.recipe.start, self.recipe.router
             examples = learned_examples(self._store, self._rule, start, self._known, upto, router)
-            train_on(self._policy, self._rule, self._watch.over(examples) if self._watch else examples)
+            if self._watch:
+                examples = self._watch.over(examples)
+            train_on(self._policy, self._rule, self._reporting_restarts(examples))
             self._known = upto
         if self._watch:
             self._watch.report()
@@ -187,6 +190,24 @@ class Learner:
         self._published = self.learned
         self._reported_at = self._timer()
         return self._version
+
+    def _reporting_restarts(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yield examples; where the policy restarts at one, raise an alarm."""
+        known = len(restarts_of(self._policy))
+        for example in examples:
+            yield example
+            for restart in restarts_of(self._policy)[known:]:
+                logger.warning(
+                    "example %d: the policy restarts from its latest %d rewards, as %s earns %.3g where it "
+                    "earned %.3g",
+                    *(example.seq, restart.kept, restart.arm, restart.after, restart.before),
+                )
+                if self._watch:
+                    change = Change(
+                        f"restart, reward of {restart.arm}", restart.before, restart.after, example.seq
+                    )
+                    self._watch.add(change, example, "policy")
+            known = len(restarts_of(self._policy))
 
     def _score_unscored(self, upto: int) -> None:
         """Score the decisions of the next examples that the router of the recipe has not seen."""

@@ -1,8 +1,8 @@
 """Bandit policies: a context in, a distribution over arms out; one file a policy."""
 
 from . import sampling, vowpal
-from .adaptive import Adaptive, Restart
-from .base import Fixed, Policy, PolicyError, Uniform
+from .adaptive import Adaptive
+from .base import Fixed, Policy, PolicyError, Restart, Uniform, restarts_of
 from .catalog import POLICIES, PolicySpec, build_policy, check_untrusted, require_action_features
 from .encoding import check_context, check_reward, hashed
 from .epsilon_greedy import EpsilonGreedy
@@ -61,6 +61,7 @@ __all__ = [
     "hashed",
     "pack",
     "require_action_features",
+    "restarts_of",
     "sampling",
     "seal",
     "served_distribution",

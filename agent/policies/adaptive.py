@@ -26,7 +26,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
+from agent.policies.base import PolicyError, Restart
 from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
@@ -60,23 +60,6 @@ REST = 100
 
 LEAST, MOST = 20, 500
 """Rewards that a restart keeps, at least and at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A time at which the policy forgot what it had learned.
-
-    Attributes:
-        reward: Number of the reward that showed the change, from 1.
-        arm: The arm whose reward had changed.
-        rise: Whether it had risen.
-        kept: How many of the latest rewards were kept.
-    """
-
-    reward: int
-    arm: str
-    rise: bool
-    kept: int
 
 
 @dataclass(slots=True)
@@ -383,8 +366,13 @@ class Adaptive:
             direction = int(sums.argmax())
             since = int(self._rewards - model.since[row, direction])
             kept = min(max(since, LEAST), MOST, len(model.memory))
-            self._restarts.append(Restart(self._rewards, arm, direction == 0, kept))
-            self._restart(model, model.memory[-kept:])
+            before, after = model.memory[:-kept], model.memory[-kept:]
+            levels = (
+                _mean_of(before, row, float(model.spread[0])),
+                _mean_of(after, row, float(model.spread[0])),
+            )
+            self._restarts.append(Restart(self._rewards, arm, direction == 0, kept, *levels))
+            self._restart(model, after)
 
     def _restart(self, model: _Model, kept: Array) -> None:
         """Forget all but some rewards, and the router."""
@@ -396,6 +384,12 @@ class Adaptive:
             self._add(model, row, np.array(x), reward, bonus, scored=False)
         for row in range(len(self._rows)):
             _decompose(model, row)
+
+
+def _mean_of(memory: Array, row: int, otherwise: float) -> float:
+    """Return the mean reward of an arm in some of the memory."""
+    rewards = memory[memory[:, 0] == row, 1]
+    return float(rewards.mean()) if len(rewards) else otherwise
 
 
 def _measure(model: _Model, reward: float, error: float) -> None:

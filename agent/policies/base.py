@@ -4,6 +4,7 @@ No policy draws by itself, so every decision has its propensity, and any policy 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -38,6 +39,7 @@ class Policy(Protocol):
       it can be named by the configuration alone.
     - `check_new_actions(params)`, static: a policy with it can decide among actions that it has never seen;
       raises PolicyError if these parameters prevent that.
+    - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `parts`, names of parameters that are specifications of policies.
     - `example`, parameters of a small policy of this kind, for the reference and for the tests of every kind;
       its arms are `bm25`, `dense` and `none`. Without it, there are none.
@@ -61,6 +63,34 @@ class Policy(Protocol):
     def load(self, state: bytes) -> Self:
         """Return a policy with this one's parameters and the given state. Raises PolicyError."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A time at which the policy forgot what it had learned.
+
+    Attributes:
+        reward: Number of the reward that showed the change, from 1.
+        arm: The arm whose reward had changed.
+        rise: Whether it had risen.
+        kept: How many of the latest rewards were kept.
+        before: Mean reward of the arm among those that were remembered and not kept; of all arms, where there
+            was none.
+        after: Mean reward of the arm among those that were kept.
+    """
+
+    reward: int
+    arm: str
+    rise: bool
+    kept: int
+    before: float
+    after: float
+
+
+def restarts_of(policy: Policy) -> Sequence[Restart]:
+    """Return when a policy forgot what it had learned, the oldest first; none where it never does."""
+    found: Sequence[Restart] = getattr(policy, "restarts", ())
+    return found
 
 
 class Shadowing(Protocol):

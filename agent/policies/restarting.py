@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.adaptive import MOST, Adaptive, Restart
-from agent.policies.base import Policy, PolicyError
+from agent.policies.adaptive import MOST, Adaptive
+from agent.policies.base import Policy, PolicyError, Restart
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym

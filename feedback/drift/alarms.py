@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from feedback.drift.monitor import DriftSpec, Monitor, start_of
+from feedback.drift.monitor import Change, DriftSpec, Monitor, start_of
 from feedback.events import Example
 from feedback.log import Store
 from feedback.log import tables as t
@@ -189,8 +189,12 @@ class Watch:
         if reward is None:
             return
         for change in self._monitor.see(example, reward):
-            at = min(self._clock(), example.decision.deadline)
-            self._found.append(Alarm(self._recipe, detector=self._detector, at=at, **asdict(change)))
+            self.add(change, example, self._detector)
+
+    def add(self, change: Change, example: Example, detector: str) -> None:
+        """Add a change that a detector has noticed at an example."""
+        at = min(self._clock(), example.decision.deadline)
+        self._found.append(Alarm(self._recipe, detector=detector, at=at, **asdict(change)))
 
     def report(self) -> None:
         """Write the alarms that were found since the last call.

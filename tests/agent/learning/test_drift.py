@@ -1,6 +1,7 @@
 """After an alarm more is explored for a while, as the log says, and labels are asked for until some come."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -221,9 +222,9 @@ def happen(store: Store, turns: range) -> None:
     store.append(facts)
 
 
-def learner(store: Store, spec: DriftSpec | None) -> Learner:
+def learner(store: Store, spec: DriftSpec | None, policy: PolicySpec = SPEC) -> Learner:
     epoch = take_epoch(store, "test", 100.0)
-    return Learner(store, Recipe(SPEC, RULE), ["a", "b"], epoch, lambda: 102.0, drift=spec)
+    return Learner(store, Recipe(policy, RULE), ["a", "b"], epoch, lambda: 102.0, drift=spec)
 
 
 def alarms_of(store: Store) -> list[tuple[Any, ...]]:
@@ -257,3 +258,43 @@ def test_a_learner_that_is_not_to_look_raises_none(make_store: Callable[[str], S
     happen(store, range(TURNS))
     learner(store, None).step()
     assert alarms_of(store) == []
+
+
+ADAPTIVE = PolicySpec(kind="adaptive")
+
+
+def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_died_meanwhile(
+    make_store: Callable[[str], Store],
+) -> None:
+    at_once = make_store("a")
+    happen(at_once, range(TURNS))
+    learner(at_once, DriftSpec(), ADAPTIVE).step()
+    found = alarms_of(at_once)
+    ((_, subject, _, before, after, seq, seen_at),) = [row for row in found if row[2] == "policy"]
+    assert (subject, seen_at) == ("restart, reward of a", 102.0)
+    assert TURNS // 2 < seq < TURNS // 2 + 60
+    assert before == pytest.approx(0.9, abs=0.05)
+    assert after < 0.4, "some of the 20 that are kept at least came before"
+
+    in_steps = make_store("b")
+    for start in range(0, TURNS, 60):
+        happen(in_steps, range(start, min(start + 60, TURNS)))
+        one = learner(in_steps, DriftSpec(), ADAPTIVE)
+        one.step()
+        one.step()
+    assert alarms_of(in_steps) == found
+
+
+def test_a_restart_is_told_where_no_alarms_are_raised(
+    make_store: Callable[[str], Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = make_store("log")
+    happen(store, range(TURNS))
+    learner(store, None, ADAPTIVE).step()
+    assert alarms_of(store) == []
+    (told,) = [record.getMessage() for record in caplog.records if "restarts" in record.getMessage()]
+    assert re.fullmatch(
+        r"example 2\d\d: the policy restarts from its latest \d+ rewards, "
+        r"as a earns 0\.\d+ where it earned 0\.\d+",
+        told,
+    )

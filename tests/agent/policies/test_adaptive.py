@@ -173,6 +173,8 @@ def test_when_the_best_arm_becomes_the_worst_it_follows_within_150_questions(see
     assert (first.arm, first.rise) == ("bm25", False)
     assert 1500 < first.reward < 1560
     assert 20 <= first.kept <= first.reward - 1450
+    assert first.before == pytest.approx(0.8, abs=0.1)
+    assert first.after < 0.5
 
 
 def test_it_follows_no_change_without_its_restarts() -> None:
