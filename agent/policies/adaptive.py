@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError, Restart
-from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
+from agent.policies.encoding import check_context, check_reward, check_whole, hashed, question_columns
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import ROUTER, Context, Decision
@@ -239,6 +239,35 @@ class Adaptive:
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
             return np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
 
+    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
+        """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
+
+        It is the weighted mean of the members, which is linear in the features. The numbers of the embedding
+        count as one feature. Features that share a column share its weight.
+        """
+        check_context(context)
+        x, dims = self._columns(context), self._settings["dims"]
+        with self._lock:
+            model = self._model or _Model.empty(len(x))
+            priors = self._priors(model, context, arms)
+            weights, rows = model.weights, self._rows_of(arms)
+            levels = priors.levels[PRIOR_OF_MEMBER]
+            target = model.target[rows].transpose(1, 0, 2)[PRIOR_OF_MEMBER]
+            target = target - levels[:, None, None] * model.gram[rows, 0]
+            ridges = priors.ridges[..., None, None] * np.eye(len(x))
+            theta = np.linalg.solve(model.gram[rows] + ridges, target[..., None])[..., 0]
+            own = np.einsum("k,knd->nd", weights, theta)
+        found = {
+            "prior": weights @ priors.scores[PRIOR_OF_MEMBER],
+            "level of all arms": np.full(len(arms), weights @ levels),
+            "intercept": own[:, 0],
+        }
+        for name, value in context.features.items() if dims else ():
+            found[name] = own[:, 1 : 1 + dims] @ hashed({name: value}, dims)
+        if context.embedding:
+            found["embedding of the question"] = own[:, 1 + dims :] @ np.array(context.embedding)
+        return found
+
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from one reward, and restart where it completes the evidence of a change."""
         check_reward(decision, reward)
@@ -303,7 +332,7 @@ class Adaptive:
 
     def _predict(self, model: _Model, x: Array, arms: Sequence[str], priors: _Priors) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
-        rows = np.array([self._rows.get(arm, -1) for arm in arms])
+        rows = self._rows_of(arms)
         vectors, values = model.vectors[rows], model.values[rows]
         y = x @ vectors
         target = (model.target[rows] @ vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]
@@ -322,7 +351,7 @@ class Adaptive:
             ]
         )
         scored = ~np.isnan(scores)
-        bonus = self._bonus(model, [self._rows.get(arm, -1) for arm in arms])
+        bonus = self._bonus(model, self._rows_of(arms))
         expected = self._settings["prior"] if self._base is None else self._base
         own = np.where(scored, 0.0, bonus)
         if scored.any():
@@ -335,7 +364,11 @@ class Adaptive:
         ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
 
-    def _bonus(self, model: _Model, rows: Sequence[int]) -> Array:
+    def _rows_of(self, arms: Sequence[str]) -> NDArray[np.intp]:
+        """Return the row of each arm; that of an arm without rewards is the last."""
+        return np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp)
+
+    def _bonus(self, model: _Model, rows: NDArray[np.intp]) -> Array:
         """Return by how much arms without a score are expected to be better than the best score."""
         unknown = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
         return np.asarray((unknown + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows]))
@@ -380,7 +413,7 @@ class Adaptive:
         self._base = float(kept[:, 1].mean())
         for at, reward, *x in kept:
             row = int(at)
-            bonus = np.repeat(self._bonus(model, [row]), 2)
+            bonus = np.repeat(self._bonus(model, np.array([row])), 2)
             self._add(model, row, np.array(x), reward, bonus, scored=False)
         for row in range(len(self._rows)):
             _decompose(model, row)

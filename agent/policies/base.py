@@ -39,6 +39,8 @@ class Policy(Protocol):
       it can be named by the configuration alone.
     - `check_new_actions(params)`, static: a policy with it can decide among actions that it has never seen;
       raises PolicyError if these parameters prevent that.
+    - `contributions(context, arms)`, what each feature adds to the score of each arm, by its name; raises
+      PolicyError where the score is not such a sum with its parameters.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `parts`, names of parameters that are specifications of policies.
     - `example`, parameters of a small policy of this kind, for the reference and for the tests of every kind;

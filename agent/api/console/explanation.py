@@ -4,13 +4,11 @@ linear policies     exact: the mean of the reward is a sum over features; so are
 every other policy  by leaving one feature out at a time, and computing the distribution again
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
@@ -24,19 +22,6 @@ SHOWN = 12
 
 MOST = 64
 """Features that are left out in turn, largest first: each takes a distribution."""
-
-
-@runtime_checkable
-class Additive(Protocol):
-    """A policy whose score of an arm may be a sum over features."""
-
-    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Return what each feature adds to the score of each arm, shape (n,), by its name.
-
-        Raises:
-            PolicyError: As it is configured, the score is not such a sum.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +67,9 @@ def explained(policy: Policy, decision: Decision) -> Explanation:
     other = int(others.argmax())
     context = decision.context
     found = None
-    if isinstance(policy, Additive):
+    if (contributions := getattr(policy, "contributions", None)) is not None:
         with suppress(PolicyError):
-            found = policy.contributions(context, decision.arms)
+            found = contributions(context, decision.arms)
     exact = found is not None
     if found is not None:
         amounts = {name: float(value[drawn] - value[other]) for name, value in found.items()}

@@ -312,6 +312,17 @@ def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
     assert policy.penalised(seen, ARMS, np.array([0.5, 0.0, 0.0])).tolist() == [0.0, 1.0, 0.0]
 
 
+def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
+    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0)
+    for t in range(120):
+        scores = {"bm25": float(rng.random()), "dense": float(rng.random())} if t % 3 else {}
+        seen = replace(context(rng, scores), embedding=tuple(rng.normal(size=3).tolist()))
+        found = policy.contributions(seen, ARMS)
+        np.testing.assert_allclose(sum(found.values()), policy.bounds(seen, ARMS), atol=1e-9)
+        assert {"prior", "intercept", "length", "digits", "embedding of the question"} < {*found}
+        policy.learn(decision(seen, ARMS[t % 3]), float(rng.random()))
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
