@@ -1,0 +1,455 @@
+"""Which policy learns, and follows a world that changes? Ours beside those of other packages.
+
+    python benchmarks/learners.py FOLDER [--rivals PATH] [--seeds 32] [--only adaptive] [--plot learners.png]
+
+FOLDER holds `qa/`: what a language model answered through four arms on 4,218 real questions. A reward is F1
+less 0.02 a step. In each of the worlds of `learners_worlds.py` a policy answers 3,000 questions, in as many
+orders as there are seeds, the same for every policy; a router is fitted to 1,000 others. Ours are drawn from
+with the floor of the service, 0.01 an arm. `--rivals` is a folder of other packages (`learners_rivals.py`).
+
+A figure is 1,000 times the reward of a question less that of the arm that is best at the time, so that the
+floor alone costs about 6. Questions to recover are those after the change until 200 follow that lose less
+than 0.05 each, on average.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import learners_rivals
+import numpy as np
+import orjson
+import typer
+from learners_worlds import ADDED, FOUR, HALF, RECOVERED, World, worlds
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from scipy import stats
+
+from agent.policies import Policy, PolicySpec, build_policy, choose, served_distribution
+from agent.policies.encoding import question_columns
+from feedback.events import Context, Decision
+
+Floats = NDArray[np.float64]
+
+FLOOR = 0.01
+"""Least probability of an arm, as in the default service."""
+
+ON_ROUTER = {"prior_feature": "router"}
+
+OURS: dict[str, dict[str, Any]] = {
+    "uniform": {"kind": "uniform"},
+    "LinUCB on the router": {"kind": "linucb", "params": ON_ROUTER},
+    "LinUCB": {"kind": "linucb"},
+    "Vowpal Wabbit": {"kind": "vowpal"},
+    "epsilon-greedy": {"kind": "epsilon_greedy"},
+    "LinUCB on the router, restarting": {
+        "kind": "restarting",
+        "params": {"policy": {"kind": "linucb", "params": ON_ROUTER}},
+    },
+    "Vowpal Wabbit, restarting": {"kind": "restarting", "params": {"policy": {"kind": "vowpal"}}},
+    "epsilon-greedy, restarting": {"kind": "restarting", "params": {"policy": {"kind": "epsilon_greedy"}}},
+    "adaptive": {"kind": "adaptive"},
+}
+"""Our policies by name."""
+
+DIMS = 16
+"""Columns of a question for rivals, after the constant 1."""
+
+RECOVERY, NEAR = 200, -0.05
+"""Questions over which a policy has recovered, and what it may lose there."""
+
+SHARE = 100
+"""Questions over which an arm has half of the traffic."""
+
+KILLED, CHECKPOINT = 2017, 100
+"""The question at which a process is killed, and the rewards between two checkpoints."""
+
+POINTS = 60
+"""Points of a curve."""
+
+
+@dataclass
+class Run:
+    """What became of a policy in a world.
+
+    Attributes:
+        lead: Reward of each question less that of the best arm of the time, shape (n,).
+        share: Probability of the arm that is watched, shape (n,).
+        surprise: Sum of the draws of each arm less their probabilities, and its variance, shape (2, n_arms).
+        seconds: What deciding and learning took.
+    """
+
+    lead: Floats
+    share: Floats
+    surprise: Floats
+    seconds: float
+
+
+@dataclass
+class Figures:
+    """Means of runs, in one order of the questions each.
+
+    Attributes:
+        leads: Lead in the first 300, in the last third, and in the 500 after the change, shape (3,).
+        recovery: Questions after the change until it has recovered.
+        half: Questions until the arm that is watched has half of the traffic.
+        draws: Draws of the arm that is watched, once it is there or has changed.
+        curve: Mean lead in equal parts of the run, shape (POINTS,).
+        surprise: As in `Run`.
+        us: Microseconds of a question.
+    """
+
+    leads: Floats
+    recovery: float
+    half: float
+    draws: float
+    curve: Floats
+    surprise: Floats
+    us: float
+
+
+def play(name: str, world: World, seed: Sequence[int]) -> Run:
+    """Let a policy answer the questions of a world; the same seed gives the same numbers to draw by."""
+    n, index = len(world.reward), {arm: i for i, arm in enumerate(world.arms)}
+    lead, share, surprise = np.empty(n), np.zeros(n), np.zeros((2, len(world.arms)))
+    uniform = np.random.default_rng(seed).random(n)
+    player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed[0])
+    due: deque[tuple[int, Any, int]] = deque()
+    best = world.best
+    begun = time.process_time()
+    for turn in range(n):
+        arms = world.live(turn)
+        p, drawn, fact = player.decide(turn, arms, float(uniform[turn]))
+        at = [index[arm] for arm in arms]
+        lead[turn] = p @ world.reward[turn, at] - best[turn]
+        if world.watched in arms:
+            share[turn] = p[arms.index(world.watched)]
+        surprise[0, at] += (np.arange(len(at)) == drawn) - p
+        surprise[1, at] += p * (1.0 - p)
+        due.append((turn, fact, at[drawn]))
+        if len(due) > world.delay:
+            asked, fact, arm = due.popleft()
+            if not np.isnan(world.told[asked, arm]):
+                player.learn(asked, fact, world.arms[arm], float(world.told[asked, arm]))
+    return Run(lead, share, surprise, time.process_time() - begun)
+
+
+class Ours:
+    """A policy of ours, drawn from as the service does."""
+
+    def __init__(self, spec: Mapping[str, Any], world: World) -> None:
+        self.policy: Policy = build_policy(PolicySpec.model_validate(spec), world.live(0))
+        self._contexts = world.contexts
+
+    def decide(self, turn: int, arms: tuple[str, ...], u: float) -> tuple[Floats, int, Decision]:
+        """Return the distribution, the place of the arm drawn, and the decision."""
+        context = self._contexts[turn]
+        p = served_distribution(self.policy, context, arms, FLOOR)
+        drawn = choose(p, u)
+        return p, drawn, Decision("d", context, arms, tuple(p.tolist()), arms[drawn], self.policy.kind, 1)
+
+    def learn(self, turn: int, fact: Decision, arm: str, reward: float) -> None:
+        """Learn a reward."""
+        del turn, arm
+        self.policy.learn(fact, reward)
+
+
+class Theirs:
+    """A rival, whose choice is all that is known of its distribution."""
+
+    def __init__(self, name: str, world: World, seed: int) -> None:
+        arms = world.live(0)
+        self.rival = learners_rivals.RIVALS[name](arms, 1 + DIMS, seed)
+        self._contexts = world.contexts
+        known = world.told[~np.isnan(world.told)]
+        self._least, self._range = float(known.min()), float(np.ptp(known)) or 1.0
+
+    def decide(self, turn: int, arms: tuple[str, ...], u: float) -> tuple[Floats, int, None]:
+        """Return its choice, as a distribution and as a place."""
+        del u
+        drawn = arms.index(self.rival.choose(self._contexts[turn].question, self._x(turn), arms))
+        return np.eye(len(arms))[drawn], drawn, None
+
+    def learn(self, turn: int, fact: None, arm: str, reward: float) -> None:
+        """Learn a reward, scaled to [0, 1]."""
+        del fact
+        scaled = (reward - self._least) / self._range
+        self.rival.learn(self._contexts[turn].question, self._x(turn), arm, scaled)
+
+    def _x(self, turn: int) -> Floats:
+        return numbers(self._contexts[turn])
+
+
+def numbers(context: Context) -> Floats:
+    """Return what a rival sees of a question, shape (1 + DIMS,)."""
+    return np.array([1.0, *question_columns(context, DIMS, None)])
+
+
+def figures(run: Run, world: World) -> Figures:
+    """Return what a table shows of a run."""
+    lead, n = run.lead, len(run.lead)
+    change = next(iter(world.added.values()), world.segments[-2] if len(world.segments) > 2 else n)
+    after = lead[change : change + 500]
+    leads = np.array([lead[:300].mean(), lead[-(n // 3) :].mean(), after.mean() if len(after) else np.nan])
+    back = _first(_means(lead[change:], RECOVERY) > NEAR) if change < n else np.nan
+    half = _first(_means(run.share[change:], SHARE) >= 0.5) if change < n else np.nan
+    draws = run.share[change:].sum() if change < n else np.nan
+    curve = np.array([part.mean() for part in np.array_split(lead, POINTS)])
+    return Figures(leads, back, half, float(draws), curve, run.surprise, run.seconds / n * 1e6)
+
+
+def _means(values: Floats, window: int) -> Floats:
+    """Return the mean of each window, shape (n - window + 1,)."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray((total[window:] - total[:-window]) / window)
+
+
+def _first(holds: NDArray[np.bool_]) -> float:
+    """Return the first place that holds; infinity where there is none."""
+    return float(holds.argmax()) if holds.any() else np.inf
+
+
+def task(item: tuple[int, str], folder: Path, paths: Sequence[Path]) -> dict[str, Figures]:
+    """Let one policy answer the questions of every world in one order."""
+    _import_from(paths)
+    seed, name = item
+    found = enumerate(worlds(folder, seed).items())
+    return {title: figures(play(name, world, (seed, number)), world) for number, (title, world) in found}
+
+
+def _import_from(paths: Sequence[Path]) -> None:
+    """Make other packages importable, after those that are installed."""
+    sys.path.extend(str(path) for path in paths if str(path) not in sys.path)
+
+
+# -- kill -9 -------------------------------------------------------------------------------------------
+
+
+def killed(name: str, world: World, seed: int) -> str:
+    """Return what is lost where the process is killed in the middle: rewards, or that none is.
+
+    Ours are restored as a learner does it: from a checkpoint and the log after it, where it resumes exactly,
+    else from the log. The others have what was saved at every hundredth reward, and no log.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if (child := os.fork()) == 0:
+            try:
+                _live_and_die(name, world, seed, Path(folder))
+            finally:
+                os._exit(1)  # reached by an error alone
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            raise SystemExit(f"{name} ended before it was killed")
+        rows = [orjson.loads(line) for line in Path(folder, "log").read_bytes().splitlines()]
+        saved = Path(folder, "checkpoint")
+        if name not in OURS:
+            return f"{len(rows) % CHECKPOINT} rewards"
+        restored, whole = Ours(OURS[name], world), Ours(OURS[name], world)
+        known = 0
+        if restored.policy.resumes_exactly:
+            known = len(rows) // CHECKPOINT * CHECKPOINT
+            restored.policy = restored.policy.load(saved.read_bytes())
+        for number, (turn, drawn, p, reward) in enumerate(rows):
+            arms = world.live(turn)
+            fact = Decision("d", world.contexts[turn], arms, tuple(p), drawn, whole.policy.kind, 1)
+            whole.policy.learn(fact, reward)
+            if number >= known:
+                restored.policy.learn(fact, reward)
+        return "nothing" if restored.policy.save() == whole.policy.save() else "its state differs"
+
+
+def _live_and_die(name: str, world: World, seed: int, folder: Path) -> None:
+    """Answer questions, write each reward down, and be killed."""
+    player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed)
+    uniform = np.random.default_rng([seed, 2]).random(KILLED)
+    with (folder / "log").open("wb") as log:
+        for turn in range(KILLED):
+            arms = world.live(turn)
+            p, drawn, fact = player.decide(turn, arms, float(uniform[turn]))
+            reward = float(world.told[turn, world.arms.index(arms[drawn])])
+            log.write(orjson.dumps([turn, arms[drawn], p.tolist(), reward]) + b"\n")
+            log.flush()
+            player.learn(turn, fact, arms[drawn], reward)  # type: ignore[arg-type]
+            if (turn + 1) % CHECKPOINT == 0:
+                _keep(player, folder)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _keep(player: Ours | Theirs, folder: Path) -> None:
+    (folder / "part").write_bytes(player.policy.save() if isinstance(player, Ours) else player.rival.save())
+    (folder / "part").rename(folder / "checkpoint")
+
+
+# -- tables and plot -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Results:
+    """What every policy did in every world, by policy, world and seed."""
+
+    of: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
+
+    def add(self, name: str, found: Mapping[str, Figures]) -> None:
+        """Add the figures of one seed."""
+        for title, one in found.items():
+            self.of.setdefault(name, {}).setdefault(title, []).append(one)
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the tables of rewards."""
+        titles = [*next(iter(self.of.values()))]
+        for title, place, shown in (
+            ("first 300 questions", 0, [one for one in titles if one in ("calm", "cold", "misled")]),
+            (f"the 500 questions after the change at {HALF:,} (recovery: {RECOVERED:,})", 2, CHANGING),
+            ("last third", 1, titles),
+        ):
+            table = _table(title, "policy", *shown)
+            for name, found in self.of.items():
+                cells = (_mean([one.leads[place] for one in found[world]]) for world in shown)
+                table.add_row(name, *cells)
+            yield table
+        table = _table("questions to recover, median / 9 in 10", "policy", *CHANGING)
+        for name, found in self.of.items():
+            table.add_row(name, *(_delays([one.recovery for one in found[world]]) for world in CHANGING))
+        yield table
+        headings = ("empty: its draws", "newcomer: half", "rise: half", "recovery: recovered")
+        table = _table(f"an arm that is added at {ADDED}, rises or is well again", "policy", *headings)
+        for name, found in self.of.items():
+            table.add_row(
+                name,
+                f"{np.mean([one.draws for one in found['empty']]):.0f}",
+                _delays([one.half for one in found["newcomer"]]),
+                _delays([one.half for one in found["rise"]]),
+                _delays([one.recovery for one in found["recovery"]]),
+            )
+        yield table
+
+    def records(self, lost: Mapping[str, str]) -> Table:
+        """Return what is on record of each policy: its propensities, its state and what it takes."""
+        table = _table("on record", "policy", "chi-square of draws, p", "lost by kill -9", "us a question")
+        for name, found in self.of.items():
+            every = [one for runs in found.values() for one in runs]
+            us = f"{np.mean([one.us for one in every]):.0f}"
+            table.add_row(name, _fit(every) if name in OURS else "no chance on record", lost[name], us)
+        return table
+
+    def draw(self, path: Path) -> None:
+        """Plot the lead over the questions of eight worlds."""
+        shown = ("calm", "misled", "swap", "sparse", "delayed", "poisoned", "rise", "newcomer")
+        figure = Figure(figsize=(13, 6), dpi=150, layout="constrained")
+        panels = figure.subplots(2, 4, sharex=True, sharey=True).ravel()
+        at = (np.arange(POINTS) + 0.5) * len(FOUR) * 750 / POINTS
+        for axes, world in zip(panels, shown, strict=True):
+            for name, found in self.of.items():
+                curve = np.mean([one.curve for one in found[world]], axis=0)
+                smooth = np.convolve(np.pad(curve, 1, mode="edge"), np.ones(3) / 3, mode="valid")
+                style = STYLES.get(name, {"color": "#b9c1c9", "linewidth": 0.9})
+                axes.plot(at, smooth, label=name if name in STYLES else None, **style)
+            axes.set_title(world, loc="left", fontsize=10, color="#22303c")
+            axes.axhline(0.0, color="#22303c", linewidth=0.6)
+            axes.set_ylim(-0.25, 0.03)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(color="#e6e8eb")
+            axes.set_axisbelow(True)
+        figure.supxlabel("questions", color="#22303c", fontsize=10)
+        figure.supylabel("reward less that of the best arm of the time", color="#22303c", fontsize=10)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
+        )
+        figure.savefig(path)
+
+
+CHANGING = ("swap", "cold", "sparse", "delayed", "censored", "poisoned", "rise", "recovery")
+"""Worlds in which an arm changes."""
+
+STYLES: dict[str, dict[str, Any]] = {
+    "adaptive": {"color": "#22303c", "linewidth": 2.6, "zorder": 5},
+    "Vowpal Wabbit, restarting": {"color": "#d1495b", "linewidth": 1.5},
+    "epsilon-greedy, restarting": {"color": "#e0a03a", "linewidth": 1.5},
+    "LinUCB on the router": {"color": "#2f6fb7", "linewidth": 1.5},
+    "ParetoBandit": {"color": "#3a9d5d", "linewidth": 1.5},
+    "LiteLLM adaptive": {"color": "#8d5fb0", "linewidth": 1.5},
+}
+"""Policies with a colour of their own; the others are grey."""
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=MARKDOWN)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
+    return table
+
+
+def _mean(values: Sequence[float]) -> str:
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return f"{1000 * np.mean(values):+.0f} ({1000 * error:.0f})"
+
+
+def _delays(values: Sequence[float]) -> str:
+    median, late = np.quantile(values, (0.5, 0.9), method="higher")
+    return " / ".join("never" if np.isinf(one) else f"{one:.0f}" for one in (median, late))
+
+
+def _fit(every: Sequence[Figures]) -> str:
+    """Return the p-value of the draws of all runs under the chances on record."""
+    total, freedom = 0.0, 0
+    for one in every:
+        there = one.surprise[1] > 0.0
+        total += float((one.surprise[0, there] ** 2 / one.surprise[1, there]).sum())
+        freedom += int(there.sum())
+    return f"{stats.chi2.sf(total, freedom):.2f}"
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Holds qa/.")],
+    rivals: Annotated[list[Path] | None, typer.Option(help="Folder of other packages.")] = None,
+    seeds: Annotated[int, typer.Option(help="Orders of the questions.", min=1)] = 32,
+    only: Annotated[list[str] | None, typer.Option(help="Policies to run; all if not given.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
+) -> None:
+    """Play all worlds, and print tables."""
+    console, paths = Console(width=200), rivals or []
+    _import_from(paths)
+    missing = learners_rivals.available()
+    for name, why in missing.items():
+        console.print(f"left out: {name} ({why})", style="yellow")
+    names = [name for name in (*OURS, *learners_rivals.RIVALS) if name not in missing]
+    if unknown := set(only or ()) - set(names):
+        raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(names)}")
+    names = [name for name in names if not only or name in only]
+    os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
+    results, items = Results({name: {} for name in names}), [*product(range(seeds), names)]
+    columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool,
+        Progress(*columns, TimeRemainingColumn(), console=console) as progress,
+    ):
+        bar = progress.add_task("policies and orders", total=len(items))
+        work = partial(task, folder=folder / "qa", paths=paths)
+        for (_, name), found in zip(items, pool.map(work, items), strict=True):
+            results.add(name, found)
+            progress.advance(bar)
+    for table in results.tables():
+        console.print(table)
+    swap = worlds(folder / "qa", 0)["swap"]
+    console.print(results.records({name: killed(name, swap, 0) for name in names}))
+    if plot is not None:
+        results.draw(plot)
+
+
+if __name__ == "__main__":
+    typer.run(main)

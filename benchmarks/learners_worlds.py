@@ -1,0 +1,180 @@
+"""The worlds of `learners.py`: questions whose every outcome is known, and what happens while they are asked.
+
+    calm        nothing changes
+    swap        the best and the worst arm change their rewards after half of the questions
+    cold        as swap, without the scores of a router
+    misled      as calm, with scores that say nothing
+    sparse      as swap; a reward comes on 20 % of the questions
+    delayed     as swap; a reward comes 100 questions later
+    censored    as swap; a reward below the mean comes half as often as one above it
+    poisoned    as swap; one reward in ten is turned around
+    rise        the worst arm becomes better by .1 than the best after half of the questions
+    recovery    the best arm earns nothing for 500 questions, and is then as good as before
+    empty       an arm that earns nothing is added after 500 questions
+    newcomer    an arm that is better by .1 than the best is added after 500 questions
+
+In `price` of the language models, the price of the dearest falls to a tenth after half of the questions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from routing_data import RETRIEVERS, qa_outcomes
+from routing_online import CALIBRATED, FORM
+
+from agent.policies import describe
+from agent.routers import RoutingDataset, build_router
+from agent.routers import features as router_features
+from agent.routers.dataset import Features
+from arms.retrievers import catalog
+from feedback.events import Context
+
+Floats = NDArray[np.float64]
+
+FOUR = ("none", "bm25", "graph", "rrf")
+"""One arm without passages, by words, by names, and a fusion."""
+
+LABELLED = 1000
+"""Questions that the router is fitted to; they are not asked."""
+
+ASKED = 3000
+"""Questions of a run."""
+
+HALF, ADDED, RECOVERED = 1500, 500, 1500
+"""When the world changes, an arm is added, an arm is well again."""
+
+ILL = 1000
+"""When an arm falls ill."""
+
+BETTER = 0.1
+"""By how much a newcomer, or an arm that rises, is better than the best."""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What is asked, and what each arm would earn.
+
+    Attributes:
+        contexts: What a policy sees of each question.
+        arms: All arms that there ever are.
+        reward: Of each arm at each question, shape (n, n_arms).
+        told: The reward that is learned if the arm is drawn, NaN where none comes, shape (n, n_arms).
+        segments: Starts of the times in which one arm is the best, and the end.
+        added: When each arm comes that is not there from the start.
+        delay: Questions until a reward is learned.
+        watched: The arm whose share is of interest.
+    """
+
+    contexts: tuple[Context, ...]
+    arms: tuple[str, ...]
+    reward: Floats
+    told: Floats
+    segments: tuple[int, ...]
+    added: Mapping[str, int]
+    delay: int = 0
+    watched: str = ""
+
+    def live(self, turn: int) -> tuple[str, ...]:
+        """Return the arms that can be chosen at a question."""
+        return tuple(arm for arm in self.arms if turn >= self.added.get(arm, 0))
+
+    @property
+    def best(self) -> Floats:
+        """The reward of the arm that is best in its time, shape (n,)."""
+        found = np.empty(len(self.reward))
+        for start, end in zip(self.segments, self.segments[1:], strict=False):
+            there = [self.added.get(arm, 0) <= start for arm in self.arms]
+            means = np.where(there, self.reward[start:end].mean(axis=0), -np.inf)
+            found[start:end] = self.reward[start:end, means.argmax()]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Questions in one order, with the rewards of four arms and the scores of a router for them."""
+
+    texts: tuple[str, ...]
+    reward: Floats
+    scores: Floats
+    about: Mapping[str, Mapping[str, float]]
+
+
+@lru_cache(maxsize=1)
+def _outcomes(folder: Path) -> tuple[tuple[str, ...], Floats]:
+    every = qa_outcomes(folder)
+    at = [every.arms.index(arm) for arm in FOUR]
+    reward = every.scores["f1"] - 0.02 * every.costs["steps"]
+    return tuple(question.text for question in every.questions), reward[:, at]
+
+
+@lru_cache(maxsize=2)
+def asked_in(folder: Path, seed: int) -> Asked:
+    """Return the questions of one order: a router is fitted to those that come before."""
+    texts, reward = _outcomes(folder)
+    order = np.random.default_rng(seed).permutation(len(texts))
+    fit, ask = order[:LABELLED], order[LABELLED : LABELLED + ASKED]
+
+    def seen(rows: NDArray[np.intp]) -> Features:
+        some = [texts[row] for row in rows]
+        table = router_features.question_table(some)
+        return Features(FOUR, tuple(some), router_features.QUESTION, table, np.zeros((len(some), 0)))
+
+    router = build_router(CALIBRATED).fit(RoutingDataset(seen(fit), reward[fit]))
+    about = {arm: catalog.arm_features(arm, RETRIEVERS[arm]) for arm in FOUR}
+    return Asked(tuple(texts[row] for row in ask), reward[ask], router.scores(seen(ask)), about)
+
+
+@lru_cache(maxsize=1)
+def worlds(folder: Path, seed: int) -> dict[str, World]:
+    """Return every world for one order of the questions."""
+    asked, rng = asked_in(folder, seed), np.random.default_rng([seed, 1])
+    reward, n = asked.reward, len(asked.reward)
+    means = reward.mean(axis=0)
+    best, worst = int(means.argmax()), int(means.argmin())
+    whole, halves = (0, n), (0, HALF, n)
+
+    def contexts(scores: Floats | None) -> tuple[Context, ...]:
+        rows = [{}] * n if scores is None else [dict(zip(FOUR, row, strict=True)) for row in scores.tolist()]
+        return tuple(
+            describe(
+                text,
+                FORM,
+                arms={arm: asked.about[arm] | ({"router": row[arm]} if row else {}) for arm in FOUR},
+            )
+            for text, row in zip(asked.texts, rows, strict=True)
+        )
+
+    told = contexts(asked.scores)
+    calm = World(told, FOUR, reward, reward, whole, {}, watched=FOUR[best])
+    swapped = reward.copy()
+    swapped[HALF:, [best, worst]] = swapped[HALF:, [worst, best]]
+    swap = replace(calm, reward=swapped, told=swapped, segments=halves, watched=FOUR[worst])
+    rare = rng.random(n) < 0.2
+    above = rng.random(n)[:, None] < np.where(swapped > means.mean(), 1.0, 0.5)
+    turned = rng.random(n) < 0.1
+    upside_down = np.where(turned[:, None], swapped.max() + swapped.min() - swapped, swapped)
+    risen = reward.copy()
+    risen[HALF:, worst] = risen[HALF:, best] + BETTER
+    ill = reward.copy()
+    ill[ILL:RECOVERED, best] = min(0.0, float(reward[:, best].min()))
+    useless = asked.scores[rng.permutation(n)][:, rng.permutation(len(FOUR))]
+    found = {
+        "calm": calm,
+        "swap": swap,
+        "cold": replace(swap, contexts=contexts(None)),
+        "misled": replace(calm, contexts=contexts(useless)),
+        "sparse": replace(swap, told=np.where(rare[:, None], swapped, np.nan)),
+        "delayed": replace(swap, delay=100),
+        "censored": replace(swap, told=np.where(above, swapped, np.nan)),
+        "poisoned": replace(swap, told=upside_down),
+        "rise": replace(calm, reward=risen, told=risen, segments=halves, watched=FOUR[worst]),
+        "recovery": replace(calm, reward=ill, told=ill, segments=(0, ILL, RECOVERED, n)),
+    }
+    for name, value in (("empty", np.full(n, -0.02)), ("newcomer", reward[:, best] + BETTER)):
+        more = np.column_stack([reward, value])
+        found[name] = World(told, (*FOUR, "new"), more, more, (0, ADDED, n), {"new": ADDED}, watched="new")
+    return found
