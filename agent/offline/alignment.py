@@ -27,9 +27,8 @@ from agent.routers import features as router_features
 from agent.simulation import SHAPE, Question, load_questions
 from arms.base import Progress
 from arms.portfolio import ScoreMatrix, read_matrix
-from feedback.events import Mode
+from feedback.events import LABELS, Mode
 from feedback.log import Store
-from feedback.training_log import examples as training_examples
 from feedback.training_log import read_examples
 
 Floats = NDArray[np.float64]
@@ -260,7 +259,7 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
         on_progress("reading the log", 0, total)
         examples = read_examples(store, config.reward.join, upto=total)
         decisions = [one.decision for one in examples if one.decision.mode is Mode.EXPLORE]
-        asked = [one.context.question for one in decisions if training_examples.run_of(one) is None]
+        asked = [one.context.question for one in decisions if one.policy != LABELS]
     finally:
         store.close()
     on_progress("reading the log", total, total)
