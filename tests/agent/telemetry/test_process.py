@@ -24,6 +24,11 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         (COLLECTOR, ["otlp_proto_http"]),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, ["otlp_proto_http"]),
         (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["otlp_proto_grpc"]),
+        (
+            COLLECTOR
+            | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            ["otlp_proto_grpc"],
+        ),
         (COLLECTOR | {"OTEL_TRACES_EXPORTER": "none"}, []),
         (COLLECTOR | {"OTEL_SDK_DISABLED": "true"}, []),
         (COLLECTOR | {"OTEL_SDK_DISABLED": "True"}, []),
