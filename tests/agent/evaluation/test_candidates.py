@@ -189,6 +189,8 @@ def test_a_decision_that_a_learned_label_may_be_made_of_does_not_judge_who_learn
     target = asked(config, [labelled, before, after], "policy:{kind: memory}")
     assert target.kept.tolist() == [False, True]
     assert target.excluded == {"a label that it has learned may be made of it": 1}
+    at_once = [labelled, replace(before, decision=replace(before.decision, decided_at=10.0)), after]
+    assert asked(config, at_once, "policy:{kind: memory}").kept.tolist() == [False, True]
     moved = [replace(before, seq=1), replace(labelled, seq=2), after]
     assert asked(config, moved, "policy:{kind: memory}").kept.all(), "the label was not learned yet"
 
