@@ -119,6 +119,10 @@ async def test_spans_say_what_was_decided_found_and_written_in_the_names_of_the_
         "gen_ai.request.model": "arm/dense",
         "gen_ai.request.top_k": 4,
     }
+    assert spans.attributes("embeddings") == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.request.model": "hashing:64",
+    }
     chat = spans.attributes("chat")
     assert (
         chat.items()
@@ -163,8 +167,9 @@ async def test_texts_are_where_they_were_asked_for(tmp_path: Path, traced: Trace
     async with running(tmp_path) as service:
         spans = traced(**{place: True})
         await asked(service)
-    chat, search = spans.one("chat"), spans.one("retrieval")
+    chat, search, embedded = (spans.one(name) for name in ("chat", "retrieval", "embeddings"))
     texts = [
+        (embedded, "gen_ai.input.messages", QUESTION),
         (chat, "gen_ai.output.messages", ANSWER),
         (chat, "gen_ai.input.messages", QUESTION),
         (search, "gen_ai.retrieval.query.text", QUESTION),

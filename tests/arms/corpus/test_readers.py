@@ -71,9 +71,10 @@ def test_a_bad_line_is_named_and_the_next_is_read(tmp_path: Path, line: bytes, p
 def test_a_damaged_gzip_file_is_refused_at_the_line_where_it_breaks(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl.gz"
     whole = gzip.compress(b"".join(b'{"id": "%d", "text": "words"}\n' % n for n in range(5_000)))
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CorpusError, match=r"docs\.jsonl\.gz:\d+: damaged gzip"):
-        read(path)
+    for damaged in (whole[: len(whole) // 2], whole[:10] + b"\xff" * 50 + whole[60:]):
+        path.write_bytes(damaged)
+        with pytest.raises(CorpusError, match=r"docs\.jsonl\.gz:\d+: damaged gzip"):
+            read(path)
 
 
 def test_a_beir_folder_is_read_from_its_corpus_file(tmp_path: Path) -> None:
@@ -105,6 +106,13 @@ def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files
     assert found[1].text == "```\n# a comment\n```\n## The heading ##\n\nBody."
     assert len(read(tmp_path)) == 4
     assert open_source(tmp_path).total() == read(tmp_path)[-1].done == 75
+
+
+def test_a_folder_has_its_whole_name_and_a_file_the_name_without_its_ending(tmp_path: Path) -> None:
+    folder = tmp_path / "docs-1.2"
+    folder.mkdir()
+    (folder / "a.md").write_text("one")
+    assert [open_source(path).name for path in (folder, folder / "a.md")] == ["docs-1.2", "a"]
 
 
 def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:

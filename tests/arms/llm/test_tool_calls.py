@@ -75,14 +75,28 @@ def test_definitions_under_the_older_name_are_lifted_too() -> None:
     parameters = {"type": "object", "properties": {"of": {"$ref": "#/definitions/Metres"}}}
     function = {
         "name": "measure",
-        "parameters": {**parameters, "definitions": {"Metres": {"type": "number"}}},
+        "parameters": {
+            **parameters,
+            "definitions": {"Metres": {"type": "number"}, "Feet": {"type": "integer"}},
+        },
     }
     prompt = Prompt((QUESTION,), options={"tools": [{"type": "function", "function": function}]})
     _, schema = described(prompt)
     assert schema is not None
     arguments = schema["anyOf"][0]["properties"]["arguments"]
     assert arguments == {"type": "object", "properties": {"of": {"$ref": "#/$defs/tool0.Metres"}}}
-    assert schema["$defs"] == {"tool0.Metres": {"type": "number"}}
+    assert schema["$defs"] == {"tool0.Metres": {"type": "number"}, "tool0.Feet": {"type": "integer"}}
+
+
+def test_a_model_is_told_the_schema_of_its_answer_or_that_it_is_an_object() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    for wanted, told, kept in (
+        ({"type": "json_schema", "json_schema": {"schema": schema}}, json.dumps(schema), schema),
+        ({"type": "json_schema", "json_schema": {"name": "any"}}, "JSON object", {"type": "object"}),
+    ):
+        messages, found = described(Prompt((QUESTION,), options={"response_format": wanted}))
+        assert told in messages[0]["content"]
+        assert found == kept
 
 
 def refused(schema: dict[str, Any]) -> bool:
