@@ -88,8 +88,10 @@ def test_an_answer_without_a_claim_has_only_its_similarity(
 
 
 def test_a_reference_in_which_the_model_finds_no_claim_is_one_itself() -> None:
-    write = writing('["It is fusion."]', "[]", '{"TP": ["A1"], "FP": [], "FN": []}')
+    prompts: list[Prompt] = []
+    write = writing('["It is fusion."]', "[]", '{"TP": ["A1"], "FP": [], "FN": []}', prompts=prompts)
     assert AnswerCorrectness(write, alike(1.0))(QUESTION, "It is fusion.", ["fusion"]).value == 1.0
+    assert prompts[-1].messages[-1]["content"].endswith(f"R1: fusion\n\n{CLASSES_FORM}")
 
 
 def test_of_several_references_the_best_one_counts_and_all_are_paid_for() -> None:

@@ -234,6 +234,7 @@ P = '"probabilities":[0.25,0.625,0.125]'
         (put('"usd":0.001', '"usd":1e999'), "cost.usd is inf"),
         (put('"right":1.0', '"right":NaN'), "metrics must be finite, got nan"),
         (put('"w=river":1.0', '"w=river":1e999'), "decision.context.features must be finite, got inf"),
+        (put('"score":0.5', '"score":1e999'), "decision.context.arms.dense must be finite, got inf"),
         (put('"mode":"explore"', '"mode":"guess"'), "decision.mode is 'guess': Input should be"),
     ],
 )

@@ -62,6 +62,8 @@ def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
     store.append([value("d1"), value("d2"), value("d3", "thumb")])
     with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {change} when the 2 values"):
         declare(store, rule(right=after, thumb=Metric()), 2.0)
+    with pytest.raises(MetricRedefinedError, match="metric 'right'"):
+        declare(store, rule(better=Metric(), right=after), 2.0)
     assert [name for name, *_ in written(store)] == ["right"], "nothing of it is written"
     declare(store, rule(right=before, better=after), 3.0)
     assert [name for name, *_ in written(store)] == ["right", "better"]

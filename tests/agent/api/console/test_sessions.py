@@ -59,6 +59,7 @@ async def test_a_key_signs_in_by_a_cookie_that_scripts_and_other_sites_do_not_ge
         assert asked.status_code == 303
         assert asked.headers["location"] == f"{CONSOLE}/login?next=/decisions"
         form = await service.client.get(asked.headers["location"])
+        assert form.status_code == 200
         assert '<input type="hidden" name="next" value="/decisions">' in form.text
         wrong = await sign_in(service, "no")
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
