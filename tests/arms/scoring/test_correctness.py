@@ -62,6 +62,12 @@ def test_only_the_ratio_of_the_weights_counts() -> None:
     assert [compare(QUESTION, ANSWER, [REFERENCE]).value for compare in weighted] == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.parametrize(("weights", "value"), [((1.0, 0.0), 0.4), ((0.0, 1.0), 0.6)])
+def test_one_of_the_two_parts_may_weigh_nothing(weights: tuple[float, float], value: float) -> None:
+    compare = AnswerCorrectness(writing(OURS, THEIRS, CLASSES), alike(0.6), weights=weights)
+    assert compare(QUESTION, ANSWER, [REFERENCE]).value == pytest.approx(value)
+
+
 def test_the_model_sees_question_and_text_then_all_claims_by_name() -> None:
     prompts: list[Prompt] = []
     AnswerCorrectness(writing(OURS, THEIRS, CLASSES, prompts=prompts), alike(1.0))(
@@ -104,6 +110,14 @@ def test_of_several_references_the_best_one_counts_and_all_are_paid_for() -> Non
     assert (found.tp, found.fp, found.fn) == (2, 0, 0)
     words = sum(len(shown(prompt).split()) for prompt in prompts)
     assert found.tokens == words + sum(len(text.split()) for text in texts)
+
+
+def test_ten_claims_and_more_are_classed_in_any_order() -> None:
+    names = [f"A{number}" for number in range(1, 12)]
+    classes = json.dumps({"TP": names[:0:-1], "FP": names[:1], "FN": ["R1"]})
+    ours = json.dumps([f"Fact {number}." for number in range(1, 12)])
+    found = AnswerCorrectness(writing(ours, THEIRS, classes), alike(0.6))(QUESTION, ANSWER, [REFERENCE])
+    assert (found.tp, found.fp, found.fn, found.malformed) == (10, 1, 1, 0)
 
 
 def test_the_claims_of_a_reference_are_asked_for_once() -> None:
