@@ -384,6 +384,21 @@ async def test_calls_and_choices_are_read_in_the_pieces_that_they_come_in(url: s
     assert (last.finish_reason, last.finish_reasons) == ("tool_calls", ("stop",))
 
 
+@endpoint.post("/calling-twice/chat/completions")
+async def _calling_twice() -> StreamingResponse:
+    function = {"name": "now", "arguments": ""}
+    calls = [{"index": at, "id": f"c-{at}", "type": "function", "function": function} for at in (0, 1)]
+    delta = {"tool_calls": calls}
+    return _stream({"choices": [{"index": 0, "delta": delta, "finish_reason": "tool_calls"}]})
+
+
+async def test_an_estimate_counts_all_calls_of_a_piece(url: str) -> None:
+    generator = OpenAIGenerator(f"{url}/calling-twice", "m")
+    *_, last = [chunk async for chunk in generator.stream(PROMPT)]
+    await generator.close()
+    assert last.completion_tokens == 16, "two functions of 32 characters"
+
+
 async def test_options_are_passed_on_and_a_call_without_text_has_none(url: str) -> None:
     call = {"id": "call00000", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     messages: tuple[Message, ...] = (
