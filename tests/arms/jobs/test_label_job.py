@@ -391,8 +391,11 @@ def test_claims_are_compared_once_for_each_different_answer(
     assert [one.scores for one in outcomes.values()] == [{"answer_correctness": pytest.approx(1.0)}] * 4
     assert sum("You compare the claims" in prompt for prompt in model.asked.elements()) == 1
     blank = replace(QUESTIONS[0], answers=(" ",))
-    ((*_, outcome), *_) = labelled(replace(job, questions=(blank,), arms=("none",))).items()
+    measures = (*job.of_answers, by_words("em", lambda *_: 0.5))
+    job = replace(job, questions=(blank,), of_answers=measures, arms=("none",))
+    ((*_, outcome), *_) = labelled(job).items()
     assert outcome.error == "answer_correctness: no right answer has a word in it"
+    assert outcome.scores == {"em": 0.5}, "the measures after one that fails"
 
 
 def test_a_classifier_says_whether_an_answer_may_stand_for_a_right_one(
