@@ -231,6 +231,11 @@ def test_arms_that_are_nested_beyond_all_measure_have_a_bound_that_can_be_reserv
     assert search_bound("a-200", specs).tokens("Why?") == (MOST_TOKENS, MOST_TOKENS)
 
 
+def test_the_tokens_of_other_texts_that_a_call_reads_are_in_its_bound() -> None:
+    without, reading = (Bound.of_call("Pick one.", 32, words=100, read=read) for read in (0, 50))
+    assert reading == without + Bound(0, 50, 0)
+
+
 def test_members_that_are_shared_are_described_once() -> None:
     specs = {"a-0": ArmSpec(kind="multistep", params={"arm": "b"}), "b": ArmSpec(kind="bm25")}
     for n in range(60):

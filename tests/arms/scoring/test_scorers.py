@@ -155,6 +155,13 @@ def test_the_answer_is_written_from_the_passages_and_compared_with_the_right_one
     assert all("Which river flows through Vienna?" in prompt for prompt in model.prompts)
 
 
+def test_an_answer_is_written_from_as_many_words_as_there_is_room_for() -> None:
+    model = Model("the Danube")
+    AnswerScorer("em", exact, model, word_budget=4).score(question(), [ranking("ab")])
+    assert "Text of a." in model.prompts[0]
+    assert "Text of b." not in model.prompts[0], "two passages of three words are more than four"
+
+
 def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> None:
     question = Question("q", "?", answers=("Text of b",))
     scorer = ContainsScorer(lambda text, answers: float(any(f" {one}" in f" {text}" for one in answers)))
