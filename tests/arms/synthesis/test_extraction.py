@@ -257,6 +257,7 @@ def test_a_statement_becomes_a_question(sentence: str, asked: str, question: str
 
 def test_a_sentence_that_refers_to_another_one_is_left_out() -> None:
     assert about("This was in 1999.", "Faust") is None
+    assert about("However, it was in 1999.", "Faust") is None
     assert about("It was in 1999.", "") is None
     assert about("They left.", "The Alps") == "The Alps left."
 
