@@ -275,6 +275,15 @@ def test_one_dear_arm_is_bought_where_cheap_ones_are_denser() -> None:
     assert set(knapsack(scores, np.array([1.0, 0.01, 0.01]), 0.99).arms) == {1, 2}
 
 
+def test_several_cheap_arms_are_found_beside_a_denser_one_that_leaves_no_room_for_them() -> None:
+    scores = np.zeros((4, 10), dtype=np.float32)
+    scores[0, :4] = 1.0
+    for arm in (1, 2, 3):
+        scores[arm, 2 + 2 * arm : 4 + 2 * arm] = (1.0, 0.5)
+    found = knapsack(scores, np.array([2.5, 1.0, 1.0, 1.0]), budget=3.0)
+    assert sorted(found.arms) == [1, 2, 3]
+
+
 def test_what_costs_nothing_is_taken_if_it_adds_anything() -> None:
     scores = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]], dtype=np.float32)
     assert knapsack(scores, np.array([0.0, 0.0, 0.0, 1.0]), 1.0).arms == (0, 2, 3)
