@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from arms.base import ArmError, Passage, Query
+from arms.filters import Comparison
 from arms.retrievers.engines.ingest import ingest
 from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from tests.arms.retrievers.engines.passages import InMemory
@@ -37,6 +38,15 @@ def test_words_are_reduced_as_the_language_does_and_compared_without_case(tmp_pa
         words = ("WATER", "run", "Haus")
         expected = {"english": ["WATER", "run"], "german": ["Haus"]}
         assert [word for word in words if found(index, word)] == expected[language]
+
+
+def test_a_filter_takes_passages_away_and_adds_none_without_the_words(tmp_path: Path) -> None:
+    index = opened(tmp_path)
+    rows = [("a", "The Danube", 2020), ("b", "The Danube", 2021), ("c", "The Alps", 2021)]
+    passages = [Passage(name, "", text, metadata={"year": year}) for name, text, year in rows]
+    ingest(InMemory(passages), index, None)
+    where = Comparison(key="year", type="eq", value=2021)
+    assert [one.id for one in index.lexical(Query("danube", where=where), 3)] == ["b"]
 
 
 def test_the_files_by_which_tantivy_locks_a_folder_are_not_in_its_manifest(folder: Path) -> None:
