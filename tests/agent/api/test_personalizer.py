@@ -19,6 +19,7 @@ from agent.learning import configuration_of
 from agent.serving import ask as asking
 from feedback.log import Record
 from feedback.registry import evaluations as registry_evaluations
+from feedback.registry import versions
 from feedback.training_log import StartingPoint
 from feedback.training_log.observed import Also
 from tests.agent.fakes import Service
@@ -390,6 +391,20 @@ async def test_exploration_and_mode_are_changed_by_a_promotion(news: Service) ->
     assert (await sent(news, "GET", path))["learningMode"] == "Apprentice"
     assert (await sent(news, "PUT", path, {"learningMode": "Online"}))["learningMode"] == "Online"
     assert (await refusal(news, "PUT", path, {"learningMode": "LoggingOnly"}))["target"] == "learningMode"
+
+
+async def test_a_new_exploration_leaves_the_other_parameters_of_the_policy(tmp_path: Path) -> None:
+    params = {"args": "--cb_explore_adf --epsilon 0.2 -q sf", "baseline": 0.5}
+    own = {**NEWS, "policy": {"kind": "vowpal", "params": params}}
+    async with Service(tmp_path, points={"news": own}, personalizer="news").running() as service:
+        await sent(service, "POST", "/rank", {"actions": ACTIONS}, 201)
+        await sent(service, "PUT", "/configurations/service", {"explorationPercentage": 0.4})
+        promotion = service.points["news"].versions.active.promotion
+        assert promotion is not None
+        version = versions.find(service.points["news"].store, promotion.version)
+        assert version is not None
+        expected = {"args": "--cb_explore_adf --epsilon 0.4 -q sf", "baseline": 0.5}
+        assert version.policy["params"] == expected
 
 
 async def test_learning_settings_are_promoted_and_taken_back(news: Service) -> None:
