@@ -266,6 +266,20 @@ def test_the_largest_contributions_are_shown_and_the_others_added_up() -> None:
     assert (found.rest, found.total) == (1.0 + 2.0 + 3.0, 120.0)
 
 
+def test_a_feature_that_changes_the_probability_is_shown_and_one_that_does_not_is_not() -> None:
+    def probabilities(context: Context, _: Sequence[str]) -> Any:
+        p = 0.5 + 0.4 * context.features.get("tier", 0.0)
+        return np.array([p, 1.0 - p])
+
+    policy: Any = SimpleNamespace(probabilities=probabilities)
+    context = Context("q", {"length": 0.3, "tier": 1.0})
+    made = Decision("d", context, ("a", "b"), (0.9, 0.1), "a", "vowpal", 1, Mode.EXPLORE)
+    found = explanation.explained(policy, made)
+    assert (found.exact, found.unit, found.rest) == (False, "probability", None)
+    ((name, amount),) = found.contributions
+    assert (name, amount, found.total) == ("tier", pytest.approx(0.8), pytest.approx(0.8))
+
+
 @pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
 async def test_an_explanation_of_vowpal_is_exact_for_one_regression_and_approximate_for_several(
     tmp_path: Path, args: str, said: str
