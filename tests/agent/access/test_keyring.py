@@ -174,6 +174,7 @@ def test_the_project_of_a_key_is_found_by_its_name_or_its_public_id(
     configured.refresh(store)
     names = ("USER_KEY", "ADMIN_KEY", made.public_id, "another")
     assert [configured.project_of(name) for name in names] == ["acme", "default", "beta", None]
+    assert [caller.key for caller in configured.configured] == ["USER_KEY", "ADMIN_KEY"]
 
 
 def test_the_log_holds_a_hash_and_not_the_secret(store: Store) -> None:

@@ -173,7 +173,12 @@ def test_a_file_of_a_secret_that_others_can_read_is_found(
     secret = tmp_path / "secret"
     secret.write_text("x")
     monkeypatch.setenv(name, str(secret))
-    for mode, expected in ((0o600, []), (0o640, [f"problem: others can read {secret} (mode 640)"])):
+    for mode, expected in (
+        (0o600, []),
+        (0o700, []),
+        (0o640, [f"problem: others can read {secret} (mode 640)"]),
+        (0o601, [f"problem: others can read {secret} (mode 601)"]),
+    ):
         secret.chmod(mode)
         lines = [str(finding) for finding in file_findings(configured(home=str(tmp_path / "none")))]
         assert [line.partition(";")[0] for line in lines] == expected
