@@ -20,7 +20,7 @@ AGENT = {
     "episode_id": None,
     "policy_version": 3,
     "mode": "explore",
-    "arm_drawn": "bm25",
+    "arm_drawn": "dense",
     "arm_served": "bm25",
     "propensity": 0.5,
     "pmf": {"bm25": 0.5, "dense": 0.5},
@@ -457,7 +457,7 @@ def test_a_decision_over_actions_of_the_request() -> None:
         body = orjson.loads(request.content)
         assert (request.url.path, body["point"], body["context"]) == ("/v1/decisions", "layout", {"age": 3})
         assert body["actions"] == [{"id": "a"}, {"id": "b", "features": {"wide": 1}}]
-        assert body["excluded"] == ["c"]
+        assert (body["excluded"], body["explore"]) == (["c"], False)
         assert request.headers["idempotency-key"] == "mine"
         assert "key" not in body
         ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
@@ -468,7 +468,7 @@ def test_a_decision_over_actions_of_the_request() -> None:
 
     client = a_blocking_client(answer)
     actions: list[Any] = ["a", {"id": "b", "features": {"wide": 1}}]
-    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"], key="mine")
+    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"], explore=False, key="mine")
     assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
 
 
