@@ -124,6 +124,13 @@ def test_a_film_of_the_question_links_to_its_director() -> None:
     assert found["other"]["linked_by"] == 0.0
 
 
+def test_a_title_that_stands_in_brackets_as_a_whole_is_read_with_them() -> None:
+    titles = {"whole": "(Nautilus)", "part": "Nautilus (submarine)"}
+    passages = [Passage(name, title, "It sank.") for name, title in titles.items()]
+    found = features("Who built the Nautilus?", {"a": passages})
+    assert [found[name]["title_in_question"] for name in titles] == [1.0, 1.0]
+
+
 def test_words_are_covered_as_counted_by_hand() -> None:
     found = features("Which planets wage war?", {"a": EVERY})  # planets, wage, war
     assert found["other"]["coverage"] == pytest.approx(2 / 3)
