@@ -182,7 +182,8 @@ def _policies() -> list[str]:
     ]
     for name, policy in POLICIES.items():
         exact = "yes" if getattr(policy, "resumes_exactly", False) else "by its parameters"
-        new = "as its parts" if hasattr(policy, "parts") else "no"
+        by_parts = hasattr(policy, "parts") and not getattr(policy, "learns_names", False)
+        new = "as its parts" if by_parts else "no"
         new = "yes" if hasattr(policy, "check_new_actions") else new
         lines.append(f"| [`{name}`](#{name}) | {_summary(policy)} | {exact} | {new} |")
     return [*lines, "", *_kinds(POLICIES)]

@@ -43,6 +43,7 @@ class Policy(Protocol):
       PolicyError where the score is not such a sum with its parameters.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `parts`, names of parameters that are specifications of policies.
+    - `learns_names = True`: it learns something for each name of an arm, whatever its `parts` do.
     - `example`, parameters of a small policy of this kind, for the reference and for the tests of every kind;
       its arms are `bm25`, `dense` and `none`. Without it, there are none.
     """

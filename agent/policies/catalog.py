@@ -82,7 +82,8 @@ def require_action_features(spec: PolicySpec) -> None:
     Raises:
         PolicyError: It cannot carry over what it learned from one request to the actions of the next.
     """
-    if parts := _parts(spec.kind):
+    parts = _parts(spec.kind)
+    if parts and not getattr(POLICIES[spec.kind], "learns_names", False):
         for name in parts:
             require_action_features(PolicySpec.model_validate(spec.params[name]))
         return

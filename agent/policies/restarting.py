@@ -52,6 +52,7 @@ class Restarting:
 
     kind = "restarting"
     parts = ("policy",)
+    learns_names = True  # the watch does
     example: ClassVar = {"policy": {"kind": "vowpal"}}
 
     @staticmethod

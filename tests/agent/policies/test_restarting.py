@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.policies import Policy, PolicyError, PolicySpec, build_policy, served_distribution
+from agent.policies import (
+    Policy,
+    PolicyError,
+    PolicySpec,
+    build_policy,
+    require_action_features,
+    served_distribution,
+)
 from agent.policies.restarting import Restarting
 from agent.policies.serialization import unpack
 from feedback.events import Context, Decision
@@ -165,6 +172,13 @@ def test_it_answers_for_what_its_policy_is_asked_besides() -> None:
     assert shadowing.shadow(context, ARMS).sum() == pytest.approx(1.0)
     assert set(made({"kind": "linucb"}).contributions(context, ARMS)) == {"prior"}
     assert not hasattr(made({"kind": "vowpal"}), "shadow")
+
+
+def test_it_does_not_decide_among_actions_of_a_request_as_each_would_be_watched() -> None:
+    inner = {"kind": "vowpal", "params": {"args": "--cb_explore_adf -q sf"}}
+    require_action_features(PolicySpec.model_validate(inner))
+    with pytest.raises(PolicyError, match="policy 'restarting' learns the effect of a context for each name"):
+        require_action_features(PolicySpec(kind="restarting", params={"policy": inner}))
 
 
 def test_a_policy_that_resumes_by_a_replay_still_does() -> None:
