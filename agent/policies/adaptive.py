@@ -27,7 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError, Restart
-from agent.policies.encoding import check_context, check_reward, check_whole, hashed, question_columns
+from agent.policies.encoding import (
+    check_context,
+    check_reward,
+    check_whole,
+    question_columns,
+    question_contributions,
+)
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import ROUTER, Context, Decision
@@ -246,7 +252,7 @@ class Adaptive:
         count as one feature. Features that share a column share its weight.
         """
         check_context(context)
-        x, dims = self._columns(context), self._settings["dims"]
+        x = self._columns(context)
         with self._lock:
             model = self._model or _Model.empty(len(x))
             priors = self._priors(model, context, arms)
@@ -260,13 +266,8 @@ class Adaptive:
         found = {
             "prior": weights @ priors.scores[PRIOR_OF_MEMBER],
             "level of all arms": np.full(len(arms), weights @ levels),
-            "intercept": own[:, 0],
         }
-        for name, value in context.features.items() if dims else ():
-            found[name] = own[:, 1 : 1 + dims] @ hashed({name: value}, dims)
-        if context.embedding:
-            found["embedding of the question"] = own[:, 1 + dims :] @ np.array(context.embedding)
-        return found
+        return found | question_contributions(context, self._settings["dims"], own)
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from one reward, and restart where it completes the evidence of a change."""

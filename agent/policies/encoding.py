@@ -4,6 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agent.policies.base import PolicyError
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym, pseudonym
@@ -94,6 +97,26 @@ def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
             f"an embedding of {n - dims} numbers was expected, as before; got {len(context.embedding)}"
         )
     return columns
+
+
+def question_contributions(
+    context: Context, dims: int, weights: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Return what each feature of a question adds to linear means, by its name, each of shape (n,).
+
+    The numbers of the embedding count as one feature. Features that share a column share its weight.
+
+    Args:
+        context: The question.
+        dims: Columns of the named features.
+        weights: Of an intercept and of `question_columns`, shape (n, 1 + n_columns).
+    """
+    found = {"intercept": weights[:, 0]}
+    for name, value in context.features.items() if dims else ():
+        found[name] = weights[:, 1 : 1 + dims] @ hashed({name: value}, dims)
+    if context.embedding:
+        found["embedding of the question"] = weights[:, 1 + dims :] @ np.array(context.embedding)
+    return found
 
 
 @lru_cache(maxsize=100_000)

@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward, check_whole, hashed, question_columns
+from agent.policies.encoding import (
+    check_context,
+    check_reward,
+    check_whole,
+    question_columns,
+    question_contributions,
+)
 from agent.policies.features import FEATURE
 from agent.policies.ridge import ArmRidge, Array
 from agent.policies.sampling import greedy
@@ -148,11 +154,7 @@ class RidgePolicy(ABC):
             own, shared = self._model.weights(columns.rows)
             z = columns.z[:, len(x) : self._model.shared.shape[1]]
             columns_by_name = dict(self._columns)
-        found["intercept"] = own[:, 0]
-        for name, value in context.features.items() if settings["dims"] else ():
-            found[name] = own[:, 1 : 1 + settings["dims"]] @ hashed({name: value}, settings["dims"])
-        if context.embedding:
-            found["embedding of the question"] = own[:, 1 + settings["dims"] :] @ np.array(context.embedding)
+        found |= question_contributions(context, settings["dims"], own)
         described = dict.fromkeys(name for arm in arms for name in context.arms.get(arm, ()))
         for name in described:  # of other features, every arm has 0
             column = columns_by_name.get(name if name in OURS else pseudonym(name), z.shape[1])

@@ -90,8 +90,8 @@ def served_distribution(
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """
-    penalised = getattr(policy, "penalised", None)  # ten times as fast as `isinstance` with a protocol
-    if penalty and penalised is not None:
+    # ten times as fast as `isinstance` with a protocol
+    if penalty and (penalised := getattr(policy, "penalised", None)) is not None:
         return _floored(penalised(context, arms, np.array(penalty)), len(arms), floor)
     p = _floored(policy.probabilities(context, arms), len(arms), floor)
     return _floored(tilted(p, np.array(penalty) / TEMPERATURE), len(arms), floor) if penalty else p
