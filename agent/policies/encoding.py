@@ -109,7 +109,7 @@ def question_contributions(
     Args:
         context: The question.
         dims: Columns of the named features.
-        weights: Of an intercept and of `question_columns`, shape (n, 1 + n_columns).
+        weights: Weights of an intercept and of `question_columns`, shape (n, 1 + n_columns).
     """
     found = {"intercept": weights[:, 0]}
     for name, value in context.features.items() if dims else ():
