@@ -587,7 +587,7 @@ class Batch:
 
     def _count(self, item: Feedback, most: int) -> None:
         """Count feedback on its decision or episode. Raises TooMuchFeedbackError."""
-        subject = item.decision_id, item.episode_id if item.decision_id is None else None, item.kind
+        subject = item.decision_id, item.episode_id, item.kind
         if self.stored.amounts[subject] >= most:
             about = item.decision_id or f"episode {item.episode_id}"
             kind = "values" if item.kind is Kind.VALUE else "retractions"
@@ -863,9 +863,6 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
     content = sa.cast(f.content, sa.Text)
     items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
     among = database.among
-    # not IS NULL, by whose index SQLite would read the feedback on all episodes
-    empty = sa.literal_column("''", sa.String)
-    none = sa.func.coalesce(f.decision_id, empty) == empty
     return {
         "executions": sa.select(e.decision_id).where(among(e.decision_id)),
         "observations": sa.select(o.decision_id, o.source, o.arm).where(among(o.decision_id)),
@@ -873,7 +870,7 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
         "decisions": about.where(among(d.id)),
         "erased": sa.select(d.id).where(among(d.id), d.erased.is_not(None)),
         "on_decisions": _amounts(f.decision_id).where(among(f.decision_id)),
-        "on_episodes": _amounts(f.episode_id).where(among(f.episode_id), none),
+        "on_episodes": _amounts(f.episode_id).where(among(f.episode_id)),
     }
 
 

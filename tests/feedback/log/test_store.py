@@ -443,6 +443,11 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     other.append(back[:3])
     with pytest.raises(TooMuchFeedbackError, match="d has 3 retractions"):
         other.append(back[3:])
+    talk = [replace(value("d", key=f"t{n}"), decision_id=None, episode_id="talk") for n in range(4)]
+    other.append(talk[:2])
+    with pytest.raises(TooMuchFeedbackError, match="episode talk has 3 values"):
+        one.append(talk[2:])
+    one.append(talk[2:3])
     one.append([replace(value("d", key="d"), kind=Kind.ACTIVATION, metric="", value=None)])
     with pytest.raises(TooMuchFeedbackError):
         other.append([value("f", key=f"f{n}") for n in range(4)])
