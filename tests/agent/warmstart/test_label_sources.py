@@ -249,6 +249,7 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
     assert lot.path.is_dir()
     assert settings.queries is not None
     questions = settings.queries.read_bytes()
+    assert len(load_questions(settings.queries)) == 20
     assert all(one.gold_ids for one in load_questions(settings.queries))
     (same,) = fetched(world.gathering(made, judged([lot])))
     assert not same.new
@@ -402,6 +403,23 @@ def test_feedback_is_new_while_there_is_more_of_it(world: World) -> None:
     join(world.store, world.config())
     (more,) = lots_of(world.gathering(sources, judged([lot])))
     assert more.new
+
+
+def test_feedback_is_new_where_the_arms_are_others(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = lots_of(world.gathering({"users": USERS}))
+    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
+    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), arms=other_arms))
+    assert other.new
+    assert other.path != lot.path
+
+
+def test_feedback_needs_no_corpus(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (world.folder / "corpus.jsonl").unlink()
+    assert [lot.source for lot in lots_of(world.gathering({"users": USERS}))] == ["users"]
 
 
 def test_feedback_is_for_proposals_alone(world: World) -> None:

@@ -201,7 +201,6 @@ def test_chosen_arms_become_live_with_the_promotion_and_a_rollback_brings_back_a
 ) -> None:
     configured_version = world.newest()
     either_is_right(world.folder)
-    arm_sets.started(world.store, CONFIG["arms"])
     world.gate = PROMOTE
     run = world.warmed(**live(world.folder, portfolio={"measure": "em", "k": 2, "live": True}))
     promoted = world.newest()

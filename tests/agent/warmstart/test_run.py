@@ -19,6 +19,7 @@ from agent.evaluation import EvaluationFailedError
 from agent.evaluation.gate import FinishedEvaluation
 from agent.learning import Learner, Recipe, active_recipe
 from agent.routers import RouterSpec, build_router
+from agent.warmstart.labels import InsertSettings, insert_labels
 from agent.warmstart.proposals import remove_older
 from agent.warmstart.run import RunFailedError, preview_lots, warm_start
 from arms.portfolio import outcomes
@@ -272,6 +273,17 @@ def test_labels_of_every_source_are_entered(world: World) -> None:
     assert run.inputs["labels"] == 51
 
 
+def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_alone(world: World) -> None:
+    exam = InsertSettings(config=world.config, outcomes=world.folder / "exam", metrics={"right": "em"})
+    assert insert_labels(exam, Console(file=StringIO()), lambda *_: None) == 36
+    world.learn()
+    outcomes_file(world.folder / "exam", 13)
+    assert found_by(world.warmed(), "enter") == {"exam": 3}
+    alarm(world, 96, at=4e9)  # after these labels, which are of now
+    outcomes_file(world.folder / "exam", 14)
+    assert found_by(world.warmed(), "enter") == {"exam": 39}, "those before the alarm are new to it"
+
+
 def test_a_held_candidate_is_judged_again_by_more_traffic(world: World) -> None:
     held = world.warmed()
     world.ask(range(TRAFFIC, TRAFFIC + 10))
@@ -304,12 +316,12 @@ def test_labels_of_several_runs_add_up_and_none_is_entered_twice(world: World) -
     assert len(labels) == 60
 
 
-def alarm(world: World, example_seq: int, recipe: str | None = None) -> None:
+def alarm(world: World, example_seq: int, recipe: str | None = None, at: float = LATE) -> None:
     epoch = take_epoch(world.store, "test", 0.0)
     raise_alarms(
         world.store,
         epoch,
-        [Alarm(recipe or world.ours, "reward of none", "adwin", 0.8, 0.1, example_seq, LATE)],
+        [Alarm(recipe or world.ours, "reward of none", "adwin", 0.8, 0.1, example_seq, at)],
     )
 
 
@@ -583,6 +595,7 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert portfolio["arms"][0] == "dense"
     assert len(portfolio["curve"]["portfolio"]) == len(portfolio["curve"]["average"]) == 2
     assert portfolio["curve"]["portfolio"][-1] == portfolio["value"]
+    assert Path(portfolio["path"]).is_relative_to(world.folder / "home" / "runs" / str(run.seq))
     assert Path(portfolio["path"]).exists()
     assert portfolio["apply"] == f"armwise apply {portfolio['path']}"
     assert said_by(run, "portfolio") == (
@@ -645,6 +658,23 @@ def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp
         (tmp_path / str(name)).mkdir()
     remove_older(tmp_path, 9, tmp_path / "2")
     assert {one.name for one in tmp_path.iterdir()} == {*"256789", "mine", "2024"}
+    remove_older(tmp_path, 9, None)
+    assert {one.name for one in tmp_path.iterdir()} == {*"56789", "mine", "2024"}
+
+
+def test_the_configured_router_is_kept_however_many_are_proposed_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.warmstart.proposals.KEPT", 1)
+    proposed = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
+    spec = configured(world.folder, router=proposed).warm_start
+    document, paths = world.config.model_dump(mode="json"), list[str]()
+    for n in (13, 14, 15):
+        outcomes_file(world.folder / "exam", n)
+        router = parse({**document, "router": {"path": paths[0]}}).router if paths else None
+        run = world.warmed(warm_start=spec, router=router)
+        paths.append(found_by(run, "router")["path"])
+    assert [Path(path).exists() for path in paths] == [True, False, True]
 
 
 def test_feedback_is_made_into_proposals_and_not_into_labels(world: World) -> None:
