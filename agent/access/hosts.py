@@ -30,7 +30,7 @@ class Hosts:
     def __init__(self, names: Collection[str]) -> None:
         own = ("localhost", "*.localhost", *(name.lower() for name in names))
         self._any = "*" in own
-        self._names = frozenset(name for name in own if not name.startswith("*."))
+        self._names = frozenset(own)
         self._endings = tuple(name[1:] for name in own if name.startswith("*."))
 
     def check(self, header: str) -> None:
