@@ -344,6 +344,7 @@ def test_ids_of_a_point_begin_with_its_name_for_its_callers_and_not_in_its_log()
         assert caller.stored("news:f-1", "feedback") == "news:f-1"
     with pytest.raises(ForeignIdError, match="episode 'cheap:1' begins with the name of the decision point"):
         default.stored("cheap:1", "episode")
+    assert default.stored("news") == "news", "it is an id of its own, and begins with no point"
     assert (news.shown_id("d-1"), default.shown_id("d-1")) == ("news:d-1", "d-1")
 
 

@@ -294,14 +294,15 @@ async def test_the_configuration_is_that_of_the_point_and_most_of_it_is_fixed(ne
         assert error["innerError"] == {"code": "invalid_value"}
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("sum", "sum"), ("first", "earliest")])
 async def test_the_first_metric_takes_the_rewards_and_the_default_is_that_of_the_point(
-    tmp_path: Path,
+    tmp_path: Path, ours: str, theirs: str
 ) -> None:
-    metrics = {"click": {"range": [-1, 1], "aggregation": "sum"}, "stars": {"range": [0, 5]}}
+    metrics = {"click": {"range": [-1, 1], "aggregation": ours}, "stars": {"range": [0, 5]}}
     own = {**NEWS, "reward": {"metrics": metrics, "cost_weight": 0.0, "default": 0.25}}
     async with Service(tmp_path, points={"news": own}, personalizer="news").running() as service:
         found = await sent(service, "GET", "/configurations/service")
-        assert (found["defaultReward"], found["rewardAggregation"]) == (0.25, "sum")
+        assert (found["defaultReward"], found["rewardAggregation"]) == (0.25, theirs)
         await sent(service, "POST", "/rank", {"actions": ACTIONS, "eventId": "e-1"}, 201)
         await sent(service, "POST", "/events/e-1/reward", {"value": 0.5}, 204)
         (kept,) = logged(service, "e-1").feedback
@@ -328,6 +329,21 @@ async def test_an_evaluation_that_failed_says_why(news: Service) -> None:
     registry_evaluations.fail(point.store, claimed, "no room on the disk", now)
     found = await sent(news, "GET", "/evaluations/e-1")
     assert (found["status"], found["description"]) == ("Failed", "no room on the disk")
+
+
+async def test_a_policy_that_cannot_be_estimated_has_no_summary(news: Service) -> None:
+    await put(news, "e-1")
+    point, now = news.points["news"], news.replica.service.clock()
+    claimed = registry_evaluations.claim(point.store, configuration_of(point.config), "w", now)
+    assert claimed is not None
+    unknown = [{"name": "uniform", "estimates": [{"value": None}]}, {"name": "fixed:a", "estimates": []}]
+    answer = registry_evaluations.Answer({"candidates": unknown}, "")
+    registry_evaluations.finish(point.store, claimed, answer, now)
+    found = await sent(news, "GET", "/evaluations/e-1")
+    assert [(one["name"], one["summary"]) for one in found["content"]["value"]] == [
+        ("Random", None),
+        ("fixed:a", None),
+    ]
 
 
 async def test_a_reset_model_learns_the_observations_that_it_learned_before(

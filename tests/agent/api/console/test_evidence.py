@@ -83,9 +83,13 @@ async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Se
     assert promotion.forced
 
 
-def test_the_chart_of_the_evidence_leaves_its_first_bounds_out_of_its_height() -> None:
+def test_the_chart_of_the_evidence_leaves_its_first_figures_out_of_its_height() -> None:
     lows = [-90.0, -9.0, *[-0.4] * 7, -0.2]
-    points = [{"at": 100.0 + i, "low": low, "gain": 0.6} for i, low in enumerate(lows)]
+    gains = [*range(7, 0, -1), 0.9, 0.7, 0.6]
+    points = [
+        {"at": 100.0 + i, "low": low, "gain": gain}
+        for i, (low, gain) in enumerate(zip(lows, gains, strict=True))
+    ]
     drawn = evidence.trail({"trail": points, "figures": {"margin": 0.1}})
     assert drawn is not None
     assert json.loads(drawn)["bounds"] == pytest.approx([-0.4 - 1.0 / 10, 0.6 + 1.0 / 3])

@@ -64,6 +64,7 @@ async def test_a_key_signs_in_by_a_cookie_that_scripts_and_other_sites_do_not_ge
         wrong = await sign_in(service, "no")
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
         assert "a key is needed" in wrong.text
+        assert "does not hold any more" not in wrong.text
         right = await sign_in(service, "read", next="/decisions")
         assert right.headers["location"] == f"{CONSOLE}/decisions"
         cookie = right.headers["set-cookie"]
@@ -194,6 +195,19 @@ async def test_pages_that_do_not_exist_or_are_asked_for_wrongly_say_so(service: 
         answer = await service.client.get(CONSOLE + path)
         assert answer.status_code == status
         assert said in answer.text
+
+
+async def test_a_page_that_fails_is_in_the_log_with_its_cause_and_one_that_is_not_there_is_not(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a fault of the console")
+
+    assert (await service.client.get(f"{CONSOLE}/nowhere")).status_code == 404
+    assert [one for one in caplog.records if one.exc_info] == []
+    monkeypatch.setattr(service.point.store, "reading", broken)
+    assert (await service.client.get(f"{CONSOLE}/decisions")).status_code == 500
+    assert [str(one.exc_info[1]) for one in caplog.records if one.exc_info] == ["a fault of the console"]
 
 
 async def test_while_the_log_is_away_every_page_says_so(

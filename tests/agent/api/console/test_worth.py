@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from agent.access import OPEN
 from agent.api.console import worth
 from agent.api.console.page import CONSOLE
 from feedback.log import listing
@@ -22,10 +23,10 @@ from tests.agent.asking import look_up
 from tests.agent.fakes import Service
 
 
-async def asked(service: Service, tier: str, n: int, **headers: str) -> None:
+async def asked(service: Service, tier: str, n: int, feature: str = "tier", **headers: str) -> None:
     """Ask questions of a kind, and praise BM25 for it if it is free."""
     for i in range(n):
-        context = {"context": {"tier": tier, "size": i}}
+        context = {"context": {feature: tier, "size": i}}
         found = (await look_up(service, headers, query=f"question {i}", agent=context)).json()["agent"]
         praised = (found["arm_served"] == "bm25") == (tier == "free")
         body = {
@@ -75,6 +76,15 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     assert (unknown.status_code, "there are: " in unknown.text) == (400, True)
 
 
+async def test_the_kinds_are_by_the_feature_that_most_questions_have(service: Service) -> None:
+    for tier, n, feature in (("here", 1, "place"), ("free", 3, "tier"), ("there", 1, "place")):
+        await asked(service, tier, n, feature)
+    await service.learn()
+    found = worth.by_kind(service.point, OPEN, None)
+    assert [head for head in found["families"] if head in ("tier", "place")] == ["tier", "place"]
+    assert (found["rewarded"], found["by"]) == (5, found["families"][0])
+
+
 def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them() -> None:
     sums = {"rewarded": 1.0, "w": 2.0, "wr": 1.0, "w2": 4.0, "w2r": 2.0, "w2r2": 1.0}
     seen_features: list[dict[str, float]] = [{}, {"w=river": 1.0}, {"ask=who": 1.0, "ask=how": 1.0}]
@@ -122,7 +132,10 @@ async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None
     step = {"name": "portfolio", "at": now, "seconds": 1.0, "said": "", "found": found}
     charts: list[list[str]] = []
     for more in ({}, {"curve": {"portfolio": [0.5, 0.75], "average": [0.5, 0.6]}}):
-        steps = [{**step, "found": {**found, **more}}]
+        steps = [
+            {**step, "name": "gather", "found": {"exam": 3}},
+            {**step, "found": {**found, **more}},
+        ]
         await asyncio.to_thread(
             runs.save_progress, store, run, now, inputs={}, steps=steps, candidate=None, evaluation=None
         )
