@@ -322,7 +322,7 @@ class VectorIndex:
         effort = faiss.SearchParametersIVF(  # type: ignore[call-arg]  # its stubs have the arguments of C++
             nprobe=min(self._params.probes, self._index.nlist), sel=selector
         )
-        width = max(k + 1, self._params.rescored)
+        width = max(k, self._params.rescored)
         positions = self._index.search(vector[np.newaxis], width, params=effort)[1][0]
         if selector is None and np.count_nonzero(positions >= 0) < min(k, len(self.ranks)):
             effort.nprobe = self._index.nlist  # the cells that were read have fewer than k
