@@ -1,7 +1,8 @@
 """`/v1/responses` with the official client: texts, events in order, functions, forms of answers."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel
 
-from arms.llm import GeneratorError, Prompt, base
+from arms.llm import Chunk, GeneratorError, Prompt, base
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import Service
 
@@ -148,6 +149,30 @@ async def test_each_round_of_calls_is_a_message_of_its_own(calling: Service) -> 
     ids = [call["id"] for one in messages for call in one.get("tool_calls", ())]
     assert [one["tool_call_id"] for one in messages if one["role"] == "tool"] == ids
     assert len(set(ids)) == 4
+
+
+class Sure(base.ScriptedGenerator):
+    """Says of each token how probable it was."""
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().stream(prompt):
+            token = {"token": chunk.text, "logprob": -0.5, "bytes": None, "top_logprobs": []}
+            yield replace(chunk, logprobs=(token,) if chunk.text else ())
+
+
+async def test_a_whole_response_has_the_probability_of_each_token_and_a_stream_that_of_its_piece(
+    tmp_path: Path,
+) -> None:
+    async with Service(tmp_path, Sure({}, default="The Danube does.")).running() as service:
+        whole = await client_of(service).responses.create(model="auto", input="which?")
+        stream = await client_of(service).responses.create(model="auto", input="which?", stream=True)
+        pieces = [event async for event in stream if event.type == "response.output_text.delta"]
+    (item,) = whole.output
+    assert item.type == "message"
+    assert item.content[0].type == "output_text"
+    tokens = ["The", " Danube", " does."]
+    assert [one.token for one in item.content[0].logprobs or ()] == tokens
+    assert [[one.token for one in piece.logprobs] for piece in pieces] == [[token] for token in tokens]
 
 
 class River(BaseModel):

@@ -14,9 +14,11 @@ from rich.console import Console
 
 from agent.config import AppConfig, parse
 from agent.offline import Scoring, Selection, score_arms, select_portfolio
+from agent.offline.score import _scorer
 from agent.routers import RouterError
 from agent.simulation.questions import QuestionsError
 from arms.corpus import CorpusError
+from arms.llm import Chunk
 from arms.portfolio import pool as portfolio_pool
 from arms.portfolio import read_matrix
 from arms.portfolio.outcomes import Outcome
@@ -162,6 +164,23 @@ def test_members_of_labelled_arms_are_arms_without_a_score(tmp_path: Path, confi
     assert matrix.table.costs["steps"] == {"rrf": 2.0, "dense": 2.0, "bm25": 0.0}
 
 
+def test_a_cost_that_one_label_lacks_is_no_cost_of_the_arms(tmp_path: Path, config: AppConfig) -> None:
+    lines = [
+        Outcome(
+            Question(f"q{i}", f"Question {i}?"), arm, scores={"f1": 1.0}, costs={"steps": 2.0, **usd}
+        ).line()
+        for i, arm, usd in (
+            (0, "bm25", {"usd": 0.5}),
+            (0, "none", {"usd": 0.5}),
+            (1, "bm25", {}),
+            (1, "none", {}),
+        )
+    ]
+    (tmp_path / "labels.jsonl").write_bytes(b"".join(lines))
+    scored(tmp_path, config, from_labels=tmp_path / "labels.jsonl", measure="f1")
+    assert read_matrix(tmp_path / "scores").table.costs == {"steps": {"bm25": 2.0, "none": 2.0}}
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) -> None:
     (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
@@ -204,6 +223,17 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, config: AppConfig, queries: 
     Path(config.corpus.source).write_text("")
     with pytest.raises(CorpusError, match="holds no passage"):
         scored(tmp_path, config, queries=queries)
+
+
+@pytest.mark.parametrize("measure", ["judge", "f1"])
+def test_the_model_reads_as_many_words_as_the_configuration_says(
+    tmp_path: Path, config: AppConfig, measure: str
+) -> None:
+    short = parse({**config.model_dump(mode="json"), "answering": {"word_budget": 70}})
+    settings = Scoring(
+        config=short, queries=tmp_path / "q.jsonl", measure=measure, output=tmp_path / "scores"
+    )
+    assert _scorer(settings)(lambda _: ("", Chunk())).identity["word budget"] == 70
 
 
 def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, config: AppConfig) -> None:

@@ -24,6 +24,11 @@ def test_principal_components_equal_those_of_scikit_learn_up_to_sign(dims: int) 
         np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-9)
 
 
+def test_there_are_no_more_directions_than_questions() -> None:
+    few = world(3, seed=1).features
+    assert Preparation.of(few, 8).directions.shape == (8, 3)
+
+
 def test_directions_do_not_hang_on_a_sign_that_a_library_chooses() -> None:
     directions = Preparation.of(TRAINING, 8).directions
     assert (directions[np.abs(directions).argmax(axis=0), np.arange(8)] > 0.0).all()

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import agent.telemetry
 from agent.telemetry import JsonLines, TelemetrySpec, begin
@@ -162,6 +163,11 @@ def test_a_process_writes_what_libraries_log_as_json_and_files_for_its_user_alon
     assert (first["logger"], first["message"]) == ("library.of.others", f"asked: {shown}\\n")
     assert (second["logger"], second["message"]) == ("httpx", "slow")
     assert theirs.getvalue() == ""
+
+
+def test_a_misspelt_setting_of_telemetry_is_refused() -> None:
+    with pytest.raises(ValidationError, match="log_contents"):
+        TelemetrySpec.model_validate({"log_contents": True})
 
 
 def test_a_process_leaves_its_log_as_it_is_unless_lines_in_json_are_asked_for(

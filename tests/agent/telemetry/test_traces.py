@@ -16,14 +16,18 @@ from starlette.responses import Response
 from agent.hosts import arms as hosted
 from agent.telemetry import ServerSpans, turns
 from arms import tracing
-from arms.deployments import EmbedderHost, Embedders, GeneratorHost
+from arms.base import Query
+from arms.deployments import EmbedderHost, Embedders, GeneratorHost, HostedArms, retrieval_cache
 from arms.deployments import spans as searches
-from arms.llm import Generator
+from arms.deployments.retrieval_cache import RetrievalCache
+from arms.llm import Chunk, Generator, Prompt
 from arms.llm.catalog import ScriptedSpec
 from arms.models import Backbone
+from arms.retrievers import ArmSpec
 from feedback.events import Cost, Execution, Feedback, Status
 from tests.agent.fakes import Service, failing
 from tests.agent.telemetry.conftest import Spans
+from tests.arms.deployments.places import BACKBONES, open_host
 from tests.neighbours import write_corpus
 
 Traced = Callable[..., Spans]
@@ -222,6 +226,33 @@ def test_a_search_that_is_answered_from_the_cache_says_so_in_its_span(traced: Tr
         with searches.retrieval("small", f"arm{cached}", QUESTION, 4) as made:
             searches.found(made, (), cached=cached)
     assert [(span.attributes or {}).get("armwise.cached") for span in spans.all] == [None, True]
+
+
+async def test_a_search_that_was_made_before_is_traced_as_cached(
+    tmp_path: Path, traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrieval_cache, "LOOKUP_S", 30.0)
+    (tmp_path / "kept").mkdir(mode=0o700)
+    cache, specs = RetrievalCache(tmp_path / "kept", 1 << 20), {"bm25": ArmSpec(kind="bm25", cache=True)}
+    arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), specs, cache)
+    spans = traced()
+    await arms.search("bm25", Query(QUESTION), 2)
+    await cache.settled()
+    await arms.recall("bm25", Query(QUESTION), 2)
+    cache.close()
+    assert [(span.attributes or {}).get("armwise.cached") for span in spans.all] == [None, True]
+
+
+def test_the_choices_of_an_answer_are_in_their_order_in_its_span(traced: Traced) -> None:
+    spans = traced(on_spans=True)
+    chat = searches.Chat.begin("scripted", "scripted", Prompt(({"role": "user", "content": QUESTION},)))
+    assert chat is not None
+    with tracing.ended(chat.span):
+        for chunk in (Chunk("Not ", index=1), Chunk("It is.", index=0), Chunk("so.", index=1)):
+            chat.note(chunk)
+        chat.note(Chunk(finish_reason="stop"))
+    said = json.loads(spans.attributes("chat")["gen_ai.output.messages"])
+    assert [one["parts"][0]["content"] for one in said] == ["It is.", "Not so."]
 
 
 @pytest.mark.parametrize("place", [None, "on_spans", "on_events"])

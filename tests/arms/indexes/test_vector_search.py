@@ -102,10 +102,27 @@ def test_a_graph_is_not_walked_where_a_filter_leaves_less_than_a_tenth(
     assert (is_exact(half), is_exact(few)) == (False, True)
 
 
+def test_where_a_walk_meets_no_permitted_passage_all_of_them_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
+    params = IndexParams(backbone="b", index="hnsw", neighbors=8, search_width=1)
+    far = np.arange(800) % 8 == 0
+    vectors = 0.3 * unit(800, 16, seed=7)
+    vectors[:, 0] += np.where(far, -1.0, 1.0)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = VectorIndex(vector_search._build(vectors, params, None), params)  # noqa: SLF001
+    ahead = np.eye(16, dtype=np.float32)[0]
+    _, places = index.nearest(ahead, K, Permitted.of(far))
+    expected = np.argsort(np.where(far, -(vectors @ ahead), np.inf), kind="stable")[:K]
+    assert places[:K].tolist() == expected.tolist()
+
+
 def test_a_walk_considers_more_candidates_for_more_passages_and_under_a_filter_and_at_most_all() -> None:
     effort = index_of("hnsw")._effort  # noqa: SLF001
     considered = [effort(k, share).efSearch for k, share in ((10, 1.0), (100, 1.0), (10, 0.25), (10, 0.01))]
     assert considered == [64, 100, 256, 800]
+    assert effort(10).efSearch == 64
 
 
 def test_a_graph_is_built_with_the_links_and_the_width_that_are_named() -> None:

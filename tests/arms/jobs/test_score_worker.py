@@ -99,6 +99,14 @@ def test_blocks_hold_what_every_arm_earns_by_itself(corpus: Corpus, tmp_path: Pa
     assert 0.0 < np.nanmean(scores) < 1.0
 
 
+def test_a_text_that_an_arm_writes_is_embedded_as_a_question_is(corpus: Corpus, tmp_path: Path) -> None:
+    worker = ScoreWorker(make_job(corpus, tmp_path))
+    (query,) = worker.queries(QUESTIONS[:1])
+    found = worker.embed(QUESTIONS[0].text, frozenset(TINY))
+    assert found.keys() == {"tiny"}
+    np.testing.assert_array_equal(found["tiny"], query.embeddings["tiny"])
+
+
 def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
     corpus: Corpus, tmp_path: Path
 ) -> None:

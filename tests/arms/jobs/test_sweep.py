@@ -129,10 +129,12 @@ def test_an_arm_that_asks_a_language_model_for_the_names_tells_its_tokens(
         assert alone.tokens == found.tokens[column]
 
 
-def test_arms_that_found_the_same_share_one_ranking(corpus: Corpus, indexes: Path) -> None:
-    found = Sweep(resources(corpus, indexes, SPECS)).search(ask("vienna", TINY), 1)
-    columns = {name: found.which[column] for column, name in enumerate(SPECS)}
-    assert columns["d"] == columns["twin"] == columns["hnsw"]
+@pytest.mark.parametrize("k", [1, 3])
+def test_arms_that_found_the_same_share_one_ranking(corpus: Corpus, indexes: Path, k: int) -> None:
+    specs = {**SPECS, "alone": ArmSpec(kind="rrf", params={"arms": ["d", "twin"]})}
+    found = Sweep(resources(corpus, indexes, specs)).search(ask("vienna", TINY), k)
+    columns = {name: found.which[column] for column, name in enumerate(specs)}
+    assert columns["d"] == columns["twin"] == columns["hnsw"] == columns["alone"]
     rankings = [tuple(passage.id for passage in ranking) for ranking in found.rankings]
     assert len(set(rankings)) == len(rankings)
     assert set(found.which) == set(range(len(rankings)))

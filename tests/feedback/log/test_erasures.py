@@ -63,6 +63,13 @@ def learned(store: Store) -> list[tuple[object, ...]]:
     return [*found, *((one.cost, one.metrics) for one in read_examples(store, RULE.join))]
 
 
+def test_of_an_erased_answer_it_stays_known_that_there_was_one() -> None:
+    seen = Observation("d1", Source.SHADOW, "a", 0.5, answer="second answer")
+    assert without_texts(seen).answer == without_texts(execution("d1")).answer == ""
+    assert without_texts(replace(seen, answer=None)).answer is None
+    assert without_texts(replace(execution("d1"), answer=None)).answer is None
+
+
 def test_the_texts_of_a_user_go_and_what_is_learned_stays(store: Store) -> None:
     write(store, "d1", "ada")
     write(store, "d2", "bob")
