@@ -40,8 +40,8 @@ def test_a_deployment_that_was_given_up_is_named_with_the_error_of_its_construct
         ApplicationStatus.DEPLOY_FAILED,
         "The deployments ['Arms'] have failed.",
         Learner=(Status.HEALTHY, ""),
-        Arms=(Status.DEPLOY_FAILED, TRACEBACK),
         Ingress=(Status.UNHEALTHY, "no replica"),
+        Arms=(Status.DEPLOY_FAILED, TRACEBACK),
     )
     found = list(problems(both))
     assert [str(one) for one in found] == [

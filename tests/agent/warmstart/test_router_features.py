@@ -303,6 +303,8 @@ def test_what_searches_cost_that_nobody_tells_apart_is_said(config: AppConfig, t
         update={"cost_weight": 0.1, "cost": Prices(steps=1.0, kilotokens=1.0, seconds=0.0)}
     )
     assert line in warmed(served.model_copy(update={"reward": reward}), path, dry_run=True)
+    free = reward.model_copy(update={"cost_weight": 0.0})
+    assert line not in warmed(served.model_copy(update={"reward": free}), path, dry_run=True)
 
 
 def test_outcomes_that_do_not_tell_of_every_arm_are_refused(config: AppConfig, tmp_path: Path) -> None:

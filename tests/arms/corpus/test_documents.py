@@ -129,6 +129,17 @@ def test_tables_within_cells_are_read_as_rows_of_their_own(tmp_path: Path) -> No
     assert [one.text for one in passages(tmp_path / "a.docx")] == ["outer\na | b\nc\nd"]
 
 
+def test_tables_are_read_down_to_the_eighth_within_another(tmp_path: Path) -> None:
+    inner = ""
+    for depth in reversed(range(12)):
+        cell = f"<w:tc>{paragraph(f'n{depth}')}{inner}{paragraph('')}</w:tc>"
+        inner = f"<w:tbl><w:tblGrid><w:gridCol/></w:tblGrid><w:tr>{cell}</w:tr></w:tbl>"
+    write_docx(tmp_path / "a.docx", inner)
+    assert [one.text.split() for one in passages(tmp_path / "a.docx")] == [
+        [f"n{depth}" for depth in range(9)]
+    ]
+
+
 def test_a_passage_has_the_heading_that_its_first_new_word_is_under(tmp_path: Path) -> None:
     body = "".join(f"<h2>Part {n}</h2><p>{'word ' * 230}</p>" for n in range(3))
     first, second, *_ = passages(html(tmp_path, body))

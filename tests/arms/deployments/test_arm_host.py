@@ -295,6 +295,8 @@ async def test_vectors_of_passages_are_those_of_the_corpus_and_others_are_left_o
     (expected,) = HashingEmbedder(64).encode_passages(["moon. The moon stands beside the queen."])
     assert found.keys() == {"p7"}
     assert np.array_equal(found["p7"], expected)
+    made_later = await open_host(tmp_path).vectors("tiny", ["p7"])
+    assert np.array_equal(made_later["p7"], expected)
     with pytest.raises(ArmError, match="vectors of 'missing': KeyError"):
         await host.vectors("missing", ["p7"])
 

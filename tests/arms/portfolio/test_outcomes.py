@@ -121,6 +121,7 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
         ([{**LINE, "f1": "1"}], "line 1: f1 is '1'; it must be a number"),
         ([{**LINE, "f1": True}], "line 1: f1 is True; it must be a number"),
         ([{**LINE, "steps": -1}], "line 1: steps is -1; it must be a number finite and not negative"),
+        ([LINE, {**LINE, "arm": "a", "recall": "all"}], "line 2: recall is 'all'; it must be a number"),
         ([{**LINE, "recal": 1.0}], "line 1: unknown key 'recal'; did you mean 'recall'"),
         ([{**LINE, "arm": None}], "line 1: arm must be a text that is not empty, got None"),
         ([{"arm": "a"}], "line 1: id must be a text that is not empty, got None"),

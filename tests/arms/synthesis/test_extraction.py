@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -152,6 +153,29 @@ def test_two_things_are_told_apart_by_ten_words_of_what_one_is_up_to_a_comma(tmp
     }
 
 
+def test_of_two_things_of_which_one_is_a_person_none_is_asked_who_was_born_first(tmp_path: Path) -> None:
+    passages = (
+        Passage("sand", "George Sand", "George Sand was a writer of novels. She was born in 1804."),
+        Passage("plume", "Plume", "Plume is a writer of 1961, made of wires and wheels."),
+    )
+    corpus = keep(tmp_path, passages)
+    asked = {
+        one.question.partition(", ")[0] for seed in range(20) for one in made(corpus, "compare", seed=seed)
+    }
+    assert not [text for text in asked if "born" in text]
+    assert {"Which writer came first", "Which writer came later"} <= asked
+
+
+def test_a_word_before_a_comma_is_reworded_as_any_other() -> None:
+    asked = {
+        extraction_rules.reworded(
+            "Who saw the large, red town?", lambda _: False, np.random.default_rng(seed)
+        )
+        for seed in range(9)
+    }
+    assert {"big" in text for text in asked} == {True, False}
+
+
 @pytest.mark.parametrize(
     ("text", "year"),
     [
@@ -240,6 +264,7 @@ def test_a_style_does_not_depend_on_the_others(library: Corpus) -> None:
         ("The river flows through 10 countries today.", "10", None),
         ("The team won 3 games in Rome.", "3", "How many games did the team win in Rome?"),
         ("The treaty was signed at Ghent by both.", "Ghent", "Where was the treaty signed by both?"),
+        ("A treaty was signed at the Hague by both.", "Hague", "Where was a treaty signed by both?"),
         ("Marie Curie discovered radium.", "Marie Curie", None),
         ("Marie Curie discovered radium in Paris.", "Marie Curie", "What discovered radium in Paris?"),
         ("It is a 1994 film about a dog.", "1994", None),

@@ -266,6 +266,30 @@ async def test_a_log_in_trouble_is_tried_at_most_once_a_second(store: Store) -> 
     log.close()
 
 
+async def test_who_checks_while_another_tries_the_log_does_not_wait_for_it(store: Store) -> None:
+    away, entered, gate = AwayStore(store), threading.Event(), threading.Event()
+    log = GroupCommit(away)  # type: ignore[arg-type]
+    away.reason = "no space left"
+    with pytest.raises(LogUnavailableError):
+        await log.append(decision("d1"))
+
+    def probe() -> None:
+        entered.set()
+        assert gate.wait(10)
+
+    away.probe = probe  # type: ignore[method-assign]
+    first = asyncio.create_task(asyncio.to_thread(log.check))
+    await asyncio.to_thread(entered.wait)
+    second = asyncio.create_task(asyncio.to_thread(log.check))
+    done, _ = await asyncio.wait([first, second], timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+    gate.set()
+    assert done == {second}
+    with pytest.raises(LogUnavailableError, match="no space left"):
+        await second
+    await first
+    log.close()
+
+
 async def test_a_commit_that_hangs_is_trouble_while_it_does(store: Store) -> None:
     gated, now = GatedStore(store), 100.0
     log = GroupCommit(gated, clock=lambda: now)  # type: ignore[arg-type]
