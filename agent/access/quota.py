@@ -232,8 +232,6 @@ class Quota:
         """
         lease = self._leases[limit.use, limit.meter]
         if not _taken(lease, wanted, keep):
-            if lease.exhausted:
-                raise limit.refused()
             deadline = asyncio.get_running_loop().time() + WAIT_S
             async with lease.lock:
                 while not _taken(lease, wanted, keep):

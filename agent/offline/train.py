@@ -446,7 +446,7 @@ def train_relevance(settings: RelevanceTraining, console: Console, on_progress: 
         "fitting": settings.fitting.model_dump(),
         "questions": len(cases),
         "inputs": settings.digests(),
-        "held_out": validated and asdict(validated),
+        "held_out": validated,
         "trained_on": sorted({digest_of_text(case.question) for case in cases}),
     }
     saved.write_files(settings.output, {ABOUT: orjson.dumps(about, option=orjson.OPT_INDENT_2)})
