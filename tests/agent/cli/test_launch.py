@@ -18,7 +18,9 @@ import yaml
 from rich.console import Console
 
 from agent.cli import serve
+from agent.config import parse
 from agent.proxy import RUN_FOLDER
+from tests.neighbours import write_corpus
 
 PARENT = """
 import sys
@@ -263,6 +265,22 @@ def written(tmp_path: Path, document: object) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+def test_an_index_that_a_language_model_makes_is_made_before_the_service_starts(tmp_path: Path) -> None:
+    config = parse(
+        {
+            "home": str(tmp_path / "home"),
+            "corpus": {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))},
+            "backbones": {"tiny": {"model": "hashing:8"}},
+            "arms": {"g": {"kind": "graph", "params": {"backbone": "tiny", "entities": "llm"}}},
+            "llm": {"engine": "scripted", "default": '["moon"]'},
+            "policy": {"kind": "uniform"},
+            "reward": {"metrics": {"thumb": {}}},
+        }
+    )
+    serve.prepare(config, lambda *_: None)
+    assert any(path.name.startswith("graph") for path in config.indexes_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -454,6 +454,15 @@ def test_the_limits_of_a_document_are_those_that_are_documented() -> None:
     assert (LIMITS.pages, LIMITS.chars, LIMITS.memory_bytes) == (10_000, 20_000_000, 2 << 30)
 
 
+def test_what_parses_a_document_leaves_no_copy_of_it_where_it_crashes() -> None:
+    script = (
+        "import resource; from arms.corpus.documents import limit_memory; limit_memory(4 << 30);"
+        "print(resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "(0, 0)"
+
+
 def test_keys_of_the_environment_do_not_reach_the_parser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
