@@ -275,7 +275,9 @@ def test_labels_of_every_source_are_entered(world: World) -> None:
 
 def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_alone(world: World) -> None:
     exam = InsertSettings(config=world.config, outcomes=world.folder / "exam", metrics={"right": "em"})
-    assert insert_labels(exam, Console(file=StringIO()), lambda *_: None) == 36
+    told: list[tuple[str, int, int | None]] = []
+    assert insert_labels(exam, Console(file=StringIO()), lambda *step: told.append(step)) == 36
+    assert told[-1] == ("inserting labels", 36, 36)
     world.learn()
     outcomes_file(world.folder / "exam", 13)
     assert found_by(world.warmed(), "enter") == {"exam": 3}

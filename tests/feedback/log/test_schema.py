@@ -50,10 +50,12 @@ def stamp(engine: sa.Engine, number: str) -> None:
 
 
 def shape(engine: sa.Engine) -> Any:
-    """Every table with its columns, keys and indexes, and their names."""
+    """Every table with its columns, their defaults, its keys and indexes, and their names."""
     inspector = sa.inspect(engine)
     columns = {
-        table: [(column["name"], str(column["type"]), column["nullable"]) for column in found]
+        table: [
+            (column["name"], str(column["type"]), column["nullable"], column["default"]) for column in found
+        ]
         for table, found in inspector.get_multi_columns().items()
     }
     indexes = {

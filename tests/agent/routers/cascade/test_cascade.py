@@ -109,8 +109,9 @@ def test_the_larger_the_declared_share_the_more_questions_go_on(world: World) ->
 
 def test_a_stage_may_have_one_arm_and_there_may_be_several() -> None:
     stages = (("none",), ("bm25",), ("dense",))
-    several = World(stages=stages)
-    made = cascade.fit_cascade(spec(stages=stages), several.labels(), lambda *_: None)
+    several, told = World(stages=stages), list[tuple[int, int | None]]()
+    made = cascade.fit_cascade(spec(stages=stages), several.labels(), lambda _, *step: told.append(step))
+    assert told == [(1, 3), (2, 3), (3, 3), (1, 2), (2, 2)], "answers of each stage, then gains of two"
     other = World(seed=1, stages=stages)
     first = other.right.argmax(axis=1)
     assert (made.walk(other.features).stage == first).mean() > 0.9
