@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from arms.local_ray import UMASK
 from feedback.log import schema
-from tests.postgres import Server, running
+from tests.postgres import MEMORY, Server, has_room, running
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -42,6 +42,9 @@ os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
 time.tzset()
 
 os.umask(UMASK)  # as in every process of ours
+
+if has_room(MEMORY):  # for `tmp_path`: a commit does not wait for a disk there
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 
 @pytest.fixture(scope="session", autouse=True)

