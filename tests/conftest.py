@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
+from sqlalchemy.util import LRUCache
 
 from arms.local_ray import UMASK
 from feedback.log import schema
@@ -132,6 +133,29 @@ def _serves(nodeid: str) -> bool:
 def _reverse_unordered_selects(driver: object, _record: object) -> None:
     if isinstance(driver, sqlite3.Connection):
         driver.execute("PRAGMA reverse_unordered_selects = ON")
+
+
+class _Compiled(LRUCache[Any, Any]):
+    """What SQLAlchemy has made of statements, for all engines of a kind: a log has an engine of its own."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(_of_its_kind(key), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(_of_its_kind(key), compiled)
+
+
+def _of_its_kind(key: tuple[sa.Dialect, Any]) -> tuple[Any, ...]:
+    dialect, *statement = key
+    return type(dialect), dialect.paramstyle, *statement
+
+
+_compiled = _Compiled(2000)
+
+
+@sa.event.listens_for(sa.Engine, "engine_connect")
+def _share_what_is_compiled(connection: sa.Connection) -> None:
+    connection.execution_options(compiled_cache=_compiled)
 
 
 @pytest.fixture(scope="session")
