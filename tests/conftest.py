@@ -23,7 +23,9 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy.util import LRUCache
 
 from arms.local_ray import UMASK
-from feedback.log import schema
+from feedback.log import Store, schema
+from feedback.log import tables as t
+from feedback.log.database import open_database
 from tests.postgres import MEMORY, Server, has_room, running
 
 if TYPE_CHECKING:
@@ -197,8 +199,8 @@ def killable_postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database, on each of the two."""
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without tables, on each of the two."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'log.db'}"
         return
@@ -206,3 +208,55 @@ def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = server.fresh()
     yield url
     server.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def log_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty log, on each of the two."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'log.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture(scope="session")
+def _log_on_postgres(postgres: Server) -> str:
+    """The URL of a log on PostgreSQL; making its tables takes longer than most tests do."""
+    url = postgres.fresh()
+    Store(url).close()
+    return url
+
+
+@pytest.fixture
+def postgres_url(_log_on_postgres: str) -> Iterator[str]:
+    """The URL of an empty log on PostgreSQL."""
+    yield _log_on_postgres
+    empty(_log_on_postgres)
+
+
+def empty(url: str) -> None:
+    """Take everything out of a log on PostgreSQL but its secret, with the logs of its points.
+
+    Whatever is still connected is cut off first. Numbers begin with 1 again.
+    """
+    numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
+    emptied = [table for table in reversed(t.metadata.sorted_tables) if table is not t.draw_secret]
+    statements = [_CUT_OFF, _DROP_POINTS, *(f"DELETE FROM {table.name}" for table in emptied)]
+    for table in numbered:
+        (key,) = table.primary_key
+        statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
+    statements.append("INSERT INTO log_head VALUES (1, 0, 0)")
+    engine = open_database(url).engine
+    with engine.begin() as connection:
+        connection.exec_driver_sql("; ".join(statements))
+    engine.dispose()
+
+
+_CUT_OFF = """SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+    WHERE usename = current_user AND pid <> pg_backend_pid()"""
+
+_DROP_POINTS = """DO $$ DECLARE point text; BEGIN
+    FOR point IN SELECT nspname FROM pg_namespace
+        WHERE nspowner = current_user::regrole AND nspname <> current_schema()
+    LOOP EXECUTE 'DROP SCHEMA ' || quote_ident(point) || ' CASCADE'; END LOOP;
+END $$"""

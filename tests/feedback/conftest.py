@@ -1,54 +1,17 @@
 """An empty log on each of the two databases, and facts to put into it."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store
-from feedback.log import tables as t
-from feedback.log.database import open_database
-from tests.postgres import Server
-
-
-@pytest.fixture(scope="session")
-def _log_on_postgres(postgres: Server) -> str:
-    """The URL of a log on PostgreSQL; making its tables takes longer than most tests do."""
-    url = postgres.fresh()
-    Store(url).close()
-    return url
 
 
 @pytest.fixture
-def postgres_url(_log_on_postgres: str) -> Iterator[str]:
-    """The URL of an empty log on PostgreSQL."""
-    yield _log_on_postgres
-    empty(_log_on_postgres)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(log_url: str) -> str:
     """The URL of an empty log, on each of the two."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'log.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
-
-
-def empty(url: str) -> None:
-    """Take everything out of a log on PostgreSQL but its secret; numbers begin with 1 again."""
-    engine = open_database(url).engine
-    numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
-    emptied = [table for table in reversed(t.metadata.sorted_tables) if table is not t.draw_secret]
-    statements = [f"DELETE FROM {table.name}" for table in emptied]
-    for table in numbered:
-        (key,) = table.primary_key
-        statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
-    statements.append("INSERT INTO log_head VALUES (1, 0, 0)")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("; ".join(statements))
-    engine.dispose()
+    return log_url
 
 
 @pytest.fixture

@@ -226,24 +226,24 @@ def of_log(tmp_path: Path, url: str) -> list[str]:
     return lines(checks.log_findings(configured(tmp_path, log_url=url)))
 
 
-def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, log_url: str) -> None:
-    (line,) = of_log(tmp_path, log_url)
+def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, database_url: str) -> None:
+    (line,) = of_log(tmp_path, database_url)
     assert line.startswith("fine: the log")
     assert "at the first start" in line
     assert not (tmp_path / "log.db").exists()
-    if log_url.startswith("postgresql"):
-        engine = open_database(log_url).engine
+    if database_url.startswith("postgresql"):
+        engine = open_database(database_url).engine
         assert sa.inspect(engine).get_table_names() == []
         engine.dispose()
 
 
-def test_a_log_that_can_be_written_is_fine(tmp_path: Path, log_url: str) -> None:
-    Store(log_url).close()
-    before = counted(log_url)
-    *lossy, line = of_log(tmp_path, log_url)
-    assert line == f"fine: the log {log_url} has schema {tables.SCHEMA}, and can be written"
+def test_a_log_that_can_be_written_is_fine(tmp_path: Path, database_url: str) -> None:
+    Store(database_url).close()
+    before = counted(database_url)
+    *lossy, line = of_log(tmp_path, database_url)
+    assert line == f"fine: the log {database_url} has schema {tables.SCHEMA}, and can be written"
     assert [one for one in lossy if "fsync=off" not in one] == []
-    assert counted(log_url) == before
+    assert counted(database_url) == before
 
 
 def counted(url: str) -> dict[str, int]:
@@ -269,9 +269,11 @@ def test_a_log_that_this_user_cannot_write_is_a_problem(
 
 
 @pytest.mark.parametrize(("schema", "said"), [(3, "run `armwise migrate`"), (99, "install the newer")])
-def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, log_url: str, schema: int, said: str) -> None:
-    changed(log_url, f"UPDATE alembic_version SET version_num = '{schema}'")
-    assert [one for one in of_log(tmp_path, log_url) if said in one and one.startswith("problem")]
+def test_a_log_of_another_schema_is_a_problem(
+    tmp_path: Path, database_url: str, schema: int, said: str
+) -> None:
+    changed(database_url, f"UPDATE alembic_version SET version_num = '{schema}'")
+    assert [one for one in of_log(tmp_path, database_url) if said in one and one.startswith("problem")]
 
 
 @pytest.mark.parametrize(
@@ -283,10 +285,10 @@ def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, log_url: str, sche
     ],
 )
 def test_a_log_that_cannot_be_used_is_a_problem(
-    tmp_path: Path, log_url: str, statement: str, said: str
+    tmp_path: Path, database_url: str, statement: str, said: str
 ) -> None:
-    changed(log_url, statement)
-    problems = [one for one in of_log(tmp_path, log_url) if one.startswith("problem")]
+    changed(database_url, statement)
+    problems = [one for one in of_log(tmp_path, database_url) if one.startswith("problem")]
     assert [one for one in problems if said in one], problems
 
 

@@ -13,8 +13,8 @@ from tests.feedback.conftest import decision
 from tests.postgres import Server
 
 
-def test_the_logs_of_points_share_nothing(log_url: str) -> None:
-    urls = [log_url, point_url(log_url, "news"), point_url(log_url, "a-b")]
+def test_the_logs_of_points_share_nothing(database_url: str) -> None:
+    urls = [database_url, point_url(database_url, "news"), point_url(database_url, "a-b")]
     with ExitStack() as opened:
         stores = [opened.enter_context(closing(Store(url))) for url in urls]
         stores[1].append([decision("d1")])
@@ -24,8 +24,8 @@ def test_the_logs_of_points_share_nothing(log_url: str) -> None:
         assert stores[2].record("d1") is None
 
 
-def test_many_processes_may_open_the_log_of_a_new_point_at_once(log_url: str) -> None:
-    url = point_url(log_url, "news")
+def test_many_processes_may_open_the_log_of_a_new_point_at_once(database_url: str) -> None:
+    url = point_url(database_url, "news")
     with ThreadPoolExecutor(8) as pool:
         for store in pool.map(Store, [url] * 8):
             store.close()

@@ -29,8 +29,8 @@ NEW_SECRET = log_schema.new_secret  # before the fixture that gives all logs the
 
 
 @pytest.fixture
-def engine(log_url: str) -> Iterator[sa.Engine]:
-    engine = open_database(log_url).engine
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = open_database(database_url).engine
     yield engine
     engine.dispose()
 
@@ -142,8 +142,8 @@ def at_once(*calls: Callable[[], object]) -> None:
         raise errors[0]
 
 
-def test_services_that_start_together_create_the_tables_once(log_url: str) -> None:
-    engines = [open_database(log_url).engine for _ in range(6)]
+def test_services_that_start_together_create_the_tables_once(database_url: str) -> None:
+    engines = [open_database(database_url).engine for _ in range(6)]
     at_once(*(partial(prepare, engine) for engine in engines))
     with engines[0].connect() as connection:
         assert connection.execute(sa.select(t.log_head)).all() == [(1, 0, 0.0)]

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from tests.feedback.conftest import empty
+from tests.conftest import empty
 from tests.feedback.histories import MISTAKE, WEIGHTS, WHATS, History, Step
 
 OPS = [op for op, weight in WEIGHTS.items() for _ in range(weight)]
