@@ -28,8 +28,9 @@ serve: $(VENV)/ready  ## set up, build what is missing, serve on 127.0.0.1:8000
 demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave demo/index.html
 	$(BIN)/python -m examples.demo
 
+# threads of BLAS wait for each other by spinning: with as many processes as processors, one thread each is faster
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests --timeout 300 --durations=30 --ignore=tests/nodes
