@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.access import Caller
 from agent.api import errors
 from agent.api.errors import ERRORS
 from feedback.errors import (
@@ -59,6 +60,14 @@ def test_a_log_that_cannot_be_used_is_worth_a_retry_whatever_is_wrong_with_it(
         "why",
     )
     assert errors.translate(ClockError("a stamp in the future")).status == 500
+
+
+def test_a_caller_sees_an_error_without_the_name_of_its_project() -> None:
+    error = errors.ApiError(
+        "invalid_value", "'acme~a'", decision_id="acme~b", reasons=["'acme~c'", "'acme~d'"]
+    )
+    shown = error.shown_to(Caller("k", frozenset(), "acme"))
+    assert (shown.message, shown.decision_id, shown.reasons) == ("'a'", "b", ["'c'", "'d'"])
 
 
 def test_no_code_and_no_exception_is_in_two_rows() -> None:

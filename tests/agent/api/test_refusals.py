@@ -134,6 +134,13 @@ REFUSED: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "invalid_value",
         "agent.context.\ufffd\ufffd\ufffd",
     ),
+    (
+        "half a surrogate as a name in a schema",
+        AN_ANSWER,
+        CHAT | {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"\ud800": 1}}}]},
+        "invalid_value",
+        "tools.0.function.parameters",
+    ),
     ("no query", "/v1/retrieve", {}, "invalid_request", "query"),
     ("an empty query", "/v1/retrieve", {"query": ""}, "invalid_value", "query"),
     ("too many passages", "/v1/retrieve", {"query": "x", "k": 11}, "invalid_value", "k"),

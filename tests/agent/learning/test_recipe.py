@@ -57,6 +57,14 @@ def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
     assert len({base, *(one.digest for one in others)}) == 1 + len(others)
 
 
+def test_a_policy_chooses_among_the_arms_of_its_recipe_that_are_actions() -> None:
+    arms = {"bm25": {"kind": "bm25"}, "dense": {"kind": "dense", "action": False}}
+    recipes = {name: Recipe(PolicySpec(kind="fixed", params={"arm": name}), RULE, arms=arms) for name in arms}
+    assert recipes["bm25"].build(["none"]).kind == "fixed"
+    with pytest.raises(PolicyError):
+        recipes["dense"].build(["dense"])
+
+
 def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -> None:
     document = {"policy": SPEC.model_dump(mode="json"), "reward": RULE.model_dump(mode="json")}
     expected = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

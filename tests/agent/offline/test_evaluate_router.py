@@ -219,6 +219,25 @@ def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(
     assert json.loads((tmp_path / "figures.json").read_bytes())["rows"] == figures["rows"]
 
 
+def test_a_router_reads_no_more_passages_in_an_evaluation_than_in_training(
+    config: AppConfig,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    rows = routed_outcomes(60)
+    first, short, long = (tmp_path / f"{name}.jsonl" for name in ("first", "short", "long"))
+    cut = [replace(row, passages=(row.passages or ())[:1]) for row in rows]
+    portfolio_outcomes.write_outcomes(first, cut[:90])
+    portfolio_outcomes.write_outcomes(short, cut[90:])
+    portfolio_outcomes.write_outcomes(long, rows[90:])
+    router, _ = train_router(config, first, router={"kind": "max_sim"}, held_out=0.0)
+    assert router.about.k == 1
+    figures = [
+        evaluate(config, config.home_path / "router", {"outcomes": [path]})[0]["rows"]
+        for path in (short, long)
+    ]
+    assert figures[0] == figures[1]
+
+
 def test_a_router_with_columns_of_relevance_is_evaluated_with_its_own_model(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,

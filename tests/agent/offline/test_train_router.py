@@ -167,6 +167,13 @@ def test_questions_of_one_text_are_held_out_together(config: AppConfig, tmp_path
     assert made.about.held_out["questions"] == 6
 
 
+def test_each_question_may_be_a_fold_of_its_own(config: AppConfig, tmp_path: Path) -> None:
+    portfolio_outcomes.write_outcomes(tmp_path / "few.jsonl", outcomes(6))
+    made, _ = train(config, tmp_path / "few.jsonl", folds=6)
+    assert made.about.held_out is not None
+    assert made.about.held_out["questions"] == 6
+
+
 def test_a_fit_reports_how_many_parts_of_all_are_done(config: AppConfig, labelled: Path) -> None:
     steps: list[tuple[str, int, int | None]] = []
     train(config, labelled, folds=3, on_progress=lambda *step: steps.append(step))

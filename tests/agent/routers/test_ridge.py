@@ -50,6 +50,11 @@ def test_each_arm_is_fitted_to_the_questions_where_it_is_known() -> None:
     assert intercept[3] == np.nanmin(utility)
 
 
+def test_an_arm_of_which_nothing_is_known_scores_0_where_all_others_are_better() -> None:
+    _, intercept = solve(np.zeros((3, 1)), np.array([[0.5, np.nan], [0.7, np.nan], [0.9, np.nan]]), 2.0)
+    assert intercept.round(9).tolist() == [0.7, 0.0]
+
+
 @pytest.mark.parametrize("sees", ["words", "embedding", "features"])
 def test_ridge_lets_go_where_there_is_something_to_learn_and_holds_down_noise(sees: str) -> None:
     labels = world(200, seed=1)

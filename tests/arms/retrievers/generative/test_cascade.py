@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
-from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, StageRun
+from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval, StageRun
 from arms.corpus import Corpus
 from arms.llm import GeneratorError, Prompt, prompts
 from arms.models import Backbone
@@ -55,6 +56,22 @@ def test_a_cascade_stops_after_the_first_stage_that_is_enough() -> None:
         (("Paris",), 2, "Paris", 0.5),
     ]
     assert sum(run.tokens for run in found.stages) == found.tokens
+
+
+class Lists(Says):
+    """Finds as many passages as it is asked for."""
+
+    @override
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query
+        return Retrieval(tuple(Passage(f"{self.name} {at}", "", "Rome", 0.5) for at in range(k)))
+
+
+def test_as_many_passages_are_returned_as_are_wanted_however_few_the_decider_reads() -> None:
+    decider = Longest(1, 2, k=2)
+    found = of(decider, [Lists("Rome")], [Fails("never")]).search(WHICH, 4)
+    assert [passage.id for passage in found.passages] == ["Rome 0", "Rome 1", "Rome 2", "Rome 3"]
+    assert decider.shown[0][1] == [["Rome 0", "Rome 1"]]
 
 
 def test_the_best_answer_may_be_one_of_an_earlier_stage() -> None:
@@ -168,3 +185,15 @@ def test_stages_are_at_least_two_of_known_arms_each_once(wrong: dict[str, Any], 
     specs = {**SPECS, "all": ArmSpec(kind="cascade", params={**PARAMS, **wrong})}
     with pytest.raises(ArmSpecError, match=message):
         validate_specs(specs, ["hashed"])
+
+
+def test_the_stages_have_64_arms_together_at_most() -> None:
+    arms = {f"a{n}": ArmSpec(kind="none") for n in range(65)}
+    for names, fits in (list(arms)[:64], True), (list(arms), False):
+        params = {"stages": [names[:40], names[40:]], "decider": "/deciders/any"}
+        specs = {**arms, "all": ArmSpec(kind="cascade", params=params)}
+        if fits:
+            validate_specs(specs, [])
+        else:
+            with pytest.raises(ArmSpecError, match="the stages have 65 arms: at most 64 fit"):
+                validate_specs(specs, [])
