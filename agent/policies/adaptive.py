@@ -12,8 +12,10 @@ The mean residual of all drawn arms, the level of a prior, is added to every arm
 promise it of arms that nobody draws, too. Weights follow the likelihood of each reward under each member.
 
 Where the residuals of an arm say that its reward has changed, everything is forgotten but the rewards since
-then, and the router is left: scores of the time before say nothing of the time after. All of it is a function
-of the rewards in their order, so a replay of the log restarts at the same places.
+then, and the router is left: scores of the time before say nothing of the time after. An arm that is hardly
+drawn could not say so: where its few rewards are higher than expected, it is drawn until they are not, or
+until it is known to have risen. All of it is a function of the rewards in their order, so a replay of the log
+restarts at the same places.
 """
 
 import copy
@@ -59,7 +61,7 @@ NOISE, NOISE_COUNT, NOISE_DECAY = 0.2, 20.0, 0.999
 """Variance of a reward at the start, the rewards that it is worth, and its discount."""
 
 LEARNED = 30
-"""Rewards of an arm after which its residuals are watched: those before show that it was unknown."""
+"""Rewards of an arm after which its residuals may restart: those before show that it was unknown."""
 
 REST = 100
 """Rewards after a restart without another."""
@@ -159,6 +161,9 @@ class Adaptive:
         threshold: Evidence at which the reward of an arm counts as changed, in standard deviations of a
             reward; None to restart never. A lower one notices sooner, and restarts in calm worlds, too.
         slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
+        notice: Evidence of a rise beyond which an arm is looked at: what exceeds it is added to its bound, in
+            standard deviations of a reward. Lower, an arm that nobody draws and that becomes the best is found
+            sooner, and bad ones are drawn more often. None to add nothing.
 
     Source: the members as upper confidence bounds of ridge regressions: Li et al. 2010, arXiv:1003.0146;
     discounted: Russac et al. 2019, arXiv:1909.09146; their weights: Herbster and Warmuth 1998, Tracking the
@@ -183,14 +188,16 @@ class Adaptive:
         newcomer: float = 0.2,
         threshold: float | None = 16.0,
         slack: float = 0.25,
+        notice: float | None = 3.5,
     ) -> None:
         for name, value in {"alpha": alpha, "slack": slack}.items():
             if not 0.0 <= value < np.inf:
                 raise PolicyError(f"{name} {value} is not a finite number of at least 0")
         if not half_life > 0.0:
             raise PolicyError(f"half_life {half_life} is not a positive number")
-        if threshold is not None and not threshold > 0.0:
-            raise PolicyError(f"threshold {threshold} is neither a positive number nor None")
+        for name, limit in {"threshold": threshold, "notice": notice}.items():
+            if limit is not None and not limit > 0.0:
+                raise PolicyError(f"{name} {limit} is neither a positive number nor None")
         for name, value in {"prior": prior, "newcomer": newcomer}.items():
             if not np.isfinite(value):
                 raise PolicyError(f"{name} {value} is not finite")
@@ -204,6 +211,7 @@ class Adaptive:
             "newcomer": newcomer,
             "threshold": threshold,
             "slack": slack,
+            "notice": notice,
         }
         self._discount = 0.5 ** (1.0 / half_life)
         self._rows: dict[str, int] = {}
@@ -243,7 +251,8 @@ class Adaptive:
             model = self._model or _Model.empty(len(x))
             mean, variance = self._predict(model, x, arms, self._priors(model, context, arms))
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
-            return np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
+            found = np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
+            return found + self._noticed(model, self._rows_of(arms))
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
@@ -291,8 +300,7 @@ class Adaptive:
             model.residual[row] += error
             latest = np.array([[row, reward, *x]])
             model.memory = np.concatenate([model.memory[-(MOST - 1) :], latest])
-            if model.drawn[row] > LEARNED:
-                self._watch(model, row, decision.drawn, error / deviation)
+            self._watch(model, row, decision.drawn, error / deviation)
 
     def save(self) -> bytes:
         """Return the settings and a digest on one line, then the names of the arms and the model."""
@@ -374,6 +382,12 @@ class Adaptive:
         unknown = RIDGES[-1] * self._settings["newcomer"] * math.sqrt(model.noise[0])
         return np.asarray((unknown + model.residual[rows]) / (RIDGES[-1] + model.drawn[rows]))
 
+    def _noticed(self, model: _Model, rows: NDArray[np.intp]) -> Array:
+        """Return what is added to the bounds of arms whose rewards were higher than expected."""
+        if (notice := self._settings["notice"]) is None:
+            return np.zeros(len(rows))
+        return np.asarray(math.sqrt(model.spread[1]) * np.maximum(model.sums[rows, 0] - notice, 0.0))
+
     def _reweigh(self, model: _Model, error: Array, variance: Array) -> None:
         """Move the weights of the members by the likelihood of a reward, shapes (3,)."""
         log = np.log(model.weights) - 0.5 * (error * error / variance + np.log(variance))
@@ -394,9 +408,12 @@ class Adaptive:
         sums, threshold = model.sums[row], self._settings["threshold"]
         sums += np.array([residual, -residual]) - self._settings["slack"]
         np.maximum(sums, 0.0, out=sums)
+        if model.drawn[row] == LEARNED:
+            sums[:] = min(sums[0], self._settings["notice"] or 0.0), 0.0
         model.since[row, sums == 0.0] = self._rewards
+        known = model.drawn[row] > LEARNED
         rested = not self._restarts or self._rewards - self._restarts[-1].reward >= REST
-        if threshold is not None and rested and sums.max() > threshold:
+        if threshold is not None and known and rested and sums.max() > threshold:
             direction = int(sums.argmax())
             since = int(self._rewards - model.since[row, direction])
             kept = min(max(since, LEAST), MOST, len(model.memory))

@@ -137,7 +137,7 @@ class Reference:
 
 def test_a_bound_is_the_weighted_mean_of_discounted_ridge_regressions() -> None:
     rng = np.random.default_rng(7)
-    policy = Adaptive(alpha=0.7, half_life=40.0, dims=8, threshold=None)
+    policy = Adaptive(alpha=0.7, half_life=40.0, dims=8, threshold=None, notice=None)
     reference = Reference(alpha=0.7, half_life=40.0, dims=8)
     for i in range(60):
         scores = {"bm25": float(rng.random()), "dense": float(rng.random())}
@@ -227,6 +227,60 @@ def test_a_newcomer_that_is_better_has_half_of_the_traffic_within_150_questions(
     assert played.share("new", 1150, 1400) > 0.5
 
 
+def risen(t: int) -> dict[str, float]:
+    return {"bm25": 0.6, "dense": 0.5, "rrf": 0.1 if t < 1500 else 0.9}
+
+
+def written_off(_: int) -> dict[str, float]:
+    return {"bm25": 0.6, "dense": 0.5, "rrf": 0.1}
+
+
+def test_an_arm_that_hardly_anyone_draws_and_that_becomes_the_best_is_found() -> None:
+    seeds = range(1, 6)
+    found = [play(Adaptive(dims=4), 2500, risen, written_off, seed=seed) for seed in seeds]
+    assert all(played.share("rrf", 2400, 2500) > 0.5 for played in found)
+    assert max(played.share("rrf", 0, 1500) for played in found) < 0.03
+    unseen = [play(Adaptive(dims=4, notice=None), 2500, risen, written_off, seed=seed) for seed in seeds]
+    assert sum(played.share("rrf", 2400, 2500) > 0.5 for played in unseen) <= 2
+
+
+def test_what_exceeds_the_noticed_evidence_of_a_rise_is_added_to_the_bound() -> None:
+    rng = np.random.default_rng(11)
+    policy = Adaptive(dims=4, threshold=None, notice=1.0, slack=0.1)
+    bare = Adaptive(dims=4, threshold=None, notice=None, slack=0.1, alpha=0.0)
+    plain = Adaptive(dims=4, threshold=None, notice=None, slack=0.1)
+    evidence, drawn, noticed = dict.fromkeys(ARMS, 0.0), dict.fromkeys(ARMS, 0), 0
+    mean, variance, worth = 0.0, 0.2, 20.0
+    for i in range(150):
+        seen = context(rng, {"bm25": 0.3, "dense": 0.3, "rrf": 0.3})
+        arm, reward = ARMS[rng.integers(3)], float(rng.random() < (0.3 if i % 50 < 25 else 0.8))
+        over = [max(0.0, evidence[name] - 1.0) * math.sqrt(variance) for name in ARMS]
+        np.testing.assert_allclose(policy.bounds(seen, ARMS), plain.bounds(seen, ARMS) + over, atol=1e-10)
+        noticed += max(over) > 0.0
+        error = reward - float(bare.bounds(seen, ARMS)[ARMS.index(arm)])
+        evidence[arm] = max(0.0, evidence[arm] + error / math.sqrt(variance) - 0.1)
+        drawn[arm] += 1
+        if drawn[arm] == 30:
+            evidence[arm] = min(evidence[arm], 1.0)
+        worth = 0.999 * worth + 1.0
+        apart = reward - mean
+        mean += apart / worth
+        variance += (apart * apart - variance) / worth
+        for one in (policy, plain, bare):
+            one.learn(decision(seen, arm), reward)
+    assert 30 < noticed < 150
+    assert min(drawn.values()) > 30
+
+
+def test_an_arm_is_restarted_from_its_31st_reward_on() -> None:
+    policy, rng = Adaptive(dims=4, prior=0.9), np.random.default_rng(6)
+    for _ in range(400):
+        policy.learn(decision(context(rng, {}), "bm25"), float(rng.random() < 0.9))
+    for _ in range(30):
+        policy.learn(decision(context(rng, {}), "dense"), 0.0)
+    assert policy.restarts == (), "that an unknown arm is bad is no change"
+
+
 def test_a_restart_is_a_function_of_the_rewards() -> None:
     played = play(Adaptive(dims=4), 1700, swapped, promised)
     again = play(Adaptive(dims=4), 1700, swapped, promised)
@@ -313,7 +367,7 @@ def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
 
 
 def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
-    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0)
+    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0, notice=None)
     for t in range(120):
         scores = {"bm25": float(rng.random()), "dense": float(rng.random())} if t % 3 else {}
         seen = replace(context(rng, scores), embedding=tuple(rng.normal(size=3).tolist()))
@@ -330,6 +384,7 @@ def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
         ({"slack": math.nan}, "slack nan is not a finite number of at least 0"),
         ({"half_life": 0.0}, "half_life 0.0 is not a positive number"),
         ({"threshold": 0.0}, "threshold 0.0 is neither a positive number nor None"),
+        ({"notice": 0.0}, "notice 0.0 is neither a positive number nor None"),
         ({"prior": math.inf}, "prior inf is not finite"),
         ({"newcomer": math.nan}, "newcomer nan is not finite"),
         ({"dims": -1}, "dims -1 is not an integer of at least 0"),
