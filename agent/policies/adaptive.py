@@ -162,8 +162,8 @@ class Adaptive:
             reward; None to restart never. A lower one notices sooner, and restarts in calm worlds, too.
         slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
         notice: Evidence of a rise beyond which an arm is looked at: what exceeds it is added to its bound, in
-            standard deviations of a reward. Lower, an arm that nobody draws and that becomes the best is found
-            sooner, and bad ones are drawn more often. None to add nothing.
+            standard deviations of a reward. With a lower one, an arm that nobody draws and that becomes the
+            best is found sooner, and bad ones are drawn more often. None to add nothing.
 
     Source: the members as upper confidence bounds of ridge regressions: Li et al. 2010, arXiv:1003.0146;
     discounted: Russac et al. 2019, arXiv:1909.09146; their weights: Herbster and Warmuth 1998, Tracking the
@@ -219,6 +219,7 @@ class Adaptive:
         self._rewards = 0
         self._restarts: list[Restart] = []
         self._base: float | None = None  # mean of the rewards that the last restart kept
+        self._rotated: tuple[Array, Array] | None = None  # what each member learned, along eigenvectors
         self._lock = Lock()
 
     @staticmethod
@@ -249,10 +250,11 @@ class Adaptive:
         x = self._columns(context)
         with self._lock:
             model = self._model or _Model.empty(len(x))
-            mean, variance = self._predict(model, x, arms, self._priors(model, context, arms))
+            rows = self._rows_of(arms)
+            mean, variance = self._predict(model, x, rows, self._priors(model, context, arms, rows))
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
             found = np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
-            return found + self._noticed(model, self._rows_of(arms))
+            return found + self._noticed(model, rows)
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
@@ -264,8 +266,8 @@ class Adaptive:
         x = self._columns(context)
         with self._lock:
             model = self._model or _Model.empty(len(x))
-            priors = self._priors(model, context, arms)
             weights, rows = model.weights, self._rows_of(arms)
+            priors = self._priors(model, context, arms, rows)
             levels = priors.levels[PRIOR_OF_MEMBER]
             target = model.target[rows].transpose(1, 0, 2)[PRIOR_OF_MEMBER]
             target = target - levels[:, None, None] * model.gram[rows, 0]
@@ -287,10 +289,13 @@ class Adaptive:
             if decision.drawn not in self._rows:
                 self._rows[decision.drawn] = len(self._rows)
                 model.add_arm()
+                self._rotated = None
             self._rewards += 1
             row, at = self._rows[decision.drawn], decision.arms.index(decision.drawn)
-            priors = self._priors(model, decision.context, decision.arms)
-            mean, variance = (found[:, at] for found in self._predict(model, x, decision.arms, priors))
+            rows = self._rows_of(decision.arms)
+            priors = self._priors(model, decision.context, decision.arms, rows)
+            mean, variance = (found[:, at] for found in self._predict(model, x, rows, priors))
+            self._rotated = None
             error = reward - float(model.weights @ mean)
             deviation = math.sqrt(model.spread[1])
             self._reweigh(model, reward - mean, model.noise[0] * (1.0 + variance))
@@ -326,6 +331,7 @@ class Adaptive:
             _model=_Model(**arrays) if arrays else None,
             _rewards=facts["rewards"],
             _base=facts["base"],
+            _rotated=None,
             _restarts=[Restart(**one) for one in facts["restarts"]],
             _lock=Lock(),
         )
@@ -339,19 +345,25 @@ class Adaptive:
         n = None if self._model is None else self._model.gram.shape[1] - 1
         return np.array([1.0, *question_columns(context, self._settings["dims"], n)])
 
-    def _predict(self, model: _Model, x: Array, arms: Sequence[str], priors: _Priors) -> tuple[Array, Array]:
+    def _predict(
+        self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
+    ) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
-        rows = self._rows_of(arms)
-        vectors, values = model.vectors[rows], model.values[rows]
-        y = x @ vectors
-        target = (model.target[rows] @ vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]
-        intercept = (model.gram[rows, :1] @ vectors)[:, 0]
+        if self._rotated is None:  # the same for all decisions between two rewards
+            self._rotated = (
+                np.ascontiguousarray((model.target @ model.vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]),
+                (model.gram[:, :1] @ model.vectors)[:, 0],
+            )
+        target, intercept = self._rotated
+        y = (x @ model.vectors)[rows]
         levels = priors.levels[PRIOR_OF_MEMBER, None]
-        inverse = y / (values + priors.ridges[..., None])
-        learned = (inverse * (target - levels[..., None] * intercept)).sum(axis=2)
+        inverse = y / (model.values[rows] + priors.ridges[..., None])
+        learned = (inverse * (target[:, rows] - levels[..., None] * intercept[rows])).sum(axis=2)
         return priors.scores[PRIOR_OF_MEMBER] + levels + learned, (inverse * y).sum(axis=2)
 
-    def _priors(self, model: _Model, context: Context, arms: Sequence[str]) -> _Priors:
+    def _priors(
+        self, model: _Model, context: Context, arms: Sequence[str], rows: NDArray[np.intp]
+    ) -> _Priors:
         name = None if self._base is not None else self._settings["prior_feature"]
         scores = np.array(
             [
@@ -360,7 +372,7 @@ class Adaptive:
             ]
         )
         scored = ~np.isnan(scores)
-        bonus = self._bonus(model, self._rows_of(arms))
+        bonus = self._bonus(model, rows)
         expected = self._settings["prior"] if self._base is None else self._base
         own = np.where(scored, 0.0, bonus)
         if scored.any():
