@@ -339,8 +339,8 @@ class WarmStartSpec(Schedule):
         """Refuse what does not fit the rest of the configuration.
 
         Raises:
-            ValueError: A metric or a backbone is not declared, or the router needs answers, which do not
-                exist before an arm is drawn.
+            ValueError: A metric or a backbone is not declared, the router has no backbone, or it needs
+                answers, which do not exist before an arm is drawn.
         """
         for name, source in self.sources.items():
             where = f"warm_start.sources.{name}"
@@ -353,6 +353,10 @@ class WarmStartSpec(Schedule):
         if self.router is None:
             return
         known = list(backbones)
+        if not known:
+            raise ValueError(
+                "warm_start.router reads questions with a sentence encoder: declare one in backbones"
+            )
         if self.router.backbone not in (None, *known):
             raise ValueError(
                 f"warm_start.router.backbone {self.router.backbone!r} is not declared: {', '.join(known)}"

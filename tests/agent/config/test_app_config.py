@@ -322,3 +322,30 @@ def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place:
     message = complaint(changed(place, values[place]))
     of_point = place == "points" and name != "auto"  # others have no log of that name, either
     assert ("cannot name a decision point" if of_point else "is not a valid name") in message
+
+
+@pytest.mark.parametrize(
+    ("backbones", "router", "message"),
+    [
+        ({}, {"kind": "ridge"}, "warm_start.router reads questions with a sentence encoder: declare one in"),
+        (
+            {"tiny": {}},
+            {"kind": "ridge", "backbone": "large"},
+            "warm_start.router.backbone 'large' is not declared: tiny",
+        ),
+        ({"tiny": {}}, {"kind": "max_sim"}, None),
+    ],
+)
+def test_a_warm_start_whose_router_lacks_its_encoder_is_refused(
+    backbones: dict[str, Any], router: dict[str, Any], message: str | None
+) -> None:
+    document = {
+        **CONFIG,
+        "backbones": {name: {"model": "hashing:8"} for name in backbones},
+        "arms": {"bm25": {"kind": "bm25"}},
+        "warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": router},
+    }
+    if message is None:
+        assert parse(document).warm_start is not None
+    else:
+        assert message in complaint(document)
