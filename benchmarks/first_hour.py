@@ -54,6 +54,7 @@ POLICIES: Mapping[str, PolicySpec] = {
     "balanced": PolicySpec(kind="routed", params={"epsilon": 0.0}),
     "balanced and shrunk": PolicySpec(kind="routed", params={"epsilon": 0.0}),
     "LinUCB from balanced and shrunk": PolicySpec(kind="linucb", params={"prior_feature": "router"}),
+    "adaptive from balanced and shrunk": PolicySpec(kind="adaptive"),
 }
 
 
@@ -195,7 +196,7 @@ def main(
         console.print(f"{len(arms)} arms: {share:.0%} of a router's differences between questions are kept")
         zeros = np.zeros((len(asked.texts), len(arms)))
         shrunk = made.scores(asked, share=share)
-        scores = (zeros, made.scores(asked, balanced=False), made.scores(asked), shrunk, shrunk)
+        scores = (zeros, made.scores(asked, balanced=False), made.scores(asked), shrunk, shrunk, shrunk)
         for measure in ("recall", "f1"):
             reward = data.outcomes.scores[measure] - STEP * data.outcomes.costs["steps"]
             axes = next(panels)

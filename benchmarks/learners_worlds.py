@@ -13,7 +13,7 @@
     empty       an arm that earns nothing is added after 500 questions
     newcomer    an arm that is better by .1 than the best is added after 500 questions
 
-In `price` of the language models, the price of the dearest falls to a tenth after half of the questions.
+Arms that are not named stay as they are in `calm`.
 """
 
 from collections.abc import Mapping
