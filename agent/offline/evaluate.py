@@ -298,9 +298,26 @@ def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> M
     spec, utility = trained.cascade.spec, router_utility.Utility.model_validate(trained.about.utility)
     outcomes = cascade_outcomes(settings, spec, utility, console)
     labels, _ = cascade_labels(outcomes, spec, utility, settings.config, console, on_progress)
-    result = cascade.validate_cascade(trained.cascade, labels, outcomes)
+    result = cascade.validate_cascade(
+        trained.cascade,
+        labels,
+        outcomes,
+        right=_right_of_all(settings, spec, outcomes),
+        resamples=settings.resamples,
+        seed=settings.seed,
+    )
     print_results(result, console)
     return asdict(result)
+
+
+def _right_of_all(settings: Evaluation, spec: cascade.CascadeSpec, asked: Outcomes) -> dataset.Floats | None:
+    """Return the predicted score of all arms of the outcomes; None where the cascade asks all of them."""
+    everything = settings.read()
+    if set(everything.arms) <= set(asked.arms):
+        return None
+    kept = {question.id for question in asked.questions}
+    rows = np.array([question.id in kept for question in everything.questions])
+    return np.asarray(everything.only(rows).scores[spec.right])
 
 
 MODELS: Mapping[str, Callable[[Evaluation, Console, Progress], Mapping[str, Any]]] = {

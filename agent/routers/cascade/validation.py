@@ -15,6 +15,12 @@ from arms.portfolio import Outcomes
 BINS = 10
 """Bins of the calibration error."""
 
+RESAMPLES = 2000
+"""Resamples of the questions for intervals, if not said."""
+
+Interval = tuple[float, float]
+"""A 95 % interval of the percentile bootstrap over questions."""
+
 CASCADE, ORACLE = "cascade", "oracle"
 
 
@@ -25,11 +31,13 @@ class Row:
     Attributes:
         right: The score that is predicted.
         reward: Utility net of the cost of all that was asked.
+        scores: The other scores of the answer, EM and F1, where they are known.
         costs: What was asked, by name, where it is known.
     """
 
     right: float
     reward: float
+    scores: Mapping[str, float]
     costs: Mapping[str, float]
 
 
@@ -43,25 +51,38 @@ class CascadeValidation:
             best arm of each question.
         stops: Share of the questions that stop at each stage.
         single: The arm with the highest reward.
+        gain: Interval of the reward gained over that arm.
         gap: Share of the gap in the predicted score between the best arm and the oracle that the cascade
             closes; None without a gap.
+        gap_interval: Interval of that share; None likewise.
+        gap_of_all: Share of the gap between the best arm and the oracle of all arms of the outcomes, those
+            that the cascade does not ask included; None where it asks all, or without a gap.
         lost: Mean score that is lost against running all stages; below 0 where it is gained.
+        lost_interval: Interval of what is lost.
         calibration: Mean distance of the predicted probability from the score, over bins of ten.
+        bias: Mean predicted probability less mean score; below 0 where too little is predicted.
+        bias_interval: Interval of the bias.
     """
 
     questions: int
     rows: Mapping[str, Row]
     stops: tuple[float, ...]
     single: str
+    gain: Interval
     gap: float | None
+    gap_interval: Interval | None
+    gap_of_all: float | None
     lost: float
+    lost_interval: Interval
     calibration: float
+    bias: float
+    bias_interval: Interval
 
     def table(self) -> Table:
         """Return the results as a table."""
         table = Table(title=f"{self.questions:,} questions that were held out")
-        names = list(self.rows[ORACLE].costs)
-        for column in ("", "right", "reward", *names):
+        names, scores = list(self.rows[ORACLE].costs), list(self.rows[ORACLE].scores)
+        for column in ("", "right", "reward", *scores, *names):
             table.add_column(column, justify="right" if column else "left")
         for name, row in self.rows.items():
             costs = (
@@ -69,28 +90,51 @@ class CascadeValidation:
                 for cost in names
             )
             style = "bold" if name == CASCADE else None
-            table.add_row(name, f"{row.right:.4f}", f"{row.reward:.4f}", *costs, style=style)
+            others = (f"{row.scores[score]:.4f}" for score in scores)
+            table.add_row(name, f"{row.right:.4f}", f"{row.reward:.4f}", *others, *costs, style=style)
         return table
 
     def conclusion(self) -> str:
         """Return a summary."""
         stops = ", ".join(f"{share:.0%}" for share in self.stops)
         gain = self.rows[CASCADE].reward - self.rows[self.single].reward
-        gap = "" if self.gap is None else f", and closes {self.gap:.1%} of the gap to the oracle"
+        gap = ""
+        if self.gap is not None and self.gap_interval is not None:
+            low, high = self.gap_interval
+            gap = f", and closes {self.gap:.1%} [{low:.1%}, {high:.1%}] of the gap to the oracle"
+        if self.gap_of_all is not None:
+            gap += f" ({self.gap_of_all:.1%} of the gap to that of all arms of the outcomes)"
         return (
-            f"the cascade gains {gain:+.4f} of reward over {self.single}{gap}; of the questions, "
-            f"{stops} stop at its stages; it loses {self.lost:.4f} against all stages, and its probability "
-            f"is off by {self.calibration:.3f}"
+            f"the cascade gains {gain:+.4f} {_shown(self.gain)} of reward over {self.single}{gap}; of the "
+            f"questions, {stops} stop at its stages; it loses {self.lost:.4f} {_shown(self.lost_interval)} "
+            f"against all stages; its probability is off by {self.calibration:.3f}, on average "
+            f"{self.bias:+.3f} {_shown(self.bias_interval)}; intervals are 95 % ones over questions"
         )
 
 
-def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcomes) -> CascadeValidation:
+def _shown(interval: Interval) -> str:
+    return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
+
+
+def validate_cascade(
+    cascade: Cascade,
+    labels: CascadeDataset,
+    outcomes: Outcomes,
+    *,
+    right: Floats | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> CascadeValidation:
     """Evaluate a cascade on held-out questions.
 
     Args:
         cascade: Fitted to others.
         labels: The questions.
         outcomes: Outcomes of the same questions and of the arms in the cascade's order, for their costs.
+        right: The predicted score of all arms that there are, those that the cascade does not ask included,
+            shape (n, n_all); NaN where it is unknown. None where it asks all.
+        resamples: Number of resamples of the questions, for intervals.
+        seed: Seed of the resamples.
 
     Raises:
         RouterError: The features are not those of its training.
@@ -98,12 +142,17 @@ def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcome
     features = cascade.features(labels)
     counts, row = np.array(cascade.spec.counts), np.arange(len(labels))
     costs = {name: values for name, values in known_costs(outcomes).items() if np.isfinite(values).all()}
+    others = {name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores}
+    others = {name: values for name, values in others.items() if np.isfinite(values).all()}
+
+    def earned(picks: Integers, asked: NDArray[Any]) -> Floats:
+        return np.asarray(labels.quality[row, picks] - (labels.cost * asked).sum(axis=1))
 
     def result(picks: Integers, asked: NDArray[Any]) -> Row:
-        spent = (labels.cost * asked).sum(axis=1)
         return Row(
             float(labels.right[row, picks].mean()),
-            float((labels.quality[row, picks] - spent).mean()),
+            float(earned(picks, asked).mean()),
+            {name: float(values[row, picks].mean()) for name, values in others.items()},
             {name: float((values * asked).sum(axis=1).mean()) for name, values in costs.items()},
         )
 
@@ -114,28 +163,65 @@ def validate_cascade(cascade: Cascade, labels: CascadeDataset, outcomes: Outcome
         for at, arm in enumerate(outcomes.arms)
     }
     single = max(rows, key=lambda arm: rows[arm].reward)
-    best_right = max(one.right for one in rows.values())
+    most = int(labels.right.mean(axis=0).argmax())
     for stage in range(len(counts)):
         limits = np.where(np.arange(len(counts) - 1) < stage, -np.inf, np.inf)
         walk = cascade.walk(features, limits)
         rows[f"stage {stage + 1}, always"] = result(
             walk.pick, np.arange(n_arms) < counts[walk.stage][:, None]
         )
-    everything = rows[f"stage {len(counts)}, always"].right
+    last = labels.right[row, walk.pick]
     walk = cascade.walk(features)
-    rows[CASCADE] = result(walk.pick, np.arange(n_arms) < counts[walk.stage][:, None])
+    asked = np.arange(n_arms) < counts[walk.stage][:, None]
+    rows[CASCADE] = result(walk.pick, asked)
     best = (labels.right + 1e-6 * (labels.quality - labels.cost)).argmax(axis=1)
     rows[ORACLE] = result(best, alone[best])
-    way = rows[ORACLE].right - best_right
+    picked, at = labels.right[row, walk.pick], outcomes.arms.index(single)
+    columns = np.column_stack(
+        [
+            earned(walk.pick, asked) - earned(np.full(len(labels), at), alone[at][None]),
+            picked - labels.right[:, most],
+            labels.right[row, best] - labels.right[:, most],
+            last - picked,
+            walk.probability - picked,
+        ]
+    )
+    rng = np.random.default_rng(seed)
+    drawn = np.array(
+        [columns[rng.integers(len(columns), size=len(columns))].mean(axis=0) for _ in range(resamples)]
+    )
+    _, ahead, way, lost, bias = columns.mean(axis=0)
+    open_way = drawn[:, 2] > 0.0
     return CascadeValidation(
         len(labels),
         rows,
         tuple(float((walk.stage == stage).mean()) for stage in range(len(counts))),
         single,
-        (rows[CASCADE].right - best_right) / way if way > 0.0 else None,
-        everything - rows[CASCADE].right,
-        calibration_error(walk.probability, labels.right[row, walk.pick]),
+        _interval(drawn[:, 0]),
+        float(ahead / way) if way > 0.0 else None,
+        _interval(drawn[open_way, 1] / drawn[open_way, 2]) if way > 0.0 else None,
+        None if right is None else _share_of_all(picked, right),
+        float(lost),
+        _interval(drawn[:, 3]),
+        calibration_error(walk.probability, picked),
+        float(bias),
+        _interval(drawn[:, 4]),
     )
+
+
+def _interval(values: Floats) -> Interval:
+    low, high = np.quantile(values, [0.025, 0.975]).tolist()
+    return low, high
+
+
+def _share_of_all(picked: Floats, right: Floats) -> float | None:
+    """Return the share of the way from the best arm to the oracle of all arms; None without a way."""
+    whole = ~np.isnan(right).any(axis=1)
+    if not whole.any():
+        return None
+    best = right[whole].mean(axis=0).max()
+    way = right[whole].max(axis=1).mean() - best
+    return float((picked[whole].mean() - best) / way) if way > 0.0 else None
 
 
 def known_costs(outcomes: Outcomes) -> dict[str, Floats]:

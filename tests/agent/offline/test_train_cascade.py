@@ -92,6 +92,25 @@ def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_tra
     assert rows["dense"]["reward"] == pytest.approx(0.2 + 0.8 / 3.0 - 0.1 * 2.0), "two steps at a tenth each"
     assert rows["cascade"]["reward"] > rows[found["single"]]["reward"] + 0.1
     assert "12 questions that were held out" in output.getvalue()
+    assert found["gap_of_all"] is None, "the cascade asks all arms of the file"
+    low, high = found["gain"]
+    assert low < rows["cascade"]["reward"] - rows[found["single"]]["reward"] < high
+    others = [evaluation.model_copy(update={"seed": seed, "resamples": 100}) for seed in range(4)]
+    gains = [evaluate_model(one, Console(file=output), lambda *_: None)["gain"] for one in others]
+    assert len({*gains}) > 1, "each seed has resamples of its own"
+
+
+def test_arms_of_the_outcomes_that_a_cascade_does_not_ask_count_for_the_oracle_of_all(
+    config: AppConfig, labelled: Path, tmp_path: Path
+) -> None:
+    train(config, labelled, held_out=0.0, spec=SPEC | {"stages": [["none"], ["bm25"]]})
+    later = tmp_path / "later.jsonl"
+    portfolio_outcomes.write_outcomes(later, outcomes(72)[180:])
+    evaluation = Evaluation(config=config, model=config.home_path / "cascade", outcomes=(later,))
+    found = evaluate_model(evaluation, Console(file=StringIO(), width=120), lambda *_: None)
+    assert "dense" not in found["rows"]
+    assert found["gap_of_all"] is not None
+    assert found["gap_of_all"] != found["gap"]
 
 
 def test_questions_without_the_outcomes_of_every_arm_are_left_out(config: AppConfig, tmp_path: Path) -> None:

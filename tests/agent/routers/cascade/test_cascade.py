@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray import cloudpickle
+from scipy import stats
 from sklearn.isotonic import IsotonicRegression
 
 from agent.routers import RouterError, TrainedDecider, cascade, cross_validation, features, open_selector
@@ -319,7 +320,8 @@ def test_a_validation_charges_what_was_asked_and_nothing_else(made: cascade.Casc
     questions = tuple(Question(str(at), text) for at, text in enumerate(other.texts))
     nothing = ((None,) * 3,) * N
     arms = ("none", "bm25", "dense")
-    outcomes = Outcomes(questions, arms, {"em": other.right}, costs, nothing, nothing)
+    f1 = 0.3 + 0.5 * other.right
+    outcomes = Outcomes(questions, arms, {"em": other.right, "f1": f1}, costs, nothing, nothing)
     found = cascade.validate_cascade(made, other.labels(0.1), outcomes)
     rows = found.rows
     on = found.stops[1]
@@ -336,6 +338,61 @@ def test_a_validation_charges_what_was_asked_and_nothing_else(made: cascade.Casc
     )
     assert found.lost == pytest.approx(rows["stage 2, always"].right - rows["cascade"].right)
     assert found.single in arms
+    assert rows["cascade"].scores["em"] == pytest.approx(rows["cascade"].right)
+    assert rows["cascade"].scores["f1"] == pytest.approx(0.3 + 0.5 * rows["cascade"].right)
+    assert found.gap_of_all is None
+
+
+def answered(other: World) -> Outcomes:
+    """Return the outcomes of three arms whose calls cost nothing."""
+    questions = tuple(Question(str(at), text) for at, text in enumerate(other.texts))
+    nothing = ((None,) * 3,) * N
+    return Outcomes(questions, ("none", "bm25", "dense"), {"em": other.right}, {}, nothing, nothing)
+
+
+def test_the_intervals_of_a_validation_are_those_of_the_questions(made: cascade.Cascade) -> None:
+    noisy, other, rng = World(seed=2), World(seed=3), np.random.default_rng(5)
+    for one in (noisy, other):
+        one.right = np.where(rng.uniform(size=(N, 3)) < 0.3, 1.0 - one.right, one.right)
+    made = cascade.fit_cascade(made.spec, noisy.labels(0.1), lambda *_: None)
+    labels = other.labels(0.1)
+    found = cascade.validate_cascade(made, labels, answered(other), resamples=4000, seed=1)
+    walk, row = made.walk(made.features(labels)), np.arange(N)
+    picked = other.right[row, walk.pick]
+    single = other.right[:, ("none", "bm25", "dense").index(found.single)] - 0.1
+    everything = made.walk(made.features(labels), np.array([-np.inf]))
+    for interval, value, values in (
+        (found.gain, None, picked - 0.2 - 0.1 * walk.stage - single),
+        (found.lost_interval, found.lost, other.right[row, everything.pick] - picked),
+        (found.bias_interval, found.bias, walk.probability - picked),
+    ):
+        assert value is None or value == pytest.approx(values.mean())
+        known = stats.bootstrap((values,), np.mean, n_resamples=4000, method="percentile", rng=rng)
+        error = values.std(ddof=1) / np.sqrt(N)
+        assert interval == pytest.approx(tuple(known.confidence_interval), abs=0.25 * error)
+    assert found.gap is not None
+    assert found.gap_interval is not None
+    low, high = found.gap_interval
+    assert low < found.gap < high
+    assert found.lost != 0.0
+    again = cascade.validate_cascade(made, labels, answered(other), resamples=4000, seed=1)
+    assert again == found
+    assert cascade.validate_cascade(made, labels, answered(other), seed=2).gain != found.gain
+
+
+def test_the_gap_to_the_oracle_of_all_arms_counts_those_that_are_not_asked(made: cascade.Cascade) -> None:
+    other, rng = World(seed=3), np.random.default_rng(4)
+    labels = other.labels(0.1)
+    more = np.column_stack([other.right * (rng.uniform(size=(N, 3)) < 0.7), rng.uniform(size=N) < 0.9])
+    more[5, 3] = np.nan
+    found = cascade.validate_cascade(made, labels, answered(other), right=more)
+    picked = other.right[np.arange(N), made.walk(made.features(labels)).pick]
+    known = np.arange(N) != 5
+    best, most = more[known].mean(axis=0).max(), more[known].max(axis=1).mean()
+    assert found.gap_of_all == pytest.approx((picked[known].mean() - best) / (most - best))
+    assert f"({found.gap_of_all:.1%} of the gap to that of all arms of the outcomes)" in found.conclusion()
+    never = cascade.validate_cascade(made, labels, answered(other), right=np.full((N, 2), np.nan))
+    assert never.gap_of_all is None
 
 
 def test_the_error_of_a_calibration_is_that_of_its_bins() -> None:
