@@ -426,7 +426,7 @@ class TurnCommit:
             done.set_result(None)
             self._queue(done)
         elif wait_s:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin_late)
         else:
             self._begin()
 
@@ -454,6 +454,11 @@ class TurnCommit:
                 self._together(execution)
         else:
             self._queued.add_done_callback(partial(self._record_abandoned, execution))
+
+    def _begin_late(self) -> None:
+        """Commit the decision of a turn that is not quick; where the log is full, its end tries again."""
+        with suppress(LogUnavailableError):
+            self._begin()
 
     def _begin(self) -> Commit:
         return self._queued or self._queue(self._log.append(self._decision))

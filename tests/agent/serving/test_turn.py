@@ -418,6 +418,31 @@ async def test_the_decision_of_a_slow_search_is_committed_before_the_search_ends
     assert [type(fact) for fact in log.committed] == [Decision, Execution]
 
 
+async def test_a_full_log_is_tried_again_at_the_end_of_a_slow_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, refused, errors = asyncio.Event(), list[object](), list[object]()
+
+    async def slow(query: Query, k: int) -> Retrieval:
+        del query, k
+        await found.wait()
+        return Retrieval()
+
+    def refuse(*facts: object) -> None:
+        refused.append(facts)
+        raise LogUnavailableError("the log has 10,000 facts to commit")
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(what))
+    log = MemoryLog()
+    append = log.append
+    monkeypatch.setattr(log, "append", refuse)
+    task = asyncio.create_task(run(a_loop(log, FakeArms({"bm25": slow})), LOOK_UP))
+    await _until(lambda: refused)
+    monkeypatch.setattr(log, "append", append)
+    found.set()
+    await task
+    assert [type(fact) for fact in log.committed] == [Decision, Execution]
+    assert errors == [], "of the timer"
+
+
 async def test_a_caller_who_leaves_while_the_log_refuses_facts_is_still_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
