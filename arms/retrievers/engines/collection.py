@@ -280,7 +280,6 @@ class ServerParams(NetworkParams):
     """Parameters of an arm over an engine at an address."""
 
     url: str = Field(description="Address of the engine, without a password.")
-    connections: int = Field(8, ge=1, le=256, description="Most connections of one process to the engine.")
 
     @property
     def place(self) -> str:

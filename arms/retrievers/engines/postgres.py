@@ -79,6 +79,7 @@ class PostgresParams(ServerParams):
         pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,54}(\.[A-Za-z_][A-Za-z0-9_]{0,54})?$",
         description="Name of the table, with its schema or without.",
     )
+    connections: int = Field(8, ge=1, le=256, description="Most connections of one process to the database.")
     language: str = Field(
         "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
     )

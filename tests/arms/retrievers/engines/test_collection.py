@@ -199,7 +199,6 @@ ONE = {"url": "http://x", "collection": "c", "backbone": "hashed"}
         ({"collection": "d"}, False),
         ({"backbone": None}, False),
         ({"timeout_s": 1.0}, False),
-        ({"connections": 1}, False),
         ({"key_env": "SEARCH_KEY"}, False),
     ],
     ids=str,
