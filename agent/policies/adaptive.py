@@ -349,7 +349,9 @@ class Adaptive:
         self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
     ) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
-        if self._rotated is None:  # the same for all decisions between two rewards
+        if (
+            self._rotated is None or model is not self._model
+        ):  # the same for all decisions between two rewards
             self._rotated = (
                 np.ascontiguousarray((model.target @ model.vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]),
                 (model.gram[:, :1] @ model.vectors)[:, 0],

@@ -395,6 +395,14 @@ def test_a_value_out_of_its_range_is_refused(params: dict[str, Any], message: st
         Adaptive(**params)
 
 
+def test_before_the_first_reward_a_question_may_be_without_an_embedding() -> None:
+    policy = Adaptive(dims=2)
+    embedded = Context("?", {"length": 0.5}, (0.1, 0.2, 0.3))
+    for _ in range(2):
+        assert policy.probabilities(replace(embedded, embedding=()), ARMS) == pytest.approx([1 / 3] * 3)
+        assert policy.probabilities(embedded, ARMS) == pytest.approx([1 / 3] * 3)
+
+
 def test_an_embedding_of_another_length_is_refused() -> None:
     policy = Adaptive()
     policy.learn(decision(Context("?", {}, (0.1, 0.2)), "bm25"), 1.0)
