@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from agent.config.app_config import AppConfig
 from agent.policies import POLICIES
+from agent.policies.catalog import decides_as_its_parts
 from agent.reporting import with_table
 from agent.routers import ROUTERS
 from agent.spec import choices_in, models_in, params_of, tags_of
@@ -182,8 +183,7 @@ def _policies() -> list[str]:
     ]
     for name, policy in POLICIES.items():
         exact = "yes" if getattr(policy, "resumes_exactly", False) else "by its parameters"
-        by_parts = hasattr(policy, "parts") and not getattr(policy, "learns_names", False)
-        new = "as its parts" if by_parts else "no"
+        new = "as its parts" if decides_as_its_parts(name) else "no"
         new = "yes" if hasattr(policy, "check_new_actions") else new
         lines.append(f"| [`{name}`](#{name}) | {_summary(policy)} | {exact} | {new} |")
     return [*lines, "", *_kinds(POLICIES)]

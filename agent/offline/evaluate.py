@@ -296,13 +296,14 @@ def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> M
     """Evaluate a cascade; it keeps no list of its questions, so none is left out."""
     trained = cascade.read_cascade(settings.model)
     spec, utility = trained.cascade.spec, router_utility.Utility.model_validate(trained.about.utility)
-    outcomes = cascade_outcomes(settings, spec, utility, console)
+    everything = settings.read()
+    outcomes = cascade_outcomes(everything, spec, utility, console)
     labels, _ = cascade_labels(outcomes, spec, utility, settings.config, console, on_progress)
     result = cascade.validate_cascade(
         trained.cascade,
         labels,
         outcomes,
-        right=_right_of_all(settings, spec, outcomes),
+        right=_right_of_all(everything, spec, outcomes),
         resamples=settings.resamples,
         seed=settings.seed,
     )
@@ -310,9 +311,8 @@ def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> M
     return asdict(result)
 
 
-def _right_of_all(settings: Evaluation, spec: cascade.CascadeSpec, asked: Outcomes) -> dataset.Floats | None:
+def _right_of_all(everything: Outcomes, spec: cascade.CascadeSpec, asked: Outcomes) -> dataset.Floats | None:
     """Return the predicted score of all arms of the outcomes; None where the cascade asks all of them."""
-    everything = settings.read()
     if set(everything.arms) <= set(asked.arms):
         return None
     kept = {question.id for question in asked.questions}

@@ -604,7 +604,7 @@ def train_cascade(
     """
     _check_output(settings.output)
     spec, writing = settings.spec, written(settings.outcomes)
-    outcomes = cascade_outcomes(settings, spec, settings.utility, console)
+    outcomes = cascade_outcomes(settings.read(), spec, settings.utility, console)
     labels, corpus = cascade_labels(outcomes, spec, settings.utility, settings.config, console, on_progress)
     held_out = cross_validation.part_of(labels.features[0].texts, settings.held_out, settings.seed)
     validated = None
@@ -633,13 +633,12 @@ def train_cascade(
 
 
 def cascade_outcomes(
-    labelled: LabelledQuestions,
+    everything: Outcomes,
     spec: cascade.CascadeSpec,
     utility: router_utility.Utility,
     console: Console,
 ) -> Outcomes:
-    """Read the outcomes of the arms of a cascade, in its order, on questions where all are known."""
-    everything = labelled.read()
+    """Return the outcomes of the arms of a cascade, in its order, on questions where all are known."""
     outcomes = of_arms(everything, dataset.positions(everything.arms, spec.arms))
     if spec.right not in outcomes.scores:
         raise RouterError(

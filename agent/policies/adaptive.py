@@ -88,6 +88,8 @@ class _Model:
         drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
         residual: Sum of the errors at these rewards, not discounted, shape (n + 1,).
         memory: Row of the arm, reward and x of the latest rewards, oldest first, shape (m, 2 + d).
+        rotated: `target` by member, shape (3, n + 1, d), and the first row of `gram`, shape (n + 1, d), along
+            the eigenvectors; None until a decision reads them. Not part of the state.
     """
 
     gram: Array
@@ -103,6 +105,7 @@ class _Model:
     drawn: Array = field(default_factory=lambda: np.zeros(1))
     residual: Array = field(default_factory=lambda: np.zeros(1))
     memory: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    rotated: tuple[Array, Array] | None = field(default=None, init=False)
 
     @classmethod
     def empty(cls, d: int) -> "_Model":
@@ -118,6 +121,7 @@ class _Model:
         for name in ("gram", "target", "vectors", "values", "sums", "since", "drawn", "residual"):
             rows: Array = getattr(self, name)
             setattr(self, name, np.concatenate([rows, rows[-1:]]))
+        self.rotated = None
 
     def forget(self, now: int) -> None:
         """Clear what is learned of rewards, but for their noise."""
@@ -125,7 +129,7 @@ class _Model:
         self.sums[:], self.since[:], self.drawn[:], self.residual[:] = 0.0, now, 0.0, 0.0
 
     def arrays(self) -> dict[str, Array]:
-        return {array.name: getattr(self, array.name) for array in fields(self)}
+        return {array.name: getattr(self, array.name) for array in fields(self) if array.init}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +223,6 @@ class Adaptive:
         self._rewards = 0
         self._restarts: list[Restart] = []
         self._base: float | None = None  # mean of the rewards that the last restart kept
-        self._rotated: tuple[Array, Array] | None = None  # what each member learned, along eigenvectors
         self._lock = Lock()
 
     @staticmethod
@@ -289,13 +292,11 @@ class Adaptive:
             if decision.drawn not in self._rows:
                 self._rows[decision.drawn] = len(self._rows)
                 model.add_arm()
-                self._rotated = None
             self._rewards += 1
             row, at = self._rows[decision.drawn], decision.arms.index(decision.drawn)
             rows = self._rows_of(decision.arms)
             priors = self._priors(model, decision.context, decision.arms, rows)
             mean, variance = (found[:, at] for found in self._predict(model, x, rows, priors))
-            self._rotated = None
             error = reward - float(model.weights @ mean)
             deviation = math.sqrt(model.spread[1])
             self._reweigh(model, reward - mean, model.noise[0] * (1.0 + variance))
@@ -331,7 +332,6 @@ class Adaptive:
             _model=_Model(**arrays) if arrays else None,
             _rewards=facts["rewards"],
             _base=facts["base"],
-            _rotated=None,
             _restarts=[Restart(**one) for one in facts["restarts"]],
             _lock=Lock(),
         )
@@ -349,14 +349,12 @@ class Adaptive:
         self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
     ) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
-        if (
-            self._rotated is None or model is not self._model
-        ):  # the same for all decisions between two rewards
-            self._rotated = (
+        if model.rotated is None:  # the same for all decisions between two rewards
+            model.rotated = (
                 np.ascontiguousarray((model.target @ model.vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]),
                 (model.gram[:, :1] @ model.vectors)[:, 0],
             )
-        target, intercept = self._rotated
+        target, intercept = model.rotated
         y = (x @ model.vectors)[rows]
         levels = priors.levels[PRIOR_OF_MEMBER, None]
         inverse = y / (model.values[rows] + priors.ridges[..., None])
@@ -410,6 +408,7 @@ class Adaptive:
 
     def _add(self, model: _Model, row: int, x: Array, reward: float, scores: Array, *, scored: bool) -> None:
         """Discount what is known, and add a reward."""
+        model.rotated = None
         for known in (model.gram, model.target, model.values, model.level):
             known *= self._discount
         model.gram[row] += np.outer(x, x)

@@ -38,6 +38,11 @@ def _parts(kind: str) -> Sequence[str]:
     return parts
 
 
+def decides_as_its_parts(kind: str) -> bool:
+    """Return whether a kind decides among actions of a request where the policies in its parameters do."""
+    return bool(_parts(kind)) and not getattr(POLICIES[kind], "learns_names", False)
+
+
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     """Build a policy that has learned nothing.
 
@@ -82,9 +87,8 @@ def require_action_features(spec: PolicySpec) -> None:
     Raises:
         PolicyError: It cannot carry over what it learned from one request to the actions of the next.
     """
-    parts = _parts(spec.kind)
-    if parts and not getattr(POLICIES[spec.kind], "learns_names", False):
-        for name in parts:
+    if decides_as_its_parts(spec.kind):
+        for name in _parts(spec.kind):
             require_action_features(PolicySpec.model_validate(spec.params[name]))
         return
     check: Any = getattr(POLICIES[spec.kind], "check_new_actions", None) if spec.kind in POLICIES else None

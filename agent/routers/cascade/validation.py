@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,14 @@ from agent.routers.cascade.fitted import Cascade, CascadeDataset, Integers
 from agent.routers.dataset import Floats
 from arms.portfolio import Outcomes
 
+if TYPE_CHECKING:
+    from feedback.ope import Interval
+
 BINS = 10
 """Bins of the calibration error."""
 
 RESAMPLES = 2000
 """Resamples of the questions for intervals, if not said."""
-
-Interval = tuple[float, float]
-"""A 95 % interval of the percentile bootstrap over questions."""
 
 CASCADE, ORACLE = "cascade", "oracle"
 
@@ -68,15 +68,15 @@ class CascadeValidation:
     rows: Mapping[str, Row]
     stops: tuple[float, ...]
     single: str
-    gain: Interval
+    gain: "Interval"
     gap: float | None
-    gap_interval: Interval | None
+    gap_interval: "Interval | None"
     gap_of_all: float | None
     lost: float
-    lost_interval: Interval
+    lost_interval: "Interval"
     calibration: float
     bias: float
-    bias_interval: Interval
+    bias_interval: "Interval"
 
     def table(self) -> Table:
         """Return the results as a table."""
@@ -112,7 +112,7 @@ class CascadeValidation:
         )
 
 
-def _shown(interval: Interval) -> str:
+def _shown(interval: "Interval") -> str:
     return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
@@ -139,6 +139,8 @@ def validate_cascade(
     Raises:
         RouterError: The features are not those of its training.
     """
+    from feedback.ope import Terms, intervals
+
     features = cascade.features(labels)
     counts, row = np.array(cascade.spec.counts), np.arange(len(labels))
     costs = {name: values for name, values in known_costs(outcomes).items() if np.isfinite(values).all()}
@@ -177,41 +179,29 @@ def validate_cascade(
     best = (labels.right + 1e-6 * (labels.quality - labels.cost)).argmax(axis=1)
     rows[ORACLE] = result(best, alone[best])
     picked, at = labels.right[row, walk.pick], outcomes.arms.index(single)
-    columns = np.column_stack(
-        [
-            earned(walk.pick, asked) - earned(np.full(len(labels), at), alone[at][None]),
-            picked - labels.right[:, most],
-            labels.right[row, best] - labels.right[:, most],
-            last - picked,
-            walk.probability - picked,
-        ]
-    )
-    rng = np.random.default_rng(seed)
-    drawn = np.array(
-        [columns[rng.integers(len(columns), size=len(columns))].mean(axis=0) for _ in range(resamples)]
-    )
-    _, ahead, way, lost, bias = columns.mean(axis=0)
-    open_way = drawn[:, 2] > 0.0
+    one = np.ones(len(labels))
+    gain = earned(walk.pick, asked) - earned(np.full(len(labels), at), alone[at][None])
+    lost, bias = last - picked, walk.probability - picked
+    terms = [Terms("ips", values, one, one) for values in (gain, lost, bias)]
+    ahead, way = picked - labels.right[:, most], labels.right[row, best] - labels.right[:, most]
+    if has_way := way.mean() > 0.0:
+        terms.append(Terms("snips", ahead, way, one, ratio=True))
+    spans = intervals.bootstrap(terms, np.random.default_rng(seed), resamples)
     return CascadeValidation(
         len(labels),
         rows,
         tuple(float((walk.stage == stage).mean()) for stage in range(len(counts))),
         single,
-        _interval(drawn[:, 0]),
-        float(ahead / way) if way > 0.0 else None,
-        _interval(drawn[open_way, 1] / drawn[open_way, 2]) if way > 0.0 else None,
+        spans[0],
+        terms[3].value if has_way else None,
+        spans[3] if has_way else None,
         None if right is None else _share_of_all(picked, right),
-        float(lost),
-        _interval(drawn[:, 3]),
+        terms[1].value,
+        spans[1],
         calibration_error(walk.probability, picked),
-        float(bias),
-        _interval(drawn[:, 4]),
+        terms[2].value,
+        spans[2],
     )
-
-
-def _interval(values: Floats) -> Interval:
-    low, high = np.quantile(values, [0.025, 0.975]).tolist()
-    return low, high
 
 
 def _share_of_all(picked: Floats, right: Floats) -> float | None:

@@ -317,11 +317,9 @@ def test_a_validation_charges_what_was_asked_and_nothing_else(made: cascade.Casc
         "completion_tokens": np.full((N, 3), 10.0),
         "seconds": np.ones((N, 3)),
     }
-    questions = tuple(Question(str(at), text) for at, text in enumerate(other.texts))
-    nothing = ((None,) * 3,) * N
-    arms = ("none", "bm25", "dense")
     f1 = 0.3 + 0.5 * other.right
-    outcomes = Outcomes(questions, arms, {"em": other.right, "f1": f1}, costs, nothing, nothing)
+    outcomes = replace(answered(other), scores={"em": other.right, "f1": f1}, costs=costs)
+    arms = outcomes.arms
     found = cascade.validate_cascade(made, other.labels(0.1), outcomes)
     rows = found.rows
     on = found.stops[1]
