@@ -111,6 +111,19 @@ def test_arms_of_the_outcomes_that_a_cascade_does_not_ask_count_for_the_oracle_o
     assert "dense" not in found["rows"]
     assert found["gap_of_all"] is not None
     assert found["gap_of_all"] != found["gap"]
+    rows = outcomes(72)[180:]
+    rows[1] = portfolio_outcomes.Outcome(rows[1].question, "bm25", error="away")
+    portfolio_outcomes.write_outcomes(tmp_path / "gaps.jsonl", rows)
+    portfolio_outcomes.write_outcomes(tmp_path / "rest.jsonl", rows[3:])
+    figures = [
+        evaluate_model(
+            evaluation.model_copy(update={"outcomes": (tmp_path / name,)}),
+            Console(file=StringIO()),
+            lambda *_: None,
+        )
+        for name in ("gaps.jsonl", "rest.jsonl")
+    ]
+    assert figures[0] == figures[1], "a question without the outcomes of its arms is left out of all"
 
 
 def test_questions_without_the_outcomes_of_every_arm_are_left_out(config: AppConfig, tmp_path: Path) -> None:
