@@ -19,8 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from agent.config.app_config import AppConfig
-from agent.policies import POLICIES
-from agent.policies.catalog import decides_as_its_parts
+from agent.policies import POLICIES, decides_as_its_parts
 from agent.reporting import with_table
 from agent.routers import ROUTERS
 from agent.spec import choices_in, models_in, params_of, tags_of

@@ -3,7 +3,14 @@
 from . import sampling, vowpal
 from .adaptive import Adaptive
 from .base import Fixed, Policy, PolicyError, Restart, Uniform, restarts_of
-from .catalog import POLICIES, PolicySpec, build_policy, check_untrusted, require_action_features
+from .catalog import (
+    POLICIES,
+    PolicySpec,
+    build_policy,
+    check_untrusted,
+    decides_as_its_parts,
+    require_action_features,
+)
 from .encoding import check_context, check_reward, hashed
 from .epsilon_greedy import EpsilonGreedy
 from .features import (
@@ -53,6 +60,7 @@ __all__ = [
     "check_reward",
     "check_untrusted",
     "choose",
+    "decides_as_its_parts",
     "describe",
     "describe_action",
     "flattened",
