@@ -14,7 +14,7 @@ arXiv:2011.10124, for the multiplied price.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -124,9 +124,7 @@ class Pacer:
                 that distribution would have paid.
         """
         ceiling, window = self.budget.ceiling, self.budget.window
-        n, mean = self.arms.get(arm, (0, spent))
-        n = min(n + 1, window)
-        self.arms[arm] = n, mean + (spent - mean) / n
+        self.arms[arm] = _averaged(self.arms.get(arm), spent, window)
         over = (spent if paid is None else paid) / ceiling - 1.0
         owed = _clip(self.debt / ceiling / window, MOST_PAID_BACK)
         step = STEP / window * (min(over, MOST_AT_ONCE) + owed)
@@ -168,6 +166,20 @@ class Price:
     def pacer(self, budget: Budget) -> Pacer:
         """Return a pacer that continues from here."""
         return Pacer(budget, self.price, self.debt, dict(self.arms))
+
+
+def mean_costs(budget: Budget, costs: Iterable[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    """Return how many costs of each arm are averaged and their mean, as a pacer does from its start."""
+    arms: dict[str, tuple[int, float]] = {}
+    for arm, spent in costs:
+        arms[arm] = _averaged(arms.get(arm), spent, budget.window)
+    return arms
+
+
+def _averaged(known: tuple[int, float] | None, spent: float, window: int) -> tuple[int, float]:
+    n, mean = known or (0, spent)
+    n = min(n + 1, window)
+    return n, mean + (spent - mean) / n
 
 
 def expected(means: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:

@@ -216,7 +216,7 @@ class Execution:
         index_version: Version of the passages' index; empty where there is none or it is unknown.
         cached: Whether the passages were kept from an earlier search; the cost is that of finding them there.
         tokens_by_model: Tokens read, tokens written, and of those read the ones that the engine had cached,
-            by name of the language model; empty where the model of the drawn arm alone has spent any.
+            by name of the language model; empty where none was asked.
     """
 
     decision_id: str
@@ -363,7 +363,7 @@ class Example:
         by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
         index_version: Version of the index of its execution, as the next two; nothing is learned from them.
         cached: Whether its passages were kept from an earlier search.
-        tokens_by_model: By language model, where that was more than the one of the drawn arm.
+        tokens_by_model: Tokens read, written and cached by language model.
     """
 
     seq: int

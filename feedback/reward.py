@@ -8,13 +8,21 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from feedback.events import Cost, Example, Feedback
 
@@ -205,6 +213,32 @@ def seconds_of(duration: str, setting: str, example: str) -> float:
         raise ValueError(f"{setting} {duration!r} is not an ISO 8601 duration such as {example}") from None
 
 
+TokenPrices = Mapping[str, tuple[float, float, float]]
+"""USD for 1000 tokens read, written, and read from the engine's cache, by language model."""
+
+
+def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[int]], prices: TokenPrices) -> float:
+    """Return what the tokens of an answer would cost at these prices, in USD.
+
+    Args:
+        paid: What they did cost; returned where the tokens or a price are not known.
+        tokens_by_model: Tokens read, written, and of those read the ones that the engine had cached.
+        prices: Prices of today.
+
+    >>> usd_today(9.0, {"large": (30, 10, 20)}, {"large": (1.0, 2.0, 0.5)})
+    0.04
+    >>> usd_today(9.0, {"gone": (30, 10, 0)}, {}), usd_today(9.0, {}, {})
+    (9.0, 9.0)
+    """
+    if not tokens_by_model or not tokens_by_model.keys() <= prices.keys():
+        return paid
+    total = 0.0
+    for model, (read, written, cached) in tokens_by_model.items():
+        per_read, per_written, per_cached = prices[model]
+        total += (read - cached) * per_read + cached * per_cached + written * per_written
+    return total / 1000
+
+
 class RewardRule(BaseModel):
     """How metrics and cost become a reward."""
 
@@ -217,6 +251,13 @@ class RewardRule(BaseModel):
         default=0.1, ge=0, description="Quality that one unit of priced cost is worth."
     )
     cost: Prices = Prices()
+    token_prices: dict[str, tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]] = Field(
+        default_factory=dict,
+        exclude_if=lambda prices: not prices,  # so that digests of rules without them stay
+        description="Prices of today by language model, in USD for 1000 tokens read, written, and read from "
+        "the engine's cache. Where dollars have a price, all rewards count what the tokens would cost today, "
+        "not what they did; by default those of `llm` and `llms`.",
+    )
     wait_time: str = Field(
         default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."
     )
@@ -318,9 +359,19 @@ class RewardRule(BaseModel):
         """
         return self.formula(values, self.cost.total(cost), failed=False, arithmetic=NUMBERS)
 
+    def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[int]]) -> float:
+        """Return what the tokens of an answer would cost today, in USD; see the function of the same name."""
+        return usd_today(paid, tokens_by_model, self.token_prices)
+
+    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[int]]) -> float:
+        """Return the priced sum of a raw cost vector, its tokens at the prices of today."""
+        if self.token_prices:
+            cost = replace(cost, usd=self.usd_today(cost.usd, tokens_by_model))
+        return self.cost.total(cost)
+
     def reward_of(self, example: Example) -> float | None:
         """Return the reward of a joined decision; None where the rule declares none."""
-        total = self.cost.total(example.cost)
+        total = self.priced(example.cost, example.tokens_by_model)
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 

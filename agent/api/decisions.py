@@ -183,7 +183,7 @@ class DecisionRecord(Chosen):
     )
     cached: bool = Field(description="Whether the passages were kept from an earlier search.")
     tokens_by_model: dict[str, ModelTokens] | None = Field(
-        description="Where other language models than that of the drawn arm took part; null where none did."
+        description="Tokens of each language model that was asked; null where none was."
     )
     feedback: list[Item]
     observations: list[Observed]
@@ -401,7 +401,9 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
     reward = None
     if execution:
         failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
-        reward = config.reward.reward_of(Example(0, logged, execution.cost, metrics, failed))
+        tokens = execution.tokens_by_model
+        example = Example(0, logged, execution.cost, metrics, failed, tokens_by_model=tokens)
+        reward = config.reward.reward_of(example)
     answer, answers = _answer(None if execution is None else execution.answer)
     budget = None
     if logged.costs:
@@ -481,7 +483,7 @@ def _observed(observation: Observation) -> Observed:
 
 
 def _tokens(execution: Execution | None) -> dict[str, ModelTokens] | None:
-    """Return what each language model of a turn has read and written; None where no other one took part."""
+    """Return what each language model of a turn has read and written; None where none was asked."""
     if execution is None:
         return None
     return {

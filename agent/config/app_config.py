@@ -15,6 +15,8 @@ from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -339,6 +341,15 @@ class AppConfig(BaseModel):
             self.router.check(self.backbones, self.actions)
         return self
 
+    @field_validator("reward")
+    @classmethod
+    def _with_token_prices(cls, reward: RewardRule, info: ValidationInfo) -> RewardRule:
+        """Add what tokens of the language models cost, where dollars have a price."""
+        if not (reward.cost.usd and reward.cost_weight and {"llm", "llms"} <= info.data.keys()):
+            return reward
+        prices = _token_prices({writing.DEFAULT: info.data["llm"], **info.data["llms"]})
+        return reward.model_copy(update={"token_prices": prices | reward.token_prices})
+
     @model_validator(mode="after")
     def _check_warm_start(self) -> "AppConfig":
         if self.warm_start is not None:
@@ -428,6 +439,11 @@ class AppConfig(BaseModel):
     def models(self) -> dict[str, LlmSpec]:
         """Every language model by name; the first one is that of `llm`."""
         return {writing.DEFAULT: self.llm, **self.llms}
+
+    @property
+    def token_prices(self) -> dict[str, tuple[float, float, float]]:
+        """Prices of the tokens of every language model, as in `RewardRule`; empty where none has any."""
+        return _token_prices(self.models)
 
     def answering_of(self, arm: str) -> writing.Answering:
         """Return how the answers of an arm are written; as those of others for one that is gone."""
@@ -523,3 +539,8 @@ class AppConfig(BaseModel):
         warm_start = self.warm_start and self.warm_start.settled()
         settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
+
+
+def _token_prices(models: Mapping[str, LlmSpec]) -> dict[str, tuple[float, float, float]]:
+    prices = {name: spec.per_kilotoken for name, spec in models.items()}
+    return prices if any(map(any, prices.values())) else {}

@@ -73,6 +73,7 @@ class LearnerOfPoint:
             self._clock,
             drift=config.drift,
             budget=config.budget,
+            token_prices=config.token_prices,
             backbones=config.backbones,
             keep_texts_days=config.privacy.keep_texts_days,
         )

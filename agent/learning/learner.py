@@ -31,6 +31,7 @@ from feedback.errors import LogGapError, LogUnavailableError, SupersededError
 from feedback.events import Example
 from feedback.log import Store, erasures
 from feedback.registry import Version, prices, versions
+from feedback.reward import TokenPrices
 from feedback.training_log import (
     Joiner,
     Position,
@@ -75,6 +76,7 @@ class Learner:
         budget: The ceiling on costs whose price it keeps; None for none.
         backbones: Encoders by name, for the router of the recipe.
         keep_texts_days: Age at which texts are erased, some in each step; None for never.
+        token_prices: Prices of tokens today, for the budget; None where no language model has any.
 
     Attributes:
         recipe: What it learns.
@@ -96,6 +98,7 @@ class Learner:
         budget: Budget | None = None,
         backbones: Mapping[str, Backbone] | None = None,
         keep_texts_days: float | None = None,
+        token_prices: TokenPrices | None = None,
     ) -> None:
         self._keep_texts_days = keep_texts_days
         self.recipe = recipe
@@ -113,7 +116,9 @@ class Learner:
         self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
         self._resume()
-        self._prices = None if budget is None else PriceKeeper(store, budget, epoch, clock)
+        self._prices = (
+            None if budget is None else PriceKeeper(store, budget, epoch, clock, token_prices or {})
+        )
         self._watch: Watch | None = None
         if drift is not None:
             self._watch = Watch(store, drift, self._rule, recipe.digest, epoch, self.learned, clock)
@@ -301,13 +306,18 @@ class PriceKeeper:
         budget: The budget.
         epoch: The right to write, from `take_epoch`.
         clock: Seconds since the epoch.
+        tokens: Prices of tokens today, at which arms are expected to cost what they do.
     """
 
-    def __init__(self, store: Store, budget: Budget, epoch: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, budget: Budget, epoch: int, clock: Callable[[], float], tokens: TokenPrices
+    ) -> None:
         self._store, self._budget, self._epoch, self._clock = store, budget, epoch, clock
         found = prices.latest(store, budget)
         self._pacer = Pacer(budget) if found is None else found.pacer(budget)
         self._seq = store.log_seq() if found is None else found.log_seq
+        if found is not None:
+            self._pacer.arms |= prices.repriced(store, budget, self._seq, tokens)
 
     def step(self) -> Price | None:
         """Read new costs; return the price if one is published.

@@ -366,8 +366,6 @@ class TurnRecorder:
         left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and answer is not None
         by_model = self._by_model(left=left)
         total = sum(by_model.values(), UNUSED)
-        own = self.arms[self.decision.drawn].answering.llm if self.decision.drawn in self.arms else ""
-        several = by_model.keys() - {own}
         return Execution(
             decision_id=self.decision.id,
             served=self.served,
@@ -389,7 +387,7 @@ class TurnRecorder:
             cached=self.retrieval.cached,
             tokens_by_model={
                 model: (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-                for model, usage in (by_model.items() if several else ())
+                for model, usage in by_model.items()
             },
         )
 

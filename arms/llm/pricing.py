@@ -109,16 +109,21 @@ class Prices(BaseModel):
         "tokens read.",
     )
 
+    @property
+    def per_kilotoken(self) -> tuple[float, float, float]:
+        """Prices of 1000 tokens read, written, and read from the engine's cache, in USD."""
+        read, cached = self.usd_per_kilotoken_in, self.usd_per_kilotoken_cached
+        return read, self.usd_per_kilotoken_out, read if cached is None else cached
+
     def usd_of(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """Return the price of an answer, in USD.
 
         >>> Prices(usd_per_kilotoken_in=1, usd_per_kilotoken_out=2).usd_of(30, 10)
         0.05
         """
-        cached = self.usd_per_kilotoken_cached
-        of_cached = self.usd_per_kilotoken_in if cached is None else cached
-        read = (prompt_tokens - cached_tokens) * self.usd_per_kilotoken_in + cached_tokens * of_cached
-        return (read + completion_tokens * self.usd_per_kilotoken_out) / 1000
+        per_read, per_written, per_cached = self.per_kilotoken
+        read = (prompt_tokens - cached_tokens) * per_read + cached_tokens * per_cached
+        return (read + completion_tokens * per_written) / 1000
 
 
 class PricedGenerator(Generator):

@@ -165,7 +165,6 @@ class Batch:
 def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[Batch]:
     """Yield examples as columns, some thousands at a time."""
     rest = iter(examples)
-    parts = priced(rule.cost)
     while chunk := list(islice(rest, _CHUNK)):
         decisions = [example.decision for example in chunk]
         yield Batch(
@@ -185,7 +184,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
             reward=rewards(
                 rule,
                 {name: _column(x.metrics.get(name, np.nan) for x in chunk) for name in rule.metrics},
-                {name: _column(getattr(x.cost, name) for x in chunk) for name in parts},
+                _costs(chunk, rule),
                 np.array([d.cost_weight for d in decisions], dtype=np.float64),
                 np.array([x.failed for x in chunk], dtype=np.bool_),
             ),
@@ -194,6 +193,14 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                 for name in selection.features
             },
         )
+
+
+def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
+    """Return the parts of the raw cost that have a price, tokens at the prices of today."""
+    columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
+    if rule.token_prices and "usd" in columns:
+        columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
+    return columns
 
 
 def _column(values: Iterable[float]) -> Floats:

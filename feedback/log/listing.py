@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from feedback.events import LABELS, Cost, Decision, Kind, Status
 from feedback.log import tables as t
 from feedback.log.backend import dumps
-from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of
+from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, tokens_of
 from feedback.log.store import Store
 from feedback.reward import NUMBERS, RewardRule
 
@@ -203,7 +203,8 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     return (
         sa.select(
-            d.seq, d.cost_weight, e.served, e.status, *COST, sa.cast(x.metrics, sa.Text).label("metrics")
+            *(d.seq, d.cost_weight, e.served, e.status, *COST, e.tokens_by_model),
+            sa.cast(x.metrics, sa.Text).label("metrics"),
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -216,7 +217,8 @@ def _priced(row: Mapping[Any, Any], rule: RewardRule) -> tuple[float | None, flo
     """Return the priced cost and the reward of a decision; None for what it does not have."""
     if row["status"] is None:
         return None, None
-    total = rule.cost.total(Cost(*(row[column.name] for column in COST)))
+    cost = Cost(*(row[column.name] for column in COST))
+    total = rule.priced(cost, tokens_of(row["tokens_by_model"]))
     if row["metrics"] is None:
         return total, None
     failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)

@@ -1,17 +1,25 @@
 """Prices of a budget: each row is a fold of the row before it and of the costs that the log has since."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.budget import Budget, Price
+from feedback.budget import Budget, Price, mean_costs
 from feedback.events import LABELS, Mode
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.log.rows import tokens_of
+from feedback.reward import TokenPrices, usd_today
 from feedback.training_log import confirm_epoch
 
 KEPT = 1000
 """Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""
+
+
+RECENT = 5000
+"""Newest requests whose costs are counted again where tokens have another price."""
 
 
 def latest(store: Store, budget: Budget) -> Price | None:
@@ -46,14 +54,38 @@ def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[
 
     Those of arms that a caller named, and of labels, are left out: no policy could have saved them.
     """
-    d, e = t.decisions.c, t.executions.c
-    cost = e.usd if budget.unit == "usd" else e.steps
-    query = (
-        sa.select(e.seq, d.drawn, cost)
-        .join_from(t.executions, t.decisions, d.id == e.decision_id)
-        .where(e.seq > after, d.mode != Mode.FORCED, d.policy != LABELS)
-        .order_by(e.seq)
-        .limit(limit)
-    )
+    e = t.executions.c
+    query = _spending(budget).where(e.seq > after).order_by(e.seq).limit(limit)
     with store.reading() as connection:
-        return [(seq, arm, float(spent)) for seq, arm, spent in connection.execute(query)]
+        return [(seq, arm, float(spent)) for seq, arm, spent, _ in connection.execute(query)]
+
+
+def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
+    """Return how many costs are averaged and their mean, of each arm whose tokens have another price today.
+
+    Args:
+        store: The log.
+        budget: The budget, in dollars; with one in steps there is no such arm.
+        upto: Position of the log whose costs are known, the last `RECENT` of them.
+        tokens: Prices of today.
+    """
+    e = t.executions.c
+    query = _spending(budget).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
+    with store.reading() as connection:
+        rows = connection.execute(query).all() if budget.unit == "usd" and tokens else []
+    today = [(arm, usd_today(paid, tokens_of(by_model), tokens)) for _, arm, paid, by_model in rows]
+    changed = {
+        arm
+        for (arm, usd), (_, _, paid, _) in zip(today, rows, strict=True)
+        if not math.isclose(usd, paid, rel_tol=1e-9)
+    }
+    return mean_costs(budget, [(arm, usd) for arm, usd in reversed(today) if arm in changed])
+
+
+def _spending(budget: Budget) -> sa.Select[Any]:
+    d, e = t.decisions.c, t.executions.c
+    return (
+        sa.select(e.seq, d.drawn, e.usd if budget.unit == "usd" else e.steps, e.tokens_by_model)
+        .join_from(t.executions, t.decisions, d.id == e.decision_id)
+        .where(d.mode != Mode.FORCED, d.policy != LABELS)
+    )

@@ -316,13 +316,18 @@ def _rewarded(
     metrics = sa.cast(x.metrics, sa.Text)
     costs = len(log_rows.COST)
     query = (
-        sa.select(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, *log_rows.COST, *more)
+        sa.select(
+            *(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, e.tokens_by_model),
+            *(*log_rows.COST, *more),
+        )
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
         .join(t.executions, e.decision_id == x.decision_id)
         .where(x.join == rule.join, *where)
     )
-    for decided_at, arm, n_arms, propensity, weight, status, values, *rest in connection.execute(query):
-        total, failed = rule.cost.total(Cost(*rest[:costs])), status != Status.OK
+    for decided_at, arm, n_arms, propensity, weight, status, values, tokens, *rest in connection.execute(
+        query
+    ):
+        total, failed = rule.priced(Cost(*rest[:costs]), log_rows.tokens_of(tokens)), status != Status.OK
         r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
         if r is None:
             continue

@@ -1,6 +1,6 @@
 """Random training logs and rules, and a log in a database that has them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ def example(
     *,
     cost: Cost = Cost(),  # noqa: B008 - it cannot change
     failed: bool = False,
+    tokens: Mapping[str, tuple[int, int, int]] = {},
     **decision: object,
 ) -> Example:
     """Return an example between the first so many arms."""
@@ -39,7 +40,8 @@ def example(
         decided_at=float(seq),
     )
     said = {"right": 1.0} if metrics is None else metrics
-    return Example(seq, replace(one, **decision), cost, said, failed)  # type: ignore[arg-type]
+    made = replace(one, **decision)  # type: ignore[arg-type]
+    return Example(seq, made, cost, said, failed, tokens_by_model=tokens)
 
 
 def write(store: Store, join: str, examples: Sequence[Example]) -> None:
@@ -53,7 +55,10 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
                 [append.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
             executions = [
-                Execution(x.decision.id, None, Status.ARM_FAILED if x.failed else Status.OK, x.cost)
+                Execution(
+                    *(x.decision.id, None, Status.ARM_FAILED if x.failed else Status.OK, x.cost),
+                    tokens_by_model=x.tokens_by_model,
+                )
                 for x in examples
             ]
             rows = [append.execution_row(one, -x.seq) for one, x in zip(executions, examples, strict=True)]
@@ -87,6 +92,7 @@ def some_rule(rng: np.random.Generator) -> RewardRule:
         cost=Prices(
             **{name: float(rng.choice([0.0, rng.uniform(0.0, 3.0)])) for name in Prices.model_fields}
         ),
+        token_prices=[{}, {"large": (0.5, 2.0, 0.25), "small": (0.125, 0.5, 0.125)}][rng.integers(2)],
         default=None if rng.random() < 0.5 else float(rng.uniform(-1.0, 1.0)),
         failed=None if rng.random() < 0.5 else float(rng.uniform(-1.0, 1.0)),
         clip=[(-1.0, 1.0), (-100.0, 100.0), (0.0, 0.5)][rng.integers(3)],
@@ -109,6 +115,7 @@ def _some_example(rng: np.random.Generator, seq: int) -> Example:
         metrics={name: float(rng.random()) for name in said},
         cost=Cost(*rng.integers(0, 9000, 3).tolist(), *rng.random(3).tolist()),
         failed=bool(rng.random() < 0.2),
+        tokens={name: (900, 80, 7) for name in ("large", "small", "gone") if rng.random() < 0.3},
         context=Context(QUESTIONS[rng.integers(len(QUESTIONS))], features),
         mode=[Mode.EXPLORE, Mode.EXPLORE, Mode.EXPLORE, Mode.GREEDY, Mode.FORCED][rng.integers(5)],
         policy=["greedy", "vowpal", "vowpal", LABELS][rng.integers(4)],

@@ -212,6 +212,32 @@ def test_each_component_of_cost_has_its_price(prices: Prices, total: float) -> N
     assert prices.total(Cost(2, 300, 200, 0.5, 3.0, 0.01)) == pytest.approx(total)
 
 
+TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usd"),
+    [
+        ({"large": (2000, 500, 0)}, 3.0),
+        ({"large": (2000, 500, 1000)}, 2.5),
+        ({"large": (2000, 500, 0), "small": (9000, 250, 9000)}, 4.0),
+        ({"large": (2000, 500, 0), "gone": (1, 1, 0)}, 7.0),
+        ({}, 7.0),
+    ],
+)
+def test_tokens_count_at_the_prices_of_today_where_all_of_them_are_known(
+    tokens: dict[str, tuple[int, int, int]], usd: float
+) -> None:
+    prices = Prices(steps=0.5, usd=0.1)
+    rule = RewardRule(metrics={"right": Metric()}, cost_weight=1.0, cost=prices, token_prices=TODAY)
+    cost = Cost(steps=1, usd=7.0)
+    assert rule.usd_today(7.0, tokens) == usd
+    assert rule.priced(cost, tokens) == pytest.approx(0.5 + 0.1 * usd)
+    one = example(metrics={"right": 1.0}, cost=cost, tokens=tokens)
+    assert rule.reward_of(one) == pytest.approx(max(-1.0, 1.0 - 0.5 - 0.1 * usd))
+    assert rule.model_copy(update={"token_prices": {}}).reward_of(one) == pytest.approx(-0.2)
+
+
 def test_the_reward_is_quality_minus_weighted_cost() -> None:
     assert RULE.reward({"right": 1.0}, Cost(steps=3)) == pytest.approx(0.7)
     free = RULE.model_copy(update={"cost_weight": 0.0})

@@ -349,3 +349,37 @@ def test_a_warm_start_whose_router_lacks_its_encoder_is_refused(
         assert parse(document).warm_start is not None
     else:
         assert message in complaint(document)
+
+
+def openai(read: float, written: float, cached: float | None = None) -> dict[str, Any]:
+    prices = {"usd_per_kilotoken_in": read, "usd_per_kilotoken_out": written}
+    of_cached = {} if cached is None else {"usd_per_kilotoken_cached": cached}
+    return {"engine": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m", **prices, **of_cached}
+
+
+def test_rewards_in_dollars_count_the_tokens_of_every_model_at_its_price() -> None:
+    models = {"llm": openai(0.5, 2.0, 0.25), "llms": {"large": openai(4.0, 8.0)}}
+    paid = {"cost_weight": 0.1, "cost": {"usd": 1.0}}
+    reward = {**CONFIG["reward"], **paid}
+    prices = {"default": (0.5, 2.0, 0.25), "large": (4.0, 8.0, 4.0)}
+    config = parse({**CONFIG, **models, "reward": reward})
+    assert config.reward.token_prices == config.token_prices == prices
+    own = {**reward, "token_prices": {"large": [1.0, 1.0, 1.0], "gone": [9.0, 9.0, 9.0]}}
+    found = parse({**CONFIG, **models, "reward": own}).reward.token_prices
+    assert found == {**prices, "large": (1.0, 1.0, 1.0), "gone": (9.0, 9.0, 9.0)}, "what is given holds"
+
+
+@pytest.mark.parametrize(
+    ("llm", "paid"),
+    [
+        (openai(0.5, 2.0), {"cost_weight": 0.1, "cost": {"usd": 0.0}}),
+        (openai(0.5, 2.0), {"cost_weight": 0.0, "cost": {"usd": 1.0}}),
+        (openai(0.0, 0.0), {"cost_weight": 0.1, "cost": {"usd": 1.0}}),
+    ],
+)
+def test_prices_of_tokens_are_no_part_of_a_reward_that_does_not_count_them(
+    llm: dict[str, Any], paid: dict[str, Any]
+) -> None:
+    config = parse({**CONFIG, "llm": llm, "reward": {**CONFIG["reward"], **paid}})
+    assert config.reward.token_prices == {}
+    assert "token_prices" not in config.reward.model_dump()

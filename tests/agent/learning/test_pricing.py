@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from agent.learning.learner import PriceKeeper
 from arms.base import Passage, Query, Retrieval
 from feedback.budget import Budget
 from feedback.errors import SupersededError
-from feedback.events import Decision
+from feedback.events import Cost, Decision
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import prices
@@ -143,12 +144,12 @@ def test_a_keeper_that_is_restarted_publishes_what_one_that_ran_through_does(tmp
     for restarts in (False, True):
         with closing(Store(f"sqlite:///{tmp_path / str(restarts)}.db")) as store:
             epoch = take_epoch(store, "test", 0.0)
-            keeper = PriceKeeper(store, budget, epoch, lambda: 5.0)
+            keeper = PriceKeeper(store, budget, epoch, lambda: 5.0, {})
             assert keeper.step() is None, "nothing was spent"
             for number, one in enumerate(SPENDING):
                 spend(store, [one], number)
                 if restarts and number:
-                    keeper = PriceKeeper(store, budget, epoch, lambda: 5.0)
+                    keeper = PriceKeeper(store, budget, epoch, lambda: 5.0, {})
                 if restarts or number == len(SPENDING) - 1:
                     assert keeper.step() is not None
             found.append(prices.latest(store, budget))
@@ -164,7 +165,7 @@ def test_the_oldest_prices_of_a_budget_are_removed_and_none_of_another(
     with closing(Store(log_url)) as store:
         epoch = take_epoch(store, "test", 0.0)
         first, other = (Budget(steps_per_request=ceiling) for ceiling in (1.0, 2.0))
-        keepers = [PriceKeeper(store, budget, epoch, lambda: 5.0) for budget in (first, other)]
+        keepers = [PriceKeeper(store, budget, epoch, lambda: 5.0, {}) for budget in (first, other)]
         for number, keeper in enumerate([keepers[1], *[keepers[0]] * 5]):
             spend(store, SPENDING[:1], number)
             newest = keeper.step()
@@ -178,7 +179,7 @@ def test_the_oldest_prices_of_a_budget_are_removed_and_none_of_another(
 def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:
     budget = Budget(steps_per_request=1.0)
     with closing(Store(log_url)) as store:
-        keeper = PriceKeeper(store, budget, take_epoch(store, "a", 0.0), lambda: 5.0)
+        keeper = PriceKeeper(store, budget, take_epoch(store, "a", 0.0), lambda: 5.0, {})
         spend(store, SPENDING[:3])
         published = keeper.step()
         assert published is not None
@@ -226,3 +227,30 @@ async def test_a_cost_weight_out_of_its_range_is_refused(
     async with a_service(tmp_path, features=features).running() as service:
         answer = await look_up(service, agent={"cost_weight": weight})
         assert refused(answer, 400, "invalid_value", "agent.cost_weight") == message
+
+
+def test_a_keeper_that_starts_at_other_prices_of_tokens_expects_them_and_keeps_the_price_and_the_debt(
+    tmp_path: Path,
+) -> None:
+    budget = Budget(usd_per_request=1.0)
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        epoch = take_epoch(store, "test", 0.0)
+        first = PriceKeeper(store, budget, epoch, lambda: 5.0, {"large": (10.0, 0.0, 10.0)})
+        for number, arm in enumerate(["dense", "bm25", "dense"]):
+            made = decision(f"d-{number}")
+            made = Decision(made.id, made.context, ("bm25", "dense"), (0.5, 0.5), arm, "uniform", 1)
+            spent = Cost(usd=10.0 if arm == "dense" else 0.5)
+            tokens = {"large": (1000, 10, 0)} if arm == "dense" else {}
+            store.append([made, replace(execution(made.id), cost=spent, tokens_by_model=tokens)])
+        before = first.step()
+        assert before is not None
+        assert before.costs(["bm25", "dense"]) == (0.5, 10.0)
+        then = PriceKeeper(store, budget, epoch, lambda: 5.0, {"large": (1.0, 0.0, 1.0)})
+        made = Decision("d-3", decision("d-3").context, ("bm25", "dense"), (0.5, 0.5), "bm25", "uniform", 1)
+        store.append([made, replace(execution("d-3"), cost=Cost(usd=0.5))])
+        after = then.step()
+        assert after is not None
+        assert after.costs(["bm25", "dense"]) == (0.5, 1.0)
+        pacer = before.pacer(budget)
+        pacer.note("bm25", 0.5)
+        assert (after.price, after.debt) == (pacer.price, pacer.debt)

@@ -24,6 +24,7 @@ RULE = RewardRule(metrics=METRICS, wait_time="PT1M")
 CHANGES = {
     "cost_weight": {"cost_weight": 0.5},
     "prices": {"cost": Prices(steps=0.0, seconds=2.0)},
+    "token prices": {"cost": Prices(usd=1.0), "token_prices": {"large": (0.5, 1.0, 0.5)}},
     "weight": {"metrics": METRICS | {"thumb": Metric(range=(-1, 1), weight=5.0)}},
     "direction": {"metrics": METRICS | {"thumb": Metric(range=(-1, 1), optimize="min")}},
     "aggregation": {"metrics": METRICS | {"right": Metric(type="boolean", aggregation=Aggregation.FIRST)}},
@@ -60,8 +61,10 @@ def traffic(turns: int, start: float) -> list[tuple[float, Commit]]:
             deadline=at + 60.0,
         )
         status = Status.ARM_FAILED if rng.random() < 0.2 else Status.OK
-        cost = Cost(steps=drawn, retrieval_s=float(rng.uniform()))
-        found.append((at, [decision, Execution(name, ARMS[drawn], status, cost, finished_at=at + 1.0)]))
+        cost = Cost(steps=drawn, retrieval_s=float(rng.uniform()), usd=drawn / 4)
+        tokens = {"large": (200 * drawn, 50, 0)} if number % 2 else {}
+        done = Execution(name, ARMS[drawn], status, cost, finished_at=at + 1.0, tokens_by_model=tokens)
+        found.append((at, [decision, done]))
         for key in range(rng.poisson(3.0)):
             later = at + float(rng.exponential(20.0))
             metric = "thumb" if rng.random() < 0.5 else "right"

@@ -73,14 +73,14 @@ def test_what_arms_prompted_is_priced_and_told_from_what_the_answer_took() -> No
     assert done.tokens_by_model == {"default": (35, 5, 8), "large": (100, 9, 64)}
 
 
-def test_the_tokens_of_the_arms_own_model_alone_are_those_of_the_cost() -> None:
+def test_the_tokens_of_the_arms_own_model_are_recorded_by_its_name() -> None:
     turn = recorder()
     turn.spending.search(Retrieval(tokens=6, usage=Usage(4, 2)))
     turn.begin("default", 100, free)
     turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9))
     done = turn.execution(7.0)
     assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (104, 11)
-    assert done.tokens_by_model == {}
+    assert done.tokens_by_model == {"default": (104, 11, 0)}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_caller_who_leaves_before_another_model_begins_pays_for_the_first_one_
     done = turn.execution(7.0, cancelled=True)
     assert (done.cost.prompt_tokens, done.cost.completion_tokens) == (read, 0)
     assert done.cost.usd == read * 0.5
-    assert done.tokens_by_model == {}
+    assert done.tokens_by_model == ({"default": (100, 0, 0)} if read else {})
 
 
 @pytest.mark.parametrize(

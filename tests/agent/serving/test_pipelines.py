@@ -172,7 +172,11 @@ async def test_the_tokens_of_two_models_in_one_turn_are_recorded_by_model(
     assert agent["cost"]["usd"] == pytest.approx(models["large"]["prompt"] / 1000 * PRICED_IN)
     own = await ask(service, "arm/bm25-default-brief")
     told = (await service.client.get(f"/v1/decisions/{own.json()['agent']['decision_id']}")).json()
-    assert (told["tokens_by_model"], told["cached"], told["index_version"]) == (None, False, None)
+    assert told["tokens_by_model"].keys() == {"default"}
+    assert (told["cached"], told["index_version"]) == (False, None)
+    found = await service.client.post("/v1/retrieve", json={"query": "Where does the Danube rise?"})
+    searched = (await service.client.get(f"/v1/decisions/{found.headers['x-decision-id']}")).json()
+    assert searched["tokens_by_model"] is None, "no language model was asked"
 
 
 async def test_a_model_that_keeps_failing_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:

@@ -52,7 +52,7 @@ def test_columns_say_what_facts_say(store: Store, seed: int, n: int, selection: 
 @given(seed=st.integers(0, 2**32))
 def test_rewards_of_columns_are_those_of_the_rule_to_the_last_digit(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    rule, examples = some_rule(rng), some_examples(rng, 8)
+    rule, examples = some_rule(rng).model_copy(update={"token_prices": {}}), some_examples(rng, 8)
     found = rewards(
         rule,
         {name: np.array([x.metrics.get(name, np.nan) for x in examples]) for name in METRICS},

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedback.events import LABELS, Decision, Status
+from feedback.events import LABELS, Cost, Decision, Status
 from feedback.log import Store, listing
 from feedback.log.listing import DecisionFilter, ListedDecision, Page
+from feedback.reward import Prices
 from feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_rollups import RULE, filled, turns
@@ -159,7 +160,7 @@ def test_each_page_is_filled_from_as_many_windows_as_it_takes(
 def test_rewards_are_those_of_the_rule_and_can_be_asked_for(filled: Store) -> None:
     listed = [*chain(*pages(filled, 7))]
     made = {
-        d.id: RULE.reward({"right": f.value}, e.cost)
+        d.id: RULE.net(f.value, RULE.priced(e.cost, e.tokens_by_model))
         for d, e, f in MADE
         if f is not None and f.value is not None and e.status == "ok" and d.mode == "explore"
     }
@@ -256,3 +257,13 @@ def test_the_cost_of_a_decision_is_priced_and_its_reward_that_of_its_example(joi
 
 def test_a_page_looks_at_100_000_positions_and_at_fewer_where_it_computes_rewards() -> None:
     assert (listing.WINDOW, listing.WINDOW_BY_REWARD) == (100_000, 10_000)
+
+
+def test_the_cost_of_a_decision_is_that_of_its_tokens_today(store: Store) -> None:
+    prices = {"cost": Prices(steps=0.0, usd=1.0), "token_prices": {"large": (1.0, 0.0, 1.0)}}
+    rule = RULE.model_copy(update=prices)
+    for name, tokens in (("d1", {"large": (500, 9, 0)}), ("d2", {})):
+        done = replace(execution(name), cost=Cost(usd=3.0), tokens_by_model=tokens)
+        store.append([decision(name), done])
+    found = listing.decisions(store, rule, ANY, 9, None).decisions
+    assert [one.cost for one in found] == [3.0, 0.5]

@@ -64,3 +64,39 @@ def test_what_policies_spent_is_read_in_order_a_page_at_a_time(store: Store) -> 
 
 def test_a_thousand_prices_of_a_budget_are_kept() -> None:
     assert prices.KEPT == 1000
+
+
+LARGE = {"large": (1.0, 2.0, 0.5)}
+"""Prices of today, in USD for a thousand tokens read, written and cached."""
+
+
+def answer(store: Store, name: str, arm: str, usd: float, tokens: dict[str, tuple[int, int, int]]) -> None:
+    made = replace(decision(name), drawn=arm, probabilities=(0.5, 0.5))
+    store.append([made, replace(execution(name), cost=Cost(usd=usd), tokens_by_model=tokens)])
+
+
+def test_arms_whose_tokens_have_another_price_today_are_expected_to_cost_that(store: Store) -> None:
+    for number, read in enumerate((1000, 3000)):
+        answer(store, f"a{number}", "a", 10.0 * read / 1000, {"large": (read, 500, 0)})
+        answer(store, f"b{number}", "b", 0.25, {})
+    answer(store, "same", "b", 2.0, {"large": (1000, 500, 0)})
+    upto = store.log_seq()
+    answer(store, "later", "a", 10.0, {"large": (9000, 500, 0)})
+    assert prices.repriced(store, DOLLARS, upto, LARGE) == {"a": (2, 3.0)}, "2 and 4 dollars today"
+    assert prices.repriced(store, DOLLARS, 2, LARGE) == {"a": (1, 2.0)}
+    assert prices.repriced(store, DOLLARS, upto, {}) == {}
+    assert prices.repriced(store, STEPS, upto, LARGE) == {}
+
+
+def test_one_changed_request_makes_all_of_its_arm_count_at_the_prices_of_today(store: Store) -> None:
+    answer(store, "unknown", "a", 5.0, {"gone": (1000, 500, 0)})
+    answer(store, "before", "a", 9.0, {"large": (1000, 0, 1000)})
+    assert prices.repriced(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 2.75)}, "5 and .5 dollars"
+
+
+def test_the_newest_requests_alone_are_counted_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prices.RECENT == 5000
+    monkeypatch.setattr(prices, "RECENT", 2)
+    for number, written in enumerate((1000, 2000, 4000)):
+        answer(store, f"d{number}", "a", 99.0, {"large": (0, written, 0)})
+    assert prices.repriced(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 6.0)}, "4 and 8 dollars"

@@ -17,7 +17,13 @@ from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.reward import Metric, Prices, RewardRule
 from feedback.training_log import Joiner, read_examples, rollups, take_epoch
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1, failed=0.0)
+RULE = RewardRule(
+    metrics={"right": Metric()},
+    cost_weight=0.1,
+    cost=Prices(steps=1.0, usd=2.0),
+    token_prices={"large": (0.25, 1.0, 0.125)},
+    failed=0.0,
+)
 ARMS = ("a", "b", "c")
 N = 120
 HOUR = 3600
@@ -38,7 +44,9 @@ def turns(rng: np.random.Generator) -> Iterator[tuple[Decision, Execution, Feedb
         cost = Cost(int(rng.integers(3)), 10, i, rng.random(), rng.random(), 0.01)
         answer = None if i % 3 else "yes"
         status = STATUSES[i % len(STATUSES)]
-        execution = Execution(f"d{i}", arms[drawn], status, cost, (), answer, "", at + 1)
+        tokens = {"large": (1000, i, 500)} if i % 2 else {}
+        done = f"d{i}", arms[drawn], status, cost, (), answer, "", at + 1
+        execution = Execution(*done, tokens_by_model=tokens)
         value = Feedback(f"f{i}", f"d{i}", "right", float(rng.integers(2)), at + 2) if i % 4 else None
         yield decision, execution, value
 
@@ -238,6 +246,7 @@ RULES = {
     "": RULE,
     "metrics": RULE.model_copy(update={"metrics": {"right": Metric(weight=2.0)}}),
     "cost": RULE.model_copy(update={"cost": Prices(usd=1.0)}),
+    "token prices": RULE.model_copy(update={"token_prices": {"large": (0.25, 1.0, 0.25)}}),
     "clip": RULE.model_copy(update={"clip": (0.0, 1.0)}),
     "failed": RULE.model_copy(update={"failed": 0.5}),
     "default": RULE.model_copy(update={"default": 0.5}),
@@ -246,7 +255,7 @@ RULES = {
 
 
 def test_rules_that_differ_in_anything_have_sums_of_their_own() -> None:
-    assert len({rollups.digest_of(rule) for rule in RULES.values()}) == len(RULES) == 7
+    assert len({rollups.digest_of(rule) for rule in RULES.values()}) == len(RULES) == 8
 
 
 def test_minutes_are_kept_for_two_days_and_facts_are_added_5_000_at_a_time() -> None:
