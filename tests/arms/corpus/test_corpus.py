@@ -189,6 +189,13 @@ def test_a_bad_line_publishes_nothing_until_told_to_skip(tmp_path: Path) -> None
     assert [told.partition(": ")[0] for told in corpus.skipped()] == ["docs.jsonl:2", "docs.jsonl:4"]
 
 
+def test_what_was_skipped_is_listed_in_the_order_of_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(line(f"d{n}") if n % 5 else "{oops\n" for n in range(1, 12)))
+    skipped = ingest(path, tmp_path / "corpus", skip_bad=True).skipped()
+    assert [told.partition(": ")[0] for told in skipped] == ["docs.jsonl:5", "docs.jsonl:10"]
+
+
 def test_a_duplicate_id_is_an_error_that_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text(line("a") + line("b") + line("a"))
     with pytest.raises(CorpusError, match=r"docs\.jsonl:3: another passage has the id 'a'"):
@@ -298,6 +305,23 @@ def test_an_unfinished_file_that_cannot_be_read_is_thrown_away(tmp_path: Path, s
         b"no database at all, but long enough to be looked at" * 99
     )
     assert len(ingest(source, target)) == 12
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_unfinished_file_with_a_damaged_page_is_thrown_away(tmp_path: Path) -> None:
+    def interrupt(_what: str, _done: int, _total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    source, target = tmp_path / "docs.jsonl", tmp_path / "corpus"
+    source.write_text("".join(line(f"d{n}", f"words of {n} " * 1_000) for n in range(12)))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(source, target, progress=interrupt)
+    unfinished = target / corpus_module.UNFINISHED
+    content = unfinished.read_bytes()
+    place = content.index(b"words of 3 " * 50) // 4096 * 4096
+    unfinished.write_bytes(content[:place] + bytes(4096) + content[place + 4096 :])
+    whole = ingest(source, tmp_path / "whole")
+    assert ingest(source, target).digest == whole.digest
 
 
 def test_the_folder_of_a_corpus_is_synced_once_the_finished_file_has_its_name(

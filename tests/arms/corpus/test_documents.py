@@ -121,6 +121,30 @@ def test_a_page_of_a_pdf_is_under_the_first_entry_of_the_outline_on_it_or_before
     assert [one.metadata.get("heading") for one in passages(path)] == [None, "One", "One", "Two", "x" * 200]
 
 
+def test_spaces_stay_within_what_is_laid_out_already(tmp_path: Path) -> None:
+    page = html(tmp_path, "<p>x  y</p><pre>a   b<pre>c   d</pre>e   f</pre><p>g  h</p>")
+    assert [one.text for one in passages(page)] == ["x y\n\na   b\n\nc   d\n\ne   f\n\ng h"]
+
+
+def test_of_an_outline_as_many_entries_are_read_as_there_may_be_pages(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf([["One."], ["Two."]], outline=[("First", 0), ("Detail", 0), ("Second", 1)]))
+    assert [one.metadata["heading"] for one in passages(path, replace(LIMITS, pages=2))] == ["First"] * 2
+    assert [one.metadata["heading"] for one in passages(path, replace(LIMITS, pages=3))] == [
+        "First",
+        "Second",
+    ]
+
+
+def test_a_page_that_ends_within_a_table_counts_for_what_comes_after_it(tmp_path: Path) -> None:
+    long_table = table(("one",), ("two",)).replace("<w:r><w:t>two", f"{BREAK}<w:r><w:t>two")
+    write_docx(tmp_path / "a.docx", long_table, paragraph("After."))
+    assert [(one.metadata["page"], one.text) for one in passages(tmp_path / "a.docx")] == [
+        (1, "one\ntwo"),
+        (2, "After."),
+    ]
+
+
 def test_tables_within_cells_are_read_as_rows_of_their_own(tmp_path: Path) -> None:
     inner = table(("a", "b")).removeprefix("<w:tbl>").removesuffix("</w:tbl>")
     second = table(("c",), ("d",))
@@ -324,6 +348,14 @@ def test_a_docx_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     write_docx(path, paragraph("x"), extra={"word/media/x.bin": bytes(3_000_000)})
     assert path.stat().st_size < 10_000
     assert "or 2,000,000 bytes unpacked" in problem_of(path, replace(LIMITS, unpacked_bytes=2_000_000))
+
+
+def test_a_docx_of_more_than_ten_thousand_files_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.docx"
+    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_995)})
+    assert [one.text for one in passages(path)] == ["x"]
+    write_docx(path, paragraph("x"), extra={f"word/media/{n}": b"" for n in range(9_996)})
+    assert "holds more than 10,000 files" in problem_of(path)
 
 
 def test_an_archive_within_a_docx_is_not_opened(tmp_path: Path) -> None:

@@ -70,6 +70,26 @@ def test_the_permitted_passages_are_those_of_the_definition(
             assert (found.mask.tolist(), found.count) == (expected, sum(expected))
 
 
+def test_of_three_conditions_all_must_hold_or_any_one_of_them() -> None:
+    rows: list[Metadata] = [{"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1}, {"b": 1, "c": 1}, {"c": 1}, {}]
+    known = Permissions(lambda: enumerate(rows), len(rows))
+    three = tuple(Comparison(type="eq", key=key, value=1) for key in "abc")
+    found = [known.of(Compound(type=how, filters=three), frozenset()) for how in ("and", "or")]
+    assert [one and one.mask.tolist() for one in found] == [
+        [True, False, False, False, False],
+        [True, True, True, True, False],
+    ]
+
+
+def test_what_is_permitted_is_shared_and_cannot_be_written() -> None:
+    known = Permissions(lambda: enumerate([{"a": 1}, {}]), 2)
+    first, again = (known.of(Comparison(type="eq", key="a", value=1), frozenset()) for _ in range(2))
+    assert first is not None
+    assert first is again
+    with pytest.raises(ValueError, match="read-only"):
+        first.mask[1] = True
+
+
 def test_true_is_not_the_cached_one() -> None:
     known = Permissions(lambda: enumerate([{"flag": True}, {"flag": 1}]), 2)
     found = [
@@ -107,14 +127,15 @@ def test_the_newest_filter_stays_in_a_cache_that_it_alone_exceeds() -> None:
     assert len(read) == 2, "columns of groups and of years, for the first of three"
 
 
-def test_the_size_of_a_column_is_that_of_its_codes_and_of_its_values() -> None:
-    def size(values: list[str]) -> int:
+def test_the_size_of_what_is_cached_is_that_of_codes_values_and_filters() -> None:
+    def size(values: list[str], wanted: str = "x") -> int:
         known = Permissions(lambda: enumerate({"a": value} for value in values), len(values))
-        known.of(Comparison(type="eq", key="a", value="x"), frozenset())
+        known.of(Comparison(type="eq", key="a", value=wanted), frozenset())
         return known.nbytes
 
     assert size(["x" * 100, "y" * 100]) - size(["x", "y"]) == 198
     assert size(["x", "y", "z"]) - size(["x", "y", "y"]) == 200 + len('"z"')
+    assert size(["x"], "z" * 101) - size(["x"], "z") == 100, "the filter that names an entry"
 
 
 def test_a_filter_that_is_used_again_and_again_stays_in_the_cache() -> None:

@@ -234,7 +234,9 @@ def test_a_path_of_up_to_512_characters_is_metadata(tmp_path: Path, last: int, m
 
 
 def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
-    head = "---\ntitle: A plan\nday: 2024-05-06\nlinks: {a: 1}\nallowed_groups: [board]\n---\n"
+    head = (
+        "---\ntitle: A plan\nday: 2024-05-06\nlinks: {a: 1}\npath: other.md\nallowed_groups: [board]\n---\n"
+    )
     (tmp_path / "plan.md").write_text(f"{head}# The plan\n\nGrow.")
     (tmp_path / "note.txt").write_text(f"{head}Grow.")
     note, plan = passages(tmp_path)

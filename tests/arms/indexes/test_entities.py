@@ -81,6 +81,7 @@ def test_names_that_differ_in_case_only_are_one() -> None:
         ("(What's the Story)", ["what s the story"]),
         ("f(x) (group)", ["f x group", "f x"]),
         ("Titanic (film) ", ["titanic film", "titanic"]),
+        ("Smile (song) :)", ["smile song"]),
         ("An Ideal Husband", ["an ideal husband", "ideal husband"]),
         ("A", ["a"]),
         ("", []),

@@ -204,6 +204,12 @@ def test_a_shorter_walk_is_the_first_part_of_a_longer_one(
     assert walked(named, start, *limits) == longest.passages[: longest.reached(max_hops, most)].tolist()
 
 
+def test_an_even_number_of_hops_reaches_no_more_passages_than_the_odd_one_before_it() -> None:
+    graph = Graph.build([["a", "b"], ["b", "c"], ["c"]])
+    walk = graph.walk(graph.numbers(["a"]), 9, 5, NO_LIMIT)
+    assert [walk.reached(hops, NO_LIMIT) for hops in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 2, 3, 3]
+
+
 def test_a_walk_over_many_links_is_the_plain_walk() -> None:
     rng = np.random.default_rng(7)
     named = [[f"e{n}" for n in rng.choice(60, size=6, replace=False)] for _ in range(300)]
