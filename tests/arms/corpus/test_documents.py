@@ -6,7 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -515,6 +515,26 @@ def test_keys_of_the_environment_do_not_reach_the_parser(
     assert one["env"]["PATH"] == os.environ["PATH"]
     assert not [name for name in readers.GIVEN if "KEY" in name or "TOKEN" in name or "PASSWORD" in name]
     assert documents.read(Path("x.pdf"), {"chars": 1, "pages": 1}).keys() == {"problem"}
+
+
+def test_a_process_that_could_not_read_a_file_is_not_given_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(arguments, **options))
+        return started[-1]
+
+    page, bad = html(tmp_path, "<p>Fine."), tmp_path / "bad.pdf"
+    bad.write_bytes(b"%PDF-1.4")
+    stand_in = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    with monkeypatch.context() as patch, closing(Parser()) as parser:
+        patch.setattr(readers, "subprocess", stand_in)
+        for path in (page, page, bad, page):
+            with suppress(CorpusError):
+                list(parser.passages(path, path.name, {}))
+    assert len(started) == 2
 
 
 def test_the_name_of_a_file_cannot_add_a_line_to_a_message(tmp_path: Path) -> None:

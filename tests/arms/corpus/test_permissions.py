@@ -195,6 +195,7 @@ def test_a_corpus_without_restrictions_makes_nothing_for_a_query_without_a_filte
         ([1], "the metadata of passage '1' is not an object: [1]"),
         ({"a": {"b": 1}}, "'a' of passage '1' must be a text, a number, true, false or a list of texts"),
         ({"a": [1]}, "'a' of passage '1' is a list of other than texts, got [1]"),
+        ({"a": ["x", ""]}, "'a' of passage '1' is a list of other than texts, got ['x', '']"),
         ({"allowed_groups": "staff"}, "must be a list of texts, empty for nobody, got 'staff'"),
         ({"allowed_groups": None}, "must be a list of texts, empty for nobody, got None"),
         ({"a": "x" * 513}, "has a text of more than 512 characters"),

@@ -75,6 +75,17 @@ def test_a_damaged_gzip_file_is_refused_at_the_line_where_it_breaks(tmp_path: Pa
         path.write_bytes(damaged)
         with pytest.raises(CorpusError, match=r"docs\.jsonl\.gz:\d+: damaged gzip"):
             read(path)
+    path.write_bytes(gzip.compress(b'{"id": "1", "text": "words"}\n')[:-4])
+    with pytest.raises(CorpusError, match=r"docs\.jsonl\.gz:1: damaged gzip"):
+        read(path)
+
+
+def test_a_byte_order_mark_is_part_of_a_file_and_of_none_but_its_first_line(tmp_path: Path) -> None:
+    line = b'\xef\xbb\xbf{"id": "%d", "text": "words"}\n'
+    (tmp_path / "docs.jsonl").write_bytes(line % 1 + line % 2)
+    first, second = read(tmp_path / "docs.jsonl")
+    assert [one.id for one in first.passages] == ["1"]
+    assert "not JSON" in second.problem
 
 
 def test_a_beir_folder_is_read_from_its_corpus_file(tmp_path: Path) -> None:

@@ -63,6 +63,16 @@ def test_a_separator_and_an_encoding_are_recognised(
     assert found.text == "name: Caf\xe9\nplace: Z\xfcrich"
 
 
+def test_a_row_of_several_lines_has_the_number_of_the_first(tmp_path: Path) -> None:
+    found = passages(tmp_path, 'name,place\n"Tea\nand milk",Oslo\nRum,Rome\n')
+    assert [(one.id, one.metadata["row"]) for one in found] == [("prices.csv#2", 2), ("prices.csv#4", 4)]
+
+
+def test_nulls_are_not_part_of_a_cell(tmp_path: Path) -> None:
+    (found,) = passages(tmp_path, "name,place\nTe\0a,\0\n")
+    assert (found.text, found.metadata["name"]) == ("name: Tea", "Tea")
+
+
 def test_a_table_of_tabs_has_a_suffix_of_its_own(tmp_path: Path) -> None:
     (row,) = read(tmp_path, "name\tplace\nTea\tOslo\n", "prices.TSV")
     assert [(one.id, one.text) for one in row.passages] == [("prices.TSV#2", "name: Tea\nplace: Oslo")]

@@ -1,6 +1,7 @@
 """dsjson: VW reads what we write, and we read what VW and Personalizer wrote, or say why not."""
 
 import json
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -276,6 +277,22 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, event: bytes | dict[str, 
     with pytest.raises(ExchangeError) as refused:
         read(tmp_path, EVENT, event)
     assert str(refused.value).removeprefix(f"{tmp_path / 'log.dsjson'}, ").startswith(told)
+
+
+def test_the_first_action_is_the_drawn_one_where_none_is_named(tmp_path: Path) -> None:
+    ((found,), _) = read(tmp_path, without("_label_Action"))
+    assert (found.decision.drawn, found.decision.propensity) == ("cold brew", 0.8166667)
+
+
+def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        ((found,), _) = read(tmp_path, {**EVENT, "Timestamp": "1970-01-01T01:00:00"})
+    time.tzset()
+    assert found.decision.decided_at == 3600.0
 
 
 def test_a_log_that_was_thinned_out_evenly_is_read(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_a_recipe_was_active_once_it_was_promoted_for_the_configuration(store: S
     promote(store, other, Action.PROMOTE)
     promote(store, ours, Action.PROMOTE)
     assert was_active(store, "ours", "other")
+    assert not was_active(store, "ours", "third"), "what was promoted has another recipe"
 
 
 @pytest.mark.parametrize("end", [Action.PROMOTE, Action.ROLLBACK, Action.CANARY])

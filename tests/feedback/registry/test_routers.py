@@ -41,6 +41,12 @@ def test_a_router_is_stored_once_and_read_back(store: Store) -> None:
         assert connection.scalars(sa.select(t.routers.c.at)).all() == [100.0]
 
 
+def test_of_routers_of_one_moment_the_first_by_digest_stays(store: Store) -> None:
+    digests = [routers.add(store, replace(ROUTER, about={"n": n}), 100.0) for n in range(6)]
+    routers.prune(store, 1)
+    assert [one for one in digests if routers.find(store, one)] == [min(digests)]
+
+
 def test_the_newest_routers_and_those_of_chosen_versions_stay(store: Store) -> None:
     made = [replace(ROUTER, about={"n": n}) for n in range(6)]
     digests = [routers.add(store, one, 100.0 + n) for n, one in enumerate(made)]
