@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
@@ -130,9 +130,11 @@ def play(name: str, world: World, seed: Sequence[int]) -> Run:
     uniform = np.random.default_rng(seed).random(n)
     player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed[0])
     due: deque[tuple[int, Any, int]] = deque()
-    best = world.best
+    best, known = world.best, list[tuple[int, Any, int]]()
     begun = time.process_time()
     for turn in range(n):
+        if world.repriced is not None and turn == world.segments[1]:
+            player.reprice(known, world)
         arms = world.live(turn)
         p, drawn, fact = player.decide(turn, arms, float(uniform[turn]))
         at = [index[arm] for arm in arms]
@@ -146,6 +148,7 @@ def play(name: str, world: World, seed: Sequence[int]) -> Run:
             asked, fact, arm = due.popleft()
             if not np.isnan(world.told[asked, arm]):
                 player.learn(asked, fact, world.arms[arm], float(world.told[asked, arm]))
+                known.append((asked, fact, arm))
     return Run(lead, share, surprise, time.process_time() - begun)
 
 
@@ -153,6 +156,7 @@ class Ours:
     """A policy of ours, drawn from as the service does."""
 
     def __init__(self, spec: Mapping[str, Any], world: World) -> None:
+        self._spec = spec
         self.policy: Policy = build_policy(PolicySpec.model_validate(spec), world.live(0))
         self._contexts = world.contexts
 
@@ -167,6 +171,14 @@ class Ours:
         """Learn a reward."""
         del turn, arm
         self.policy.learn(fact, reward)
+
+    def reprice(self, known: Sequence[tuple[int, Decision, int]], world: World) -> None:
+        """Learn the log anew at the prices of today, as the learner does where a price has changed."""
+        assert world.repriced is not None
+        self.policy = build_policy(PolicySpec.model_validate(self._spec), world.live(0))
+        contexts, told = world.repriced
+        for turn, fact, arm in known:
+            self.policy.learn(replace(fact, context=contexts[turn]), float(told[turn, arm]))
 
 
 class Theirs:
@@ -190,6 +202,9 @@ class Theirs:
         del fact
         scaled = (reward - self._least) / self._range
         self.rival.learn(self._contexts[turn].question, self._x(turn), arm, scaled)
+
+    def reprice(self, known: Sequence[tuple[int, None, int]], world: World) -> None:
+        """Do nothing: it has no log."""
 
     def _x(self, turn: int) -> Floats:
         return numbers(self._contexts[turn])
@@ -326,7 +341,7 @@ class Results:
         for name, found in self.of.items():
             table.add_row(name, *(_delays([one.recovery for one in found[world]]) for world in CHANGING))
         yield table
-        headings = ("empty: its draws", "newcomer: half", "rise: half", "recovery: recovered")
+        headings = ("empty: its draws", "newcomer: half", "rise: half", "recovery: recovered", "price: half")
         table = _table(f"an arm that is added at {ADDED}, rises or is well again", "policy", *headings)
         for name, found in self.of.items():
             table.add_row(
@@ -335,6 +350,7 @@ class Results:
                 _delays([one.half for one in found["newcomer"]]),
                 _delays([one.half for one in found["rise"]]),
                 _delays([one.recovery for one in found["recovery"]]),
+                _delays([one.half for one in found["price"]]),
             )
         yield table
 
@@ -373,7 +389,7 @@ class Results:
         figure.savefig(path)
 
 
-CHANGING = ("swap", "cold", "sparse", "delayed", "censored", "poisoned", "rise", "recovery")
+CHANGING = ("swap", "cold", "sparse", "delayed", "censored", "poisoned", "rise", "recovery", "price")
 """Worlds in which an arm changes."""
 
 STYLES: dict[str, dict[str, Any]] = {

@@ -12,11 +12,12 @@
     recovery    the best arm earns nothing for 500 questions, and is then as good as before
     empty       an arm that earns nothing is added after 500 questions
     newcomer    an arm that is better by .1 than the best is added after 500 questions
+    price       an arm that is better by .1 than the best costs .3, after half of the questions .03
 
 Arms that are not named stay as they are in `calm`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,6 +54,12 @@ ILL = 1000
 BETTER = 0.1
 """By how much a newcomer, or an arm that rises, is better than the best."""
 
+PRICE, CUT = 0.3, 0.03
+"""What an answer of the dear arm costs in rewards, before and after its price is cut."""
+
+DEAR = "large"
+"""The arm whose price is cut."""
+
 
 @dataclass(frozen=True, eq=False)
 class World:
@@ -67,6 +74,8 @@ class World:
         added: When each arm comes that is not there from the start.
         delay: Questions until a reward is learned.
         watched: The arm whose share is of interest.
+        repriced: What is seen and told of all questions at the prices after the change; None where none
+            changes. The router of the old prices goes with them.
     """
 
     contexts: tuple[Context, ...]
@@ -77,6 +86,7 @@ class World:
     added: Mapping[str, int]
     delay: int = 0
     watched: str = ""
+    repriced: tuple[tuple[Context, ...], Floats] | None = None
 
     def live(self, turn: int) -> tuple[str, ...]:
         """Return the arms that can be chosen at a question."""
@@ -137,13 +147,16 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
     best, worst = int(means.argmax()), int(means.argmin())
     whole, halves = (0, n), (0, HALF, n)
 
-    def contexts(scores: Floats | None) -> tuple[Context, ...]:
-        rows = [{}] * n if scores is None else [dict(zip(FOUR, row, strict=True)) for row in scores.tolist()]
+    def contexts(scores: Floats | None, arms: Sequence[str] = FOUR) -> tuple[Context, ...]:
+        rows = [{}] * n if scores is None else [dict(zip(arms, row, strict=True)) for row in scores.tolist()]
         return tuple(
             describe(
                 text,
                 FORM,
-                arms={arm: asked.about[arm] | ({"router": row[arm]} if row else {}) for arm in FOUR},
+                arms={
+                    arm: asked.about.get(arm, asked.about[FOUR[best]]) | ({"router": row[arm]} if row else {})
+                    for arm in arms
+                },
             )
             for text, row in zip(asked.texts, rows, strict=True)
         )
@@ -177,4 +190,12 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
     for name, value in (("empty", np.full(n, -0.02)), ("newcomer", reward[:, best] + BETTER)):
         more = np.column_stack([reward, value])
         found[name] = World(told, (*FOUR, "new"), more, more, (0, ADDED, n), {"new": ADDED}, watched="new")
+    dear = reward[:, best] + BETTER - PRICE, reward[:, best] + BETTER - CUT
+    before, after = (np.column_stack([reward, one]) for one in dear)
+    cut = np.concatenate([before[:HALF], after[HALF:]])
+    scores = np.column_stack([asked.scores, asked.scores[:, best] + BETTER - PRICE])
+    five = (*FOUR, DEAR)
+    told, bare = contexts(scores, five), contexts(None, five)
+    seen = told[:HALF] + bare[HALF:]
+    found["price"] = World(seen, five, cut, cut, halves, {}, watched=DEAR, repriced=(bare, after))
     return found
