@@ -242,8 +242,7 @@ def sample(weights: Floats, n: int, seed: int) -> NDArray[np.intp]:
     [1, 2]
     """
     points = (np.arange(n) + np.random.default_rng(seed).random()) / n * weights.sum()
-    rows = np.searchsorted(np.cumsum(weights), points, side="right")
-    return np.unique(np.minimum(rows, len(weights) - 1))
+    return np.unique(np.searchsorted(np.cumsum(weights), points, side="right"))
 
 
 def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:

@@ -180,6 +180,30 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     assert (f"(process {os.getpid()}) has it" in found.what) is (level == "problem")
 
 
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("2001:db8::1", "[2001:db8::1]"),
+    ],
+)
+def test_a_service_on_every_address_is_asked_on_the_loopback_device(
+    monkeypatch: pytest.MonkeyPatch, host: str, asked: str
+) -> None:
+    urls = list[tuple[str, float]]()
+
+    def get(url: str, timeout: float) -> SimpleNamespace:
+        urls.append((url, timeout))
+        return SimpleNamespace(json=lambda: {"status": "decides"})
+
+    monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
+    monkeypatch.setattr(checks.httpx, "get", get)
+    assert lines(checks.address_findings(host, 8000)) == [f"fine: a service answers on port 8000 of {host}"]
+    assert urls == [(f"http://{asked}:8000/health/decides", 3.0)]
+
+
 def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.getpid()
     sockets = [

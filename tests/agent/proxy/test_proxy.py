@@ -312,6 +312,28 @@ def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
     proxy.stop()
 
 
+def test_a_proxy_that_answers_no_command_is_waited_for_five_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float | None]()
+
+    class Impatient(socket.socket):
+        def settimeout(self, value: float | None, /) -> None:
+            waits.append(value)
+            super().settimeout(0.01)
+
+    sockets = SimpleNamespace(socket=Impatient, AF_UNIX=socket.AF_UNIX, SOCK_STREAM=socket.SOCK_STREAM)
+    monkeypatch.setattr("agent.proxy.process.haproxy_binary", lambda: Path("true"))
+    monkeypatch.setattr("agent.proxy.process.socket", sockets)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(folder / "admin.sock"))
+        silent.listen()
+        proxy = Proxy(folder / "haproxy.cfg")
+        proxy.drain(60.0)
+        proxy.stop()
+    assert waits == [5.0]
+
+
 def test_a_proxy_whose_address_is_taken_gives_up(folder: Path, free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder)))
@@ -363,6 +385,7 @@ async def test_a_replica_leaves_idle_connections_to_the_proxy_and_gives_open_req
     (found,) = settings
     assert (found.timeout_keep_alive, found.timeout_graceful_shutdown) == (3600, 10)
     assert (found.lifespan, found.access_log, found.forwarded_allow_ips) == ("off", False, "*")
+    assert (found.http, found.log_config) == ("httptools", None), "records belong to Ray"
 
 
 async def test_a_machine_has_room_for_64_replicas(folder: Path) -> None:

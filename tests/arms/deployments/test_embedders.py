@@ -72,6 +72,24 @@ async def test_an_encoder_is_loaded_once(loaded: list[str]) -> None:
     assert loaded == ["hashing:8"]
 
 
+async def test_an_encoder_that_two_ask_for_at_once_is_loaded_once(
+    loaded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, both_wait = embedders.build_embedder, threading.Event()
+
+    def delayed(backbone: Backbone) -> Any:
+        assert both_wait.wait(timeout=30)
+        return build(backbone)
+
+    monkeypatch.setattr(embedders, "build_embedder", delayed)
+    client = Embedders({"here": HERE})
+    asked = [asyncio.create_task(client.load(frozenset({"here"}))) for _ in range(2)]
+    await asyncio.sleep(0)
+    both_wait.set()
+    await asyncio.gather(*asked)
+    assert loaded == ["hashing:8"]
+
+
 async def test_every_encoder_that_is_missing_is_loaded_and_loading_until_then(loaded: list[str]) -> None:
     client = Embedders({name: Backbone(model=f"hashing:{n}") for n, name in enumerate("abc", start=1)})
     client.expected = frozenset("abc")

@@ -13,10 +13,11 @@ from ray.serve.exceptions import DeploymentUnavailableError
 
 from arms import tracing
 from arms.base import ArmError, Query, Retrieval
-from arms.deployments import RemoteArmHost, RemoteEmbedder, handles
-from arms.deployments.arm_host import UnknownArmError
+from arms.deployments import ArmReplica, RemoteArmHost, RemoteEmbedder, handles
+from arms.deployments.arm_host import ArmHost, UnknownArmError
 from arms.deployments.handles import RemoteGenerator
 from arms.llm import Chunk, GeneratorError, Prompt
+from arms.models import Backbone
 from arms.retrievers import ArmSpec
 
 QUERY = Query("Where is the sea?")
@@ -105,6 +106,23 @@ async def test_every_host_is_waited_for() -> None:
     calls = [Calls(), Calls()]
     await handles.reach(calls)  # type: ignore[arg-type]
     assert [one.made for one in calls] == [[("ready",)], [("ready",)]]
+
+
+def test_a_deployment_of_arms_asks_encoders_of_deployments_there_and_loads_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = list[Any]()
+    monkeypatch.setattr(ArmHost, "__init__", lambda _, *arguments: given.extend(arguments))
+    backbones = {"here": Backbone(model="hashing:8"), "far": Backbone(model="hashing:16", host="own")}
+    settings, arms, generator = SimpleNamespace(backbones=backbones), {"a": {}}, Calls()
+    live = dict[str, Any]
+    ArmReplica(settings, arms, live, {"far": Calls()}, generator)  # type: ignore[arg-type]
+    *same, encoders, writer = given
+    assert same == [settings, arms, live]
+    assert encoders.loaded == {"far"}
+    encoders.open(frozenset({"here"}))
+    assert encoders.loaded == {"far", "here"}
+    assert (type(writer), writer.model) == (RemoteGenerator, "the language model")
 
 
 # -- the stream of an answer -------------------------------------------------------------------------------

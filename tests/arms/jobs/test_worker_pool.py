@@ -146,11 +146,11 @@ def test_a_cluster_without_a_free_processor_is_not_waited_for(
 def test_there_are_as_many_workers_as_are_asked_for_and_free_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None, free: int, size: int
 ) -> None:
-    sizes = list[int]()
+    sizes = list[tuple[int, int]]()
 
     class Recorded:
-        def __init__(self, _make: object, _job: object, size: int, _at_once: int) -> None:
-            sizes.append(size)
+        def __init__(self, _make: object, _job: object, size: int, at_once: int) -> None:
+            sizes.append((size, at_once))
 
         def close(self) -> None:
             """Has no workers."""
@@ -159,7 +159,7 @@ def test_there_are_as_many_workers_as_are_asked_for_and_free_at_most(
     monkeypatch.setattr(pool, "WorkerPool", Recorded)
     with pool.worker_pool(ScriptedWorker, ScriptedJob(tmp_path, (0,)), workers):
         pass
-    assert sizes == [size]
+    assert sizes == [(size, 1)], "each has one block at a time unless more are asked for"
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
@@ -174,9 +174,12 @@ def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append(("end", {})))
     with monkeypatch.context() as environment:
-        environment.setattr(os, "environ", {} if address is None else {"RAY_ADDRESS": address})
+        own = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+        environment.setattr(os, "environ", own | ({} if address is None else {"RAY_ADDRESS": address}))
         with pool.cluster(workers) as free:
             assert free == 2
+        assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1", "what a user has set stays"
+        assert os.environ.get("RAY_USAGE_STATS_ENABLED") == (None if address is None else "0")
     (how, options), end = calls
     assert end == ("end", {})
     assert options.pop("logging_level") == logging.ERROR

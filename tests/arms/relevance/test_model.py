@@ -170,7 +170,7 @@ def test_an_out_of_fold_prediction_is_by_a_model_of_the_other_questions_in_their
     known, held_out = np.arange(6), np.array([9, 7, 11])
     found = examples.out_of_fold([(known, held_out)])
     model = fit(cases(12)[:6], QUICK)
-    assert model.header.questions == 6
+    assert model.header.questions == examples.fit(known).header.questions == 6
     for question, case in enumerate(cases(12)):
         expected = model.relevance(case.question, case.found) if question in held_out else None
         assert found[question] == expected

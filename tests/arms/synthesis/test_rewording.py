@@ -1,10 +1,13 @@
 """Other words for a question: names stay, and length has a bound."""
 
+import json
+from hashlib import sha256
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.synthesis.extraction import SYNONYMS, reworded
+from arms.synthesis.extraction import SYNONYMS, VERSION, reworded
 
 WORDS = st.lists(
     st.sampled_from(["film", "Faust", "of", "Goethe", "begin", "zwieback", "in"]), min_size=2, max_size=25
@@ -40,3 +43,8 @@ def test_the_same_draw_makes_the_same_question() -> None:
     text = "When did the film begin in Rome?"
     one, two = (reworded(text, lambda _: False, np.random.default_rng(7)) for _ in range(2))
     assert one == two
+
+
+def test_other_synonyms_are_another_version_of_the_rules() -> None:
+    digest = sha256(json.dumps(SYNONYMS, sort_keys=True).encode()).hexdigest()
+    assert (VERSION, len(SYNONYMS), digest[:16]) == ("1", 125, "cfee7e0f44422455")
