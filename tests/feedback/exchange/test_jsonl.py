@@ -125,6 +125,11 @@ def test_files_that_follow_each_other_are_one_log(tmp_path: Path) -> None:
     assert list(read_export(stored(tmp_path, packed, "log.jsonl.gz"))) == january + february
 
 
+def test_each_of_the_files_that_follow_each_other_has_its_header(tmp_path: Path) -> None:
+    content = written([example(1)]) + written([example(2)])
+    assert list(read_headers(stored(tmp_path, content))) == [HEADER, HEADER]
+
+
 def test_positions_of_another_log_go_on_after_the_first(tmp_path: Path) -> None:
     path = stored(tmp_path, written([example(1), example(2)]) + written([example(1), example(5)]))
     assert [one.seq for one in read_export(path)] == [1, 2, 3, 7]
