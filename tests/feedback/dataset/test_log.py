@@ -51,6 +51,30 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
         log.eligible("web")
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_decision_without_a_distribution_leaves_a_log_without_wherever_it_is_read(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedback.dataset.log._CHUNK", 1)
+    examples = [example(seq, (0.9, 0.1)) for seq in (1, 2, 3)]
+    examples[place] = example(place + 1, (0.9,), arms=("bm25", "dense"))
+    log = Log.from_examples(examples, RULE)
+    assert log.p_log is None
+    np.testing.assert_array_equal(log.propensity, [0.9, 0.9, 0.9])
+
+
+def test_a_decision_between_a_single_arm_has_the_whole_distribution() -> None:
+    log = Log.from_examples([example(1, (1.0,)), example(2, (0.9, 0.1))], RULE)
+    assert log.p_log is not None
+    np.testing.assert_array_equal(log.p_log, [[1.0, 0.0], [0.9, 0.1]])
+
+
+def test_decisions_whose_questions_were_erased_are_of_questions_of_their_own() -> None:
+    gone = [example(seq, context=Context(""), erased=True) for seq in (1, 2)]
+    log = Log.from_examples([*gone, example(3, context=Context("")), example(4, context=Context(""))], RULE)
+    np.testing.assert_array_equal(log.questions, [0, 1, 2, 2])
+
+
 def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> None:
     assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
 
@@ -109,6 +133,11 @@ def test_a_selection_says_what_is_looked_at(selection: Selection, kept: list[int
     log = Log.from_examples(examples, RULE, selection)
     assert log.seq.tolist() == kept
     assert log.excluded == {reason: 3 - len(kept)}
+
+
+def test_a_window_that_ends_where_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="is empty"):
+        Selection(since=AT, until=AT)
 
 
 def test_a_window_that_ends_before_it_begins_is_refused() -> None:
