@@ -198,7 +198,7 @@ class RetrievalCache:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = OFF")  # what a crash of the machine loses is found again
             database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-            database.execute(f"PRAGMA max_page_count = {max(8, self._size_bytes // PAGE_BYTES)}")
+            database.execute(f"PRAGMA max_page_count = {self._size_bytes // PAGE_BYTES}")
             database.executescript(_TABLE)
         except BaseException:
             database.close()

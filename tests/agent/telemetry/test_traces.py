@@ -218,6 +218,19 @@ async def test_openinference_has_its_own_names_where_they_are_asked_for(
     assert ANSWER in chat["output.value"]
     assert search["input.value"] == QUESTION
     assert search["retrieval.documents.0.document.content"]
+    assert search["retrieval.documents.1.document.id"] != search["retrieval.documents.0.document.id"]
+
+
+def test_answers_that_are_written_at_once_are_in_their_order_in_a_span(traced: Traced) -> None:
+    spans = traced(on_spans=True)
+    chat = searches.Chat.begin("scripted", "m", Prompt(({"role": "user", "content": QUESTION},)))
+    assert chat is not None
+    with tracing.ended(chat.span):
+        for chunk in (Chunk("Se", index=1), Chunk("First.", index=0), Chunk("cond.", index=1)):
+            chat.note(chunk)
+        chat.note(Chunk(finish_reason="stop", finish_reasons=("stop",)))
+    answers = json.loads(spans.attributes("chat")["gen_ai.output.messages"])
+    assert [one["parts"][0]["content"] for one in answers] == ["First.", "Second."]
 
 
 def test_a_search_that_is_answered_from_the_cache_says_so_in_its_span(traced: Traced) -> None:

@@ -55,6 +55,13 @@ async def test_an_answer_longer_than_allowed_is_cut_and_says_so() -> None:
     assert (text, last.finish_reason, last.completion_tokens) == ("one two", "length", 2)
 
 
+async def test_of_several_answers_each_has_a_reason_to_end() -> None:
+    generator = ScriptedGenerator({"?": "one two three"})
+    _, last = await complete(generator, asking("?", max_tokens=2, options={"n": 3}))
+    assert (last.finish_reason, last.finish_reasons) == ("length", ("length", "length"))
+    assert last.completion_tokens == 6
+
+
 async def test_an_answer_ends_before_a_stop_text() -> None:
     generator = ScriptedGenerator({"?": "first line\nsecond line"})
     text, last = await complete(generator, asking("?", stop=("\n", "second")))

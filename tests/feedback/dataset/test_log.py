@@ -75,6 +75,13 @@ def test_decisions_whose_questions_were_erased_are_of_questions_of_their_own() -
     np.testing.assert_array_equal(log.questions, [0, 1, 2, 2])
 
 
+def test_three_metrics_are_added_up_without_an_error_of_rounding() -> None:
+    rule = RewardRule(metrics={name: Metric(range=(0, 10)) for name in "abc"}, cost_weight=0.0, clip=(0, 10))
+    one = example(1, metrics={"a": 0.1, "b": 0.2, "c": 0.3})
+    assert (0.1 + 0.2 + 0.3) / 3 != 0.6 / 3
+    assert Log.from_examples([one], rule).reward.tolist() == [rule.reward_of(one)] == [0.6 / 3]
+
+
 def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> None:
     assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
 
