@@ -85,6 +85,22 @@ def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
     assert asked[3].embeddings["one"].tolist() == [1.0, 0.0]
 
 
+def test_a_vector_that_the_passages_cancel_out_stays_as_it_is() -> None:
+    asked: list[Query] = []
+
+    class Near:
+        name, backbones = "near", frozenset({"one"})
+
+        def search(self, query: Query, _: int) -> Retrieval:
+            asked.append(query)
+            return Retrieval((Passage("a", "", "word"),))
+
+    opposed = {"a": np.array([-1.0, 0.0], dtype=np.float32)}
+    arm = ExpandArm("e", Near(), ExpandParams(arm="near", own_weight=0.5), {"one": lambda _: opposed})
+    arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}), 1)
+    assert asked[1].embeddings["one"].tolist() == [1.0, 0.0]
+
+
 def test_words_are_weighted_as_by_rm3() -> None:
     first = Passage("1", "Rome", "capital capital Italy", score=3.0)
     second = Passage("2", "", "Italy boot", score=1.0)

@@ -454,6 +454,16 @@ def test_an_arm_of_the_configuration_reaches_what_it_names(server: Server) -> No
         build(server, trust, results="hits")
 
 
+def test_each_arm_of_the_configuration_reaches_what_it_names(server: Server) -> None:
+    server.replies = [found(ONE)]
+    own = {"url": server.url, "request": {"q": "{question}", "k": "{k}"}}
+    first = ArmSpec(kind="remote", params={**own, "timeout_s": 1.0})
+    another_kind = ArmSpec(kind="bm25", params={"k1": 1.0})
+    trust = Trust((another_kind, first, ArmSpec(kind="remote", params=own)), NewArms())
+    assert ids(build(server, trust)) == ["a"]
+    assert ids(build(server, trust, timeout_s=1.0)) == ["a"]
+
+
 def test_an_address_that_is_named_as_a_host_may_be_inner(
     server: Server, named: Callable[..., Resolver]
 ) -> None:
