@@ -130,6 +130,19 @@ async def test_a_client_that_goes_away_loses_nothing(store: Store) -> None:
     assert store.record("d1") is not None
 
 
+async def test_a_client_that_goes_away_keeps_no_other_waiting(store: Store) -> None:
+    gated = GatedStore(store)
+    log = GroupCommit(gated)  # type: ignore[arg-type]
+    first = log.append(decision("d0"))
+    await asyncio.to_thread(gated.entered.wait)
+    gone, staying = log.append(decision("d1")), log.append(decision("d2"))
+    gone.cancel()
+    gated.gate.set()
+    async with asyncio.timeout(30):
+        assert [receipt.seq for receipt in (*await first, *await staying)] == [1, 3]
+    log.close()
+
+
 async def test_a_full_queue_refuses_instead_of_growing(store: Store) -> None:
     gated = GatedStore(store)
     log = GroupCommit(gated, max_waiting=2)  # type: ignore[arg-type]
