@@ -68,6 +68,27 @@ def test_a_row_of_several_lines_has_the_number_of_the_first(tmp_path: Path) -> N
     assert [(one.id, one.metadata["row"]) for one in found] == [("prices.csv#2", 2), ("prices.csv#4", 4)]
 
 
+@pytest.mark.parametrize("name", ["id", "_id", "_ID"])
+def test_a_row_has_the_id_that_it_names(tmp_path: Path, name: str) -> None:
+    assert [one.id for one in passages(tmp_path, f"{name},text\na-1,Grow.\n,Shrink.\n")] == [
+        "prices.csv#a-1",
+        "prices.csv#3",
+    ]
+
+
+def test_a_row_of_blanks_has_no_passage_and_no_problem(tmp_path: Path) -> None:
+    blank, row = read(tmp_path, "id,text\n , \n2,Grow.\n")
+    assert (blank.passages, blank.problem) == ((), "")
+    assert [one.id for one in row.passages] == ["prices.csv#2"]
+
+
+def test_progress_goes_on_from_the_files_before_a_table(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("Six...")
+    (tmp_path / "b.csv").write_text("text\nGrow.\n")
+    (tmp_path / "c.csv").write_bytes(b"text\n\xff\n")
+    assert [one.done for one in open_source(tmp_path).records()] == [6, 17, 24]
+
+
 def test_nulls_are_not_part_of_a_cell(tmp_path: Path) -> None:
     (found,) = passages(tmp_path, "name,place\nTe\0a,\0\n")
     assert (found.text, found.metadata["name"]) == ("name: Tea", "Tea")

@@ -47,6 +47,13 @@ def test_a_passage_is_named_by_its_title_and_its_page_on_one_line() -> None:
     assert "[1] Annual Report, p. 3\nSales grew." in answer_prompt(CONVERSATION, [page])[0]["content"]
 
 
+def test_all_system_messages_of_the_client_are_kept_in_one() -> None:
+    given: list[Message] = [{"role": "system", "content": text} for text in ("In French.", "In prose.")]
+    system, *rest = answer_prompt([given[0], *CONVERSATION, given[1]], [MERGE])
+    assert system["content"].startswith("In French.\n\nIn prose.\n\n")
+    assert rest == CONVERSATION
+
+
 def test_a_system_message_of_the_client_is_kept_and_stays_the_only_one() -> None:
     given_system: Message = {"role": "system", "content": "Answer in French."}
     prompt = answer_prompt([given_system, *CONVERSATION], [MERGE])
