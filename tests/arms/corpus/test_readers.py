@@ -244,6 +244,12 @@ def test_a_path_of_up_to_512_characters_is_metadata(tmp_path: Path, last: int, m
     assert (found.id, found.metadata) == (f"{where}#0", {"path": where} if metadata else {})
 
 
+@pytest.mark.parametrize("fence", ["```", "~~~"])
+def test_a_line_of_code_is_no_title(tmp_path: Path, fence: str) -> None:
+    (tmp_path / "a.md").write_text(f"{fence}\n# a comment\n{fence}\n# The plan\t#\n")
+    assert [passage.title for passage in passages(tmp_path)] == ["The plan"]
+
+
 def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
     head = (
         "---\ntitle: A plan\nday: 2024-05-06\nlinks: {a: 1}\npath: other.md\nallowed_groups: [board]\n---\n"

@@ -59,6 +59,7 @@ def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
     monkeypatch.setattr(listing, "WINDOW", 3)
     store.append([decision("rare"), *(decision(f"d{i}") for i in range(6))])
     assert every(store, 9) == [["d5", "d4", "d3"], ["d2", "d1", "d0"], ["rare"]]
+    assert page_of(store, ANY, before=999) == page_of(store, ANY), "what is beyond the log is not looked at"
     drawn = replace(decision("other"), drawn="a", probabilities=(0.5, 0.5))
     store.append([drawn])
     assert every(store, 9, DecisionFilter(arm="a")) == [["other"], [], []]
