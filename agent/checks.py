@@ -249,7 +249,7 @@ def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+    return [ipaddress.ip_address(str(place[0])) for *_, place in found]
 
 
 # -- files and sockets of this machine --------------------------------------------------------------

@@ -47,6 +47,8 @@ def test_any_name_may_be_accepted() -> None:
         ("https://evilshop.example", "10.0.0.7", False),
         ("http://10.0.0.7:8000", "10.0.0.7:8000", True),
         ("http://10.0.0.7:8001", "10.0.0.7:8000", False),
+        ("http://[2001:DB8::1]:80", "[2001:db8::1]:80", True),
+        ("http://[2001:db8::1]:80", "[2001:DB8::1]:80", True),
         ("http://127.0.0.1:3000", "api.example.com", True),
         ("http://localhost:3000", "api.example.com", True),
         ("null", "api.example.com", False),

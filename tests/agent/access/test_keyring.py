@@ -307,6 +307,10 @@ def test_the_password_of_a_basic_header_is_the_key_where_there_is_a_name(sent: s
     assert bearer(header.lower()[:5] + header[5:]) == (read or header.lower()[:5] + header[5:])
 
 
+def test_a_password_of_a_basic_header_may_have_any_byte() -> None:
+    assert bearer("Basic " + b64encode(b"name:s\xe9cret").decode()) == "Bearer s\xe9cret"
+
+
 def test_what_is_not_base64_is_no_password() -> None:
     header = "Basic " + b64encode(b"name:secret").decode()
     assert bearer(header + "!") == header + "!"

@@ -78,13 +78,23 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
     ]
 
 
-def test_a_package_that_is_not_as_the_lock_pins_it_is_a_remark(tmp_path: Path) -> None:
+def test_packages_that_are_not_as_the_lock_pins_them_are_a_remark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = tmp_path / "base.txt"
-    here = metadata.version("pydantic")
-    lock.write_text(f"pydantic==0.1 \\\n    --hash=sha256:00\nray=={metadata.version('ray')} \\\n")
-    notes = [one for one in lines(checks.version_findings(lock)) if one.startswith("note")]
-    (note,) = notes
-    assert f"not as base.txt pins them: pydantic {here} (pinned 0.1);" in note
+    here, numpy = (metadata.version(name) for name in ("pydantic", "numpy"))
+    pins = (f"ray=={metadata.version('ray')} \\", "pydantic==0.1 \\", "    --hash=sha256:00", "numpy==0.2 \\")
+    lock.write_text("\n".join(pins))
+
+    def remarks() -> list[str]:
+        return [one for one in lines(checks.version_findings(lock)) if one.startswith("note")]
+
+    (note,) = remarks()
+    named = f"pydantic {here} (pinned 0.1), numpy {numpy} (pinned 0.2)"
+    assert f"not as base.txt pins them: {named};" in note
+    real = metadata.version
+    monkeypatch.setattr(checks.metadata, "version", lambda name: {"ray": "2.9.0"}.get(name) or real(name))
+    assert remarks() == [note], "what is not as required is a problem, and said once"
 
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -169,6 +179,7 @@ def answering() -> Iterator[tuple[type[Replies], int]]:
         ((200, {"status": "up"}), "problem"),
         ((404, b"<html>"), "problem"),
         ((200, [1]), "problem"),
+        ((404, {"error": "no such page"}), "problem"),
     ],
 )
 def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
@@ -216,6 +227,8 @@ def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pyte
     monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: sockets)
     assert checks._owner(8000).endswith(f"(process {own}) has it")  # noqa: SLF001 - of one machine's sockets
     assert checks._owner(8002) == ""  # noqa: SLF001
+    monkeypatch.setattr(checks.psutil, "Process", lambda _: SimpleNamespace(cmdline=list))
+    assert checks._owner(8000) == "", "it has ended, or shows nothing of itself"  # noqa: SLF001
 
 
 def free_port() -> int:
@@ -532,9 +545,9 @@ def test_an_endpoint_that_takes_no_key_is_shown_none(
 ) -> None:
     handler, port = answering
     handler.reply = (401, {})
-    llm = {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1", "model": "big"}
+    llm = {"engine": "openai", "base_url": f"http://127.0.0.1:{port}/v1/", "model": "big"}
     (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
-    assert "refuses a request without a key (401)" in line
+    assert line.startswith(f"problem: http://127.0.0.1:{port}/v1 refuses a request without a key (401)")
     assert handler.shown == [None]
 
 
