@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-nodes test-clients fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,8 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests --timeout 300 --durations=30 --ignore=tests/nodes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 300 --durations=30 \
+		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients)
 
 test-nodes: $(VENV)/ready-dev  ## make a cluster as the guide says, and kill machines of one under traffic; takes root and ten minutes
 	$(BIN)/python -m pytest -m slow --durations=30 tests/nodes
@@ -125,8 +126,12 @@ OPENAI_CLIENTS := .venv-openai-clients
 OF_OTHERS := --disable-recording -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
 	-W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::pytest_benchmark.logger.PytestBenchmarkWarning
 
-test-clients: $(CLIENTS)/ready $(OPENAI_CLIENTS)/ready  ## run the tests of other people's clients, frameworks and larger engines; npm's need the network
+test-clients: test-openai-clients test-frameworks  ## run the tests of other people's clients, frameworks and larger engines; npm's need the network
+
+test-openai-clients: $(VENV)/ready $(OPENAI_CLIENTS)/ready
 	$(OPENAI_CLIENTS)/bin/python -m pytest -c tests/clients/openai/pytest.ini --rootdir . --confcutdir tests/clients/openai tests/clients/openai
+
+test-frameworks: $(CLIENTS)/ready
 	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
 	$(CLIENTS)/bin/python -m pytest tests/arms/retrievers/engines -k "lancedb or milvus"
 

@@ -111,17 +111,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
-    """Give a process whole files in their order, and all files of a real service to one process.
-
-    Two services at once would compete for the processors while tests wait for their answers.
-    """
+    """Give a process whole files in their order, and all files that share a real service to one process."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # here: some environments lack it
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "services" if _serves(nodeid) else super()._split_scope(nodeid)
+            return "tests/live" if nodeid.startswith("tests/live/") else super()._split_scope(nodeid)
 
     config.option.loadscopereorder = False  # by number of tests, however long they take
     return Scheduling(config, log)
