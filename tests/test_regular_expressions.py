@@ -104,7 +104,8 @@ ALL = [
     use
     for package in ("agent", "arms", "feedback")
     for path in sorted((ROOT / package).rglob("*.py"))
-    for use in uses(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
+    if re.search(r"\bre\.", source := path.read_text(encoding="utf-8"))
+    for use in uses(source, str(path.relative_to(ROOT)))
 ]
 
 
