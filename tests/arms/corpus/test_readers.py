@@ -107,6 +107,7 @@ def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files
     (tmp_path / "empty.md").write_text(" \n")
     (tmp_path / ".git" / "notes.md").write_text("hidden")
     (tmp_path / ".hidden.md").write_text("hidden")
+    (tmp_path / "~$plan.md").write_text("the mark of a document that is open")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     found = passages(tmp_path)
     assert [(passage.id, passage.title) for passage in found] == [

@@ -21,6 +21,7 @@ from feedback.log import schema as log_schema
 from feedback.log import tables as t
 from feedback.log.database import open_database
 from feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
+from feedback.log.store import DrawSecret
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -97,6 +98,11 @@ def test_an_empty_database_gets_the_tables_and_an_empty_log(engine: sa.Engine) -
         "log_head": [{"id": 1, "seq": 0, "at": 0.0}],
         "draw_secret": [{"id": 1, "secret": log_schema.new_secret(), "after": 0}],
     }
+
+
+def test_draws_of_before_there_was_a_secret_have_the_salt_of_the_configuration() -> None:
+    secret = DrawSecret("s", after=5)
+    assert [secret.salt("c", seq) for seq in (1, 5, 6, None)] == ["c", "c", "s/c", "s/c"]
 
 
 def test_every_log_has_a_secret_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
