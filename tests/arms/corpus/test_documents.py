@@ -238,6 +238,20 @@ def test_control_characters_are_not_part_of_a_text(tmp_path: Path) -> None:
     assert [one.text for one in passages(html(tmp_path, "<p>a\x1b[31mb\x7f c"))] == ["a[31mb c"]
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("one\n \n\t\n\n  two", "one\n\ntwo"),
+        ("one\r\n\r\ntwo\rthree", "one\n\ntwo\nthree"),
+        ("co\xad\noperate so\xadftly", "cooperate softly"),
+        ("co\x02\noperate so\ufffeftly", "cooperate softly"),
+        (" \n", ""),
+    ],
+)
+def test_one_blank_line_is_between_paragraphs_and_no_hyphen_within_a_word(written: str, text: str) -> None:
+    assert documents.cleaned(written) == text
+
+
 def test_a_folder_may_mix_formats_and_reading_goes_on_after_any_record(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# A\n\nOne.")
     (tmp_path / "b.pdf").write_bytes(pdf([["Two."]]))

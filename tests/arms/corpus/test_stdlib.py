@@ -95,6 +95,16 @@ def test_reading_writes_nothing_to_standard_error() -> None:
     assert reading.stdout.count(b"\n") >= 3_000
 
 
+def test_the_library_of_another_interpreter_is_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [open_source("stdlib").fingerprint()]
+    for name, other in (("version", "3.11.999 of another build"), ("platform", "beos")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, name, other)
+            found.append(open_source("stdlib").fingerprint())
+    assert len(set(found)) == 3
+    assert open_source("stdlib").fingerprint() == found[0]
+
+
 def test_an_interpreter_that_fails_is_an_error_with_the_last_line_that_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
