@@ -288,6 +288,27 @@ def test_features_tell_kind_backbone_and_expected_steps() -> None:
     }
 
 
+def test_a_way_of_writing_is_told_in_numbers_of_one_size() -> None:
+    writing = WritingSpec(
+        llm="large",
+        prompt="brief",
+        passages=5,
+        word_budget=300,
+        max_tokens=64,
+        temperature=0.5,
+        reasoning="low",
+    )
+    assert dict(writing.features()) == {
+        "llm=large": 1.0,
+        "prompt=brief": 1.0,
+        "reasoning=low": 1.0,
+        "answering.passages": 0.5,
+        "answering.word_budget": 0.3,
+        "answering.max_tokens": 0.064,
+        "answering.temperature": 0.5,
+    }
+
+
 def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
     assert isinstance(
         build_arm("n", Resources(corpus, tmp_path, {}, {"n": ArmSpec(kind="none")})), NoRetrieval

@@ -134,7 +134,7 @@ def test_claims_are_those_of_a_reference_and_its_question() -> None:
     texts = (OURS, THEIRS, CLASSES) * 3
     compare = AnswerCorrectness(writing(*texts, prompts=prompts), alike(0.6))
     for question, reference in ((QUESTION, REFERENCE), ("Another?", REFERENCE), (QUESTION, "Another.")):
-        compare(question, ANSWER, [reference])
+        assert compare(question, ANSWER, [reference]).malformed == 0
     assert len(prompts) == 9
 
 

@@ -162,6 +162,18 @@ def test_an_answer_is_written_from_as_many_words_as_there_is_room_for() -> None:
     assert "Text of b." not in model.prompts[0], "two passages of three words are more than four"
 
 
+def test_an_answer_is_as_long_as_it_may_be() -> None:
+    asked: list[int] = []
+
+    def write(prompt: Prompt) -> tuple[str, Chunk]:
+        asked.append(prompt.max_tokens)
+        return "the Danube", Chunk()
+
+    AnswerScorer("em", exact, write).score(question(), [ranking("a")])
+    AnswerScorer("em", exact, write, max_tokens=7).score(question(), [ranking("a")])
+    assert asked == [64, 7]
+
+
 def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> None:
     question = Question("q", "?", answers=("Text of b",))
     scorer = ContainsScorer(lambda text, answers: float(any(f" {one}" in f" {text}" for one in answers)))
