@@ -24,6 +24,7 @@ WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 STYLES = f"""<w:styles xmlns:w="{WORD}">
 <w:style w:type="paragraph" w:default="1" w:styleId="Normal"><w:name w:val="Normal"/></w:style>
 <w:style w:type="paragraph" w:styleId="Heading1"><w:name w:val="heading 1"/></w:style>
+<w:style w:type="paragraph" w:styleId="Title"><w:name w:val="Title"/></w:style>
 </w:styles>"""
 
 BREAK = "<w:r><w:lastRenderedPageBreak/></w:r>"

@@ -229,6 +229,13 @@ def test_a_title_and_a_heading_have_200_characters_at_most(tmp_path: Path) -> No
     assert reply["parts"] == [{"page": None, "text": f"{'h' * 201}\n\nFine.", "headings": [[0, "h" * 200]]}]
 
 
+def test_the_first_title_or_heading_of_a_docx_is_its_title(tmp_path: Path) -> None:
+    for first, second in (("Title", "Heading1"), ("Heading1", "Title")):
+        write_docx(tmp_path / "a.docx", paragraph("x"), paragraph("One", first), paragraph("Two", second))
+        (found,) = passages(tmp_path / "a.docx")
+        assert (found.title, found.text) == ("One", "x\n\nOne\n\nTwo")
+
+
 def test_a_docx_that_was_never_laid_out_has_no_pages(tmp_path: Path) -> None:
     write_docx(tmp_path / "plan.docx", paragraph("Grow."))
     (found,) = passages(tmp_path / "plan.docx")
