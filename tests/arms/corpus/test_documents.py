@@ -229,6 +229,14 @@ def test_a_title_and_a_heading_have_200_characters_at_most(tmp_path: Path) -> No
     assert reply["parts"] == [{"page": None, "text": f"{'h' * 201}\n\nFine.", "headings": [[0, "h" * 200]]}]
 
 
+def test_the_title_in_the_properties_of_a_docx_comes_before_its_headings(tmp_path: Path) -> None:
+    document = pytest.importorskip("docx").Document()
+    document.core_properties.title = "The  plan"
+    document.add_heading("A heading")
+    document.save(tmp_path / "a.docx")
+    assert [(one.title, one.text) for one in passages(tmp_path / "a.docx")] == [("The plan", "A heading")]
+
+
 def test_the_first_title_or_heading_of_a_docx_is_its_title(tmp_path: Path) -> None:
     for first, second in (("Title", "Heading1"), ("Heading1", "Title")):
         write_docx(tmp_path / "a.docx", paragraph("x"), paragraph("One", first), paragraph("Two", second))
