@@ -237,6 +237,15 @@ def test_the_title_in_the_properties_of_a_docx_comes_before_its_headings(tmp_pat
     assert [(one.title, one.text) for one in passages(tmp_path / "a.docx")] == [("The plan", "A heading")]
 
 
+def test_a_cell_over_several_columns_is_read_once(tmp_path: Path) -> None:
+    document = pytest.importorskip("docx").Document()
+    cells = document.add_table(rows=1, cols=3).rows[0].cells
+    cells[0].merge(cells[1]).text = "wide"
+    cells[2].text = "narrow"
+    document.save(tmp_path / "a.docx")
+    assert [one.text for one in passages(tmp_path / "a.docx")] == ["wide | narrow"]
+
+
 def test_the_first_title_or_heading_of_a_docx_is_its_title(tmp_path: Path) -> None:
     for first, second in (("Title", "Heading1"), ("Heading1", "Title")):
         write_docx(tmp_path / "a.docx", paragraph("x"), paragraph("One", first), paragraph("Two", second))
