@@ -228,9 +228,10 @@ def test_a_model_with_the_same_features_in_another_order_is_refused() -> None:
         RelevanceModel.load(resealed(columns=(second, first, *rest)))
 
 
-def test_trees_of_another_width_are_refused() -> None:
-    with pytest.raises(RelevanceError, match="the trees read 53 columns, not 54"):
-        RelevanceModel.load(resealed(arms=("good", "bad", "third")))
+@pytest.mark.parametrize(("arms", "expected"), [(("good", "bad", "third"), 54), (("good",), 52)])
+def test_trees_of_another_width_are_refused(arms: tuple[str, ...], expected: int) -> None:
+    with pytest.raises(RelevanceError, match=f"the trees read 53 columns, not {expected}"):
+        RelevanceModel.load(resealed(arms=arms))
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
