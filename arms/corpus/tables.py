@@ -135,8 +135,6 @@ def _passages(
         name: cell.replace("\0", "").strip()
         for name, cell in itertools.zip_longest(names, cells, fillvalue="")
     }
-    if not any(row.values()):
-        return
     row_id = row.get("id") or row.get("_id") or str(line)
     text = row["text"] if "text" in names else _shown(row)
     metadata = {**_metadata(f"{where}#{row_id}", row), **about, "row": line}

@@ -136,6 +136,13 @@ def test_another_seed_draws_other_arms() -> None:
     assert not all(map(np.array_equal, first, other))
 
 
+def test_a_question_is_seen_with_all_arms_before_it_is_seen_with_some() -> None:
+    found = {arm: [Passage("1", "", "a river"), Passage(arm, "", "a lake")] for arm in "abcd"}
+    case = Case("Which river?", found, frozenset({"1"}))
+    views = [Examples.of([case], QUICK.model_copy(update={"seed": seed})).seen[0] for seed in range(9)]
+    assert all(set(view.reciprocal) == set("abcd") for view in views)
+
+
 def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_and_with_them() -> None:
     (case,) = cases(1)
     examples = Examples.of([case], Fitting(draws=2))
