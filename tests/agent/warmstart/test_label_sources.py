@@ -227,11 +227,29 @@ def test_labels_of_another_source_are_new(
     assert len(set(digests)) == len(others)
 
 
+def test_the_same_labels_of_another_source_are_new(world: World) -> None:
+    (world.folder / "labels").write_text("outcomes")
+    source = {**OUTCOMES, "path": str(world.folder / "labels")}
+    before = judged(lots_of(world.gathering({"one": source})))
+    assert [lot.new for lot in lots_of(world.gathering({"one": source, "two": source}, before))] == [
+        False,
+        True,
+    ]
+
+
 def test_passages_are_scored_where_a_measure_of_them_is_named(world: World) -> None:
-    (lot,) = fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4")))
+    (lot,) = fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4", limit=3)))
     (settings,) = world.scored
     assert (settings.measure, settings.output, settings.workers) == ("R@4", lot.path, 1)
+    assert (settings.queries, settings.limit) == (world.folder / "exam.jsonl", 3)
     assert settings.timed == 0, "seconds cost nothing"
+
+
+def test_searches_are_timed_where_seconds_have_a_price(world: World) -> None:
+    priced = {**CONFIG["reward"], "cost": {"seconds": 0.01}}
+    fetched(world.gathering(asked(world, {"right": "R@4"}, measure="R@4"), reward=priced))
+    (settings,) = world.scored
+    assert settings.timed == 4
 
 
 def test_a_file_that_is_not_there_is_named(world: World) -> None:
@@ -254,8 +272,9 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
     (same,) = fetched(world.gathering(made, judged([lot])))
     assert not same.new
     assert len(world.scored) == 1, "it is there"
-    (other,) = lots_of(world.gathering({"made": {"kind": "synthetic", "questions": 20, "seed": 1}}))
+    (other,) = fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20, "seed": 1}}))
     assert other.path != lot.path
+    assert _sample_of(other.path).read_bytes() != questions, "the seed makes other questions"
     world.broken = True
     with pytest.raises(WarmStartError):
         fetched(world.gathering({"made": {"kind": "synthetic", "questions": 20}}, answering={"passages": 2}))
@@ -349,6 +368,12 @@ def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
     assert elsewhere not in [lot.path for lot in lots]
 
 
+def test_a_judge_is_asked_of_questions_by_chance_and_not_in_their_order(world: World) -> None:
+    world.ask(*range(8))
+    (lot,) = lots_of(world.gathering(JUDGE))
+    assert lot.questions == ("question 1", "question 6", "question 7")
+
+
 def test_a_judge_is_asked_of_no_question_that_any_of_three_runs_took(world: World) -> None:
     world.ask(*range(8))
     before: list[Run] = []
@@ -413,6 +438,15 @@ def test_feedback_is_new_where_the_arms_are_others(world: World) -> None:
     (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), arms=other_arms))
     assert other.new
     assert other.path != lot.path
+
+
+def test_feedback_is_new_where_the_reward_is_another(world: World) -> None:
+    world.ask(*range(4))
+    join(world.store, world.config())
+    (lot,) = lots_of(world.gathering({"users": USERS}))
+    dearer = {**CONFIG["reward"], "cost_weight": 0.2}
+    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), reward=dearer))
+    assert other.new
 
 
 def test_feedback_needs_no_corpus(world: World) -> None:
