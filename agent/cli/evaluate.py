@@ -127,7 +127,11 @@ def _moment(option: str, text: str) -> datetime:
 
 
 def _versions(text: str) -> tuple[int, int]:
-    """Read a range of versions. Raises ValueError."""
+    """Read a range of versions. Raises ValueError.
+
+    >>> _versions("12-20"), _versions("7")
+    ((12, 20), (7, 7))
+    """
     if not (found := RANGE.fullmatch(text)):
         raise ValueError(f"--version {text!r}: FROM-TO such as 12-20, or one number, was expected")
     first, last = found.groups()

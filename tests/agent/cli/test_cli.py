@@ -996,3 +996,10 @@ def test_a_portfolio_becomes_live_beside_the_arms_that_are_kept(service: Canned,
     output = said(run("apply", portfolio, "--keep", "fusd", "--url", service.url), 2)
     assert "--keep fusd: no such arm is live; did you mean 'fused'" in output
     assert len(service.asked) == 1
+    portfolio.write_text("arms: {dense: {kind: dense, params: {backbone: other}}}")
+    said(run("apply", portfolio, "--keep", "fused", "--keep", "bm25", "--url", service.url), 0)
+    assert service.asked[1]["arms"] == {
+        "dense": {"kind": "dense", "params": {"backbone": "other"}},
+        "fused": fused,
+        "bm25": {"kind": "bm25"},
+    }, "a part that is kept as well is an arm, and the portfolio has the last word on a name"

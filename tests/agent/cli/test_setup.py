@@ -21,7 +21,7 @@ from agent.checks import Finding
 from agent.cli import setup
 from agent.cli.main import app
 from agent.cli.setup import SCHEMA
-from agent.config import load
+from agent.config import CorpusSpec, load
 from arms.corpus import CorpusError
 
 ROOT = Path(__file__).parents[3]
@@ -116,6 +116,12 @@ def test_flags_answer_without_a_terminal(tmp_path: Path, endpoint: str) -> None:
     assert "# Corpus, indexes and" in text
     assert "135 million" not in text
     assert text.startswith(f"# yaml-language-server: $schema={SCHEMA}\n")
+
+
+def test_a_long_path_with_spaces_stands_in_one_line() -> None:
+    source = "/" + "our manuals/" * 40 + "größe.jsonl"
+    text = setup.render_config(CorpusSpec.of(source, "ours"))
+    assert f"corpus: {{name: ours, source: {source}}}\n" in text
 
 
 def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: Path) -> None:
