@@ -1,11 +1,15 @@
 """Does a budget hold, and what does it cost in quality, on questions whose every outcome is known?
 
     python -m benchmarks.budget FOLDER [--questions 2000] [--orders 5]
+    python -m benchmarks.budget FOLDER --cut
 
 FOLDER holds `queries.jsonl.gz` and `outcomes.jsonl.gz`: what every arm answered on every question. Policies
 learn online, from the one arm that they draw, in random orders; the price of the budget is published once
 in `--lag` questions, as a learner does. Steps are rounds of retrieval; dollars are those of $0.15 for a
 million tokens read and $0.60 for a million written.
+
+With `--cut`, the arm that answers best costs ten times as much at first, and after half of the questions as
+much as it does: `known` is a price that the learner is told, `unknown` one that it finds as it pays.
 
 `off by` is the mean cost of all questions over the ceiling, less 1: the largest of the orders. `F1` is the
 mean, beside that of the best draw between two fixed arms that costs as much, which is not known beforehand.
@@ -14,6 +18,7 @@ mean, beside that of the best draw between two fixed arms that costs as much, wh
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +32,7 @@ from rich.progress import track
 from rich.table import Table
 
 from agent.policies import FeatureSpec, PolicySpec, build_policy, choose, describe, served_distribution
-from feedback.budget import Budget, Pacer
+from feedback.budget import Budget, Pacer, mean_costs
 from feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
@@ -39,13 +44,27 @@ POLICIES: Mapping[str, PolicySpec] = {
     "epsilon_greedy": PolicySpec(kind="epsilon_greedy"),
     "neural": PolicySpec(kind="neural"),
     "fixed": PolicySpec(kind="fixed", params={"arm": "multi"}),
+    "adaptive": PolicySpec(kind="adaptive"),
 }
 
 CEILINGS: Mapping[str, tuple[float, ...]] = {"steps": (0.25, 0.5, 0.75), "usd": (0.00004, 0.00006)}
 
+THROUGH_A_CUT = (0.000035, 0.00004, 0.000045, 0.00005, 0.000055, 0.00006, 0.000065)
+"""Ceilings in dollars: above what the floor costs before the cut, below what policies spend without one."""
+
+DEARER = 10.0
+"""By how much the best arm is dearer at first."""
+
 USD_READ, USD_WRITTEN = 0.15e-6, 0.60e-6
 
 FLOOR = 0.01
+
+
+class Cut(Enum):
+    """Whether the learner is told the price that the best arm falls to."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -100,14 +119,27 @@ def _lines(path: Path) -> list[dict[str, object]]:
 
 
 def play(
-    world: World, spec: PolicySpec, budget: Budget | None, order: int, questions: int, lag: int
+    world: World,
+    spec: PolicySpec,
+    budget: Budget | None,
+    order: int,
+    questions: int,
+    lag: int,
+    cut: Cut | None = None,
 ) -> Floats:
-    """Return the mean F1, steps and dollars of a policy on questions in a random order, shape (3,)."""
+    """Return F1, steps and dollars of a policy on questions in a random order, shape (3, questions)."""
     rng = np.random.default_rng(order)
     asked = rng.permutation(len(world.contexts))[:questions]
     policy, pacer = build_policy(spec, world.arms), None if budget is None else Pacer(budget)
     drawn, penalty, waiting = np.zeros(len(asked), dtype=np.intp), (), []
+    usd = world.cost["usd"][asked].copy()
+    dear, change = int(world.quality.mean(axis=0).argmax()), len(asked) // 2
+    if cut is not None:
+        usd[:change, dear] *= DEARER
     for turn, row in enumerate(asked.tolist()):
+        if cut is Cut.KNOWN and turn == change and pacer is not None and budget is not None:
+            paid = usd[:change, dear][drawn[:change] == dear] / DEARER
+            pacer.arms |= mean_costs(budget, [(world.arms[dear], one) for one in paid.tolist()])
         context = world.contexts[row]
         p = served_distribution(policy, context, world.arms, FLOOR, penalty)
         arm = drawn[turn] = choose(p, rng.random())
@@ -116,15 +148,35 @@ def play(
         )
         policy.learn(decision, float(world.quality[row, arm]))
         if pacer is not None and budget is not None:
-            waiting.append((world.arms[arm], float(world.cost[budget.unit][row, arm])))
+            spent = usd[turn, arm] if budget.unit == "usd" else world.cost["steps"][row, arm]
+            waiting.append((world.arms[arm], float(spent)))
             if (turn + 1) % lag == 0:
                 for one in waiting:
                     pacer.note(*one)
                 waiting.clear()
                 penalty = tuple(pacer.price * cost for cost in pacer.costs(world.arms))
-    return np.array(
-        [of[asked, drawn].mean() for of in (world.quality, world.cost["steps"], world.cost["usd"])]
+    paid = usd[np.arange(len(asked)), drawn]
+    return np.stack([world.quality[asked, drawn], world.cost["steps"][asked, drawn], paid])
+
+
+def through_a_cut(world: World, questions: int, orders: int, lag: int) -> Table:
+    """Return a table of ceilings that hold while the price of the best arm falls to a tenth."""
+    table = Table(
+        "policy", "ceiling", "mean cost", "off by", "F1 after the cut, known", "unknown", "two fixed arms"
     )
+    for name in ("adaptive", "linucb"):
+        for ceiling in track(THROUGH_A_CUT, name):
+            budget = Budget(usd_per_request=ceiling)
+            known, unknown = (
+                np.array([play(world, POLICIES[name], budget, n, questions, lag, how) for n in range(orders)])
+                for how in (Cut.KNOWN, Cut.UNKNOWN)
+            )
+            cost = known[:, 2].mean(axis=1)
+            off = max((cost / ceiling - 1.0).tolist(), key=abs)
+            after = (f"{found[:, 0, questions // 2 :].mean():.3f}" for found in (known, unknown))
+            best = f"{world.mixture('usd', ceiling):.3f}"
+            table.add_row(name, f"{ceiling:g} usd", f"{cost.mean():.4g}", f"{off:+.2%}", *after, best)
+    return table
 
 
 def main(
@@ -132,19 +184,24 @@ def main(
     questions: Annotated[int, typer.Option(help="Questions of an order.")] = 2000,
     orders: Annotated[int, typer.Option(help="Random orders.")] = 5,
     lag: Annotated[int, typer.Option(help="Questions between two prices.")] = 5,
+    cut: Annotated[bool, typer.Option("--cut", help="Cut the price of the best arm to a tenth.")] = False,
 ) -> None:
     """Print a row for each policy and ceiling."""
     world = read(folder)
+    if cut:
+        Console(width=120).print(through_a_cut(world, questions, orders, lag))
+        return
     table = Table(
         "policy", "ceiling", "mean cost", "off by", "F1", "two fixed arms", "F1 without", "cost without"
     )
     for name, spec in track(POLICIES.items(), "policies"):
-        free = np.mean([play(world, spec, None, order, questions, lag) for order in range(orders)], axis=0)
+        every = [play(world, spec, None, order, questions, lag) for order in range(orders)]
+        free = np.mean(every, axis=(0, 2))
         for unit, ceilings in CEILINGS.items():
             for ceiling in ceilings:
                 budget = Budget.model_validate({f"{unit}_per_request": ceiling})
                 found = np.array(
-                    [play(world, spec, budget, order, questions, lag) for order in range(orders)]
+                    [play(world, spec, budget, order, questions, lag).mean(axis=1) for order in range(orders)]
                 )
                 cost = found[:, 1 if unit == "steps" else 2]
                 off = max((cost / ceiling - 1.0).tolist(), key=abs)

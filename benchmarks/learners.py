@@ -1,6 +1,7 @@
 """Which policy learns, and follows a world that changes? Ours beside those of other packages.
 
-    python benchmarks/learners.py FOLDER [--rivals PATH] [--seeds 32] [--only adaptive] [--plot learners.png]
+    python benchmarks/learners.py FOLDER [--rivals PATH] [--seeds 32] [--plot learners.png]
+    python benchmarks/learners.py FOLDER --only adaptive --world price
 
 FOLDER holds `qa/`: what a language model answered through four arms on 4,218 real questions. A reward is F1
 less 0.02 a step. In each of the worlds of `learners_worlds.py` a policy answers 3,000 questions, in as many
@@ -31,7 +32,7 @@ import learners_rivals
 import numpy as np
 import orjson
 import typer
-from learners_worlds import ADDED, FOUR, HALF, RECOVERED, World, worlds
+from learners_worlds import FOUR, HALF, RECOVERED, World, worlds
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.box import MARKDOWN
@@ -239,12 +240,17 @@ def _first(holds: NDArray[np.bool_]) -> float:
     return float(holds.argmax()) if holds.any() else np.inf
 
 
-def task(item: tuple[int, str], folder: Path, paths: Sequence[Path]) -> dict[str, Figures]:
-    """Let one policy answer the questions of every world in one order."""
+def task(
+    item: tuple[int, str], folder: Path, paths: Sequence[Path], among: Sequence[str]
+) -> dict[str, Figures]:
+    """Let one policy answer the questions of some worlds in one order; of all, where none is named."""
     _import_from(paths)
     seed, name = item
-    found = enumerate(worlds(folder, seed).items())
-    return {title: figures(play(name, world, (seed, number)), world) for number, (title, world) in found}
+    return {
+        title: figures(play(name, world, (seed, number)), world)
+        for number, (title, world) in enumerate(worlds(folder, seed).items())
+        if title in among or not among
+    }
 
 
 def _import_from(paths: Sequence[Path]) -> None:
@@ -327,9 +333,10 @@ class Results:
     def tables(self) -> Iterator[Table]:
         """Yield the tables of rewards."""
         titles = [*next(iter(self.of.values()))]
+        changing = [one for one in CHANGING if one in titles]
         for title, place, shown in (
             ("first 300 questions", 0, [one for one in titles if one in ("calm", "cold", "misled")]),
-            (f"the 500 questions after the change at {HALF:,} (recovery: {RECOVERED:,})", 2, CHANGING),
+            (f"the 500 questions after the change at {HALF:,} (recovery: {RECOVERED:,})", 2, changing),
             ("last third", 1, titles),
         ):
             table = _table(title, "policy", *shown)
@@ -337,21 +344,17 @@ class Results:
                 cells = (_mean([one.leads[place] for one in found[world]]) for world in shown)
                 table.add_row(name, *cells)
             yield table
-        table = _table("questions to recover, median / 9 in 10", "policy", *CHANGING)
+        table = _table("questions to recover, median / 9 in 10", "policy", *changing)
         for name, found in self.of.items():
-            table.add_row(name, *(_delays([one.recovery for one in found[world]]) for world in CHANGING))
+            table.add_row(name, *(_delays([one.recovery for one in found[world]]) for world in changing))
         yield table
-        headings = ("empty: its draws", "newcomer: half", "rise: half", "recovery: recovered", "price: half")
-        table = _table(f"an arm that is added at {ADDED}, rises or is well again", "policy", *headings)
+        watched = [one for one in ("newcomer", "rise", "price") if one in titles]
+        empty = ["empty"] if "empty" in titles else []
+        headings = [*(f"{one}: its draws" for one in empty), *(f"{one}: half" for one in watched)]
+        table = _table("an arm that is added, rises or becomes cheaper", "policy", *headings)
         for name, found in self.of.items():
-            table.add_row(
-                name,
-                f"{np.mean([one.draws for one in found['empty']]):.0f}",
-                _delays([one.half for one in found["newcomer"]]),
-                _delays([one.half for one in found["rise"]]),
-                _delays([one.recovery for one in found["recovery"]]),
-                _delays([one.half for one in found["price"]]),
-            )
+            draws = (f"{np.mean([one.draws for one in found[world]]):.0f}" for world in empty)
+            table.add_row(name, *draws, *(_delays([one.half for one in found[world]]) for world in watched))
         yield table
 
     def records(self, lost: Mapping[str, str]) -> Table:
@@ -435,7 +438,8 @@ def main(
     rivals: Annotated[list[Path] | None, typer.Option(help="Folder of other packages.")] = None,
     seeds: Annotated[int, typer.Option(help="Orders of the questions.", min=1)] = 32,
     only: Annotated[list[str] | None, typer.Option(help="Policies to run; all if not given.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
+    world: Annotated[list[str] | None, typer.Option(help="Worlds to play; all if not given.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Where the plot goes, of all worlds.")] = None,
 ) -> None:
     """Play all worlds, and print tables."""
     console, paths = Console(width=200), rivals or []
@@ -447,6 +451,8 @@ def main(
     if unknown := set(only or ()) - set(names):
         raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(names)}")
     names = [name for name in names if not only or name in only]
+    if unknown := set(world or ()) - worlds(folder / "qa", 0).keys():
+        raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(worlds(folder / 'qa', 0))}")
     os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
     results, items = Results({name: {} for name in names}), [*product(range(seeds), names)]
     columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -455,12 +461,14 @@ def main(
         Progress(*columns, TimeRemainingColumn(), console=console) as progress,
     ):
         bar = progress.add_task("policies and orders", total=len(items))
-        work = partial(task, folder=folder / "qa", paths=paths)
+        work = partial(task, folder=folder / "qa", paths=paths, among=world or ())
         for (_, name), found in zip(items, pool.map(work, items), strict=True):
             results.add(name, found)
             progress.advance(bar)
     for table in results.tables():
         console.print(table)
+    if world:
+        return
     swap = worlds(folder / "qa", 0)["swap"]
     console.print(results.records({name: killed(name, swap, 0) for name in names}))
     if plot is not None:

@@ -11,6 +11,7 @@ from arms.base import Query, Retrieval
 from arms.llm import Chunk, GeneratorError, Prompt
 from arms.llm.base import GeneratorBusyError, GeneratorTimeoutError, ScriptedGenerator
 from feedback.events import Mask, Status
+from tests.agent.asking import tell
 from tests.agent.fakes import CONFIG, Service
 
 LARGE = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "large"}
@@ -199,3 +200,35 @@ async def test_an_arm_whose_model_lacks_an_option_is_not_drawn(service: Service)
     assert decision.masked["none"] == Mask.UNSUPPORTED
     refused = await ask(service, "arm/bm25", presence_penalty=0.5)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "presence_penalty")
+
+
+@pytest.mark.parametrize("kind", ["linucb", "epsilon_greedy", "vowpal", "adaptive"])
+async def test_a_model_at_a_tenth_of_its_price_is_chosen_by_the_next_version(
+    tmp_path: Path, kind: str, large: Paid
+) -> None:
+    greedy = {
+        "linucb": {"alpha": 0.0, "ridge": 0.1, "prior": 0.0},
+        "epsilon_greedy": {"epsilon": 0.0, "prior": 0.0},
+        "vowpal": {"args": "--cb_explore_adf --epsilon 0.0 -q sa"},
+        "adaptive": {"newcomer": 0.0},
+    }
+    own = {
+        **SETTINGS,
+        "policy": {"kind": kind, "params": greedy[kind]},
+        "reward": {**CONFIG["reward"], "cost_weight": 20.0, "cost": {"steps": 0, "usd": 1}},
+    }
+    arms = "none-default-brief", "none-large-brief"
+    chosen, tenth = [], {**PRICED, "usd_per_kilotoken_in": 0.1, "usd_per_kilotoken_out": 0.2}
+    for price in (PRICED, tenth):
+        settings = {**own, "llms": {"large": price}}
+        async with Service(tmp_path, generators={"large": large}, **settings).running() as service:
+            for arm, worth in zip(arms, (0.5, 0.7), strict=True) if not chosen else ():
+                for _ in range(20):
+                    answer = await ask(service, agent={"allowed_arms": [arm]})
+                    await tell(service, answer.json()["agent"]["decision_id"], worth)
+            await service.learn()
+            answer = await ask(service, agent={"allowed_arms": [*arms], "explore": False})
+            chosen.append(answer.headers["x-arm"])
+            drawn = record(service, answer).decision
+            assert drawn.version > 1
+    assert chosen == [*arms], "at .02 an answer large earns .3, at .002 .66"
