@@ -154,6 +154,16 @@ def test_a_question_is_seen_with_the_names_of_all_arms_and_then_in_turn_without_
     assert examples.labels[0].tolist() == [*examples.labels[0][:5].tolist()] * 3
 
 
+def test_a_question_is_seen_with_two_arms_at_least() -> None:
+    ranking = [Passage("1", "", "a river"), Passage("2", "", "a lake")]
+    case = Case("Which river?", dict.fromkeys("abcd", ranking), frozenset({"1"}))
+    drawn = set[int]()
+    for seed in range(20):
+        (rows,) = Examples.of([case], Fitting(draws=2, seed=seed)).rows
+        drawn |= set(np.isfinite(rows[4:, 51:]).sum(axis=1).tolist())
+    assert drawn == {2, 3}
+
+
 def test_a_worse_rank_makes_no_passage_more_relevant_whatever_the_labels() -> None:
     ranking = [Passage(name, "", "nothing") for name in "abcd"]
     found = {"x": ranking, "y": ranking}
