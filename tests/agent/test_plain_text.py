@@ -30,6 +30,27 @@ def test_a_visible_text_can_be_printed_and_stays_as_it_is_the_second_time(text: 
     assert all(c in "\t\n" or c.isprintable() or c.isspace() or ord(c) > 0x9F for c in shown)
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (0x00, 0x08),
+        (0x0B, 0x1F),
+        (0x7F, 0x9F),
+        (0x200E, 0x200F),
+        (0x2028, 0x202E),
+        (0x2060, 0x206F),
+        (0xD800, 0xDFFF),
+        (0xFEFF, 0xFEFF),
+        (0xE0000, 0xE007F),
+    ],
+)
+def test_what_acts_is_shown_as_its_code_from_the_first_to_the_last(first: int, last: int) -> None:
+    for code in (first, last):
+        assert visible(chr(code)) == ascii(chr(code)).strip("'") != chr(code)
+    beside = [code for code in (first - 1, last + 1) if code >= 0]
+    assert [visible(chr(code)) for code in beside] == [chr(code) for code in beside]
+
+
 def test_ordinary_text_of_any_language_stays_as_it_is() -> None:
     text = "Größe: 5 µm\n\t東京タワー, [quoted] \u200d👩\u200d🔬"
     assert visible(text) == text
