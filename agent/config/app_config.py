@@ -513,6 +513,8 @@ class AppConfig(BaseModel):
         Raises:
             ConfigError: They do not fit the rest, or bring in what the configuration file does not name.
         """
+        if [*arms.items()] == [*self.arm_documents.items()]:
+            return self  # as at most starts: nothing is to be checked again
         try:
             specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
             models = {one.model for one in self.backbones.values()}

@@ -201,6 +201,13 @@ def test_the_arms_of_the_file_stay_the_trusted_ones_whatever_replaces_them() -> 
     assert list(again.arms) == ["dense"]
 
 
+def test_the_arms_that_it_has_leave_a_configuration_as_it_is_unless_their_order_is_another() -> None:
+    config = parse(CONFIG)
+    assert config.with_arms(config.arm_documents) is config
+    turned = dict(reversed(config.arm_documents.items()))
+    assert list(config.with_arms(turned).arms) == list(turned) != list(config.arms)
+
+
 def written(folder: Path, text: str) -> Path:
     path = folder / "config.yaml"
     path.write_text(text)
