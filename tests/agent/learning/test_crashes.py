@@ -114,7 +114,7 @@ def test_a_log_that_turns_read_only_is_refused_until_it_can_be_written(
 def test_a_database_that_hangs_is_refused_until_it_answers(
     killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crash_weather, "REFUSALS", 6)
+    monkeypatch.setattr(crash_weather, "REFUSALS", 2)
     with stage(killable_postgres.fresh(), EXACT, tmp_path, killable_postgres, clients=1, seed=8) as service:
         service.until(lambda: len(service.ledger) > 5 or None)
         outage = endure(service, "hangs", killable_postgres.stalled(), 0.0)
