@@ -187,6 +187,16 @@ def test_the_digest_of_a_folder_sees_contents_and_names(tmp_path: Path) -> None:
     assert digest_of(first) != digest_of(second)
 
 
+def test_the_digest_of_a_file_sees_that_other_content_of_the_same_size_was_written(tmp_path: Path) -> None:
+    weights, found = tmp_path / "weights", list[str]()
+    for at, content in enumerate(("one", "two", "one")):
+        weights.write_text(content)
+        os.utime(weights, ns=(at, at))
+        found.append(digest_of(weights))
+    assert found[0] != found[1]
+    assert found[0] == found[2]
+
+
 def test_the_digest_of_a_folder_sees_where_in_it_a_file_is(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, parts in ((first, ("a", "b")), (second, ("b", "a"))):

@@ -137,6 +137,8 @@ def test_reading_holds_the_matrix_once_and_little_more(tmp_path: Path) -> None:
     [
         ((questions(1), scores([0.5, 1.5])), r"arm 'b' scores 1.5 on question 'q0'; scores are in \[0, 1\]"),
         ((questions(1), scores([-0.5, 0.5])), "arm 'a' scores -0.5 on question 'q0'"),
+        ((questions(2), scores([0.5, NAN], [NAN, 1.5])), "arm 'b' scores 1.5 on question 'q1'"),
+        ((questions(2), scores([NAN, 0.5], [-0.5, NAN])), "arm 'a' scores -0.5 on question 'q1'"),
         ((questions(1), scores([0.5, float("inf")])), "arm 'b' scores inf on question 'q0'"),
         ((questions(1), scores([0.5, 0.5, 0.5])), r"1 questions and 2 arms has scores of shape \(1, 3\)"),
         ((questions(2), scores([0.5, 0.5])), r"2 questions and 2 arms has scores of shape \(1, 2\)"),
