@@ -100,3 +100,11 @@ def test_the_newest_requests_alone_are_counted_again(store: Store, monkeypatch: 
     for number, written in enumerate((1000, 2000, 4000)):
         answer(store, f"d{number}", "a", 99.0, {"large": (0, written, 0)})
     assert prices.repriced(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 6.0)}, "4 and 8 dollars"
+
+
+def test_later_requests_count_more_than_a_window_of_earlier_ones(store: Store) -> None:
+    budget = Budget(usd_per_request=2.0, window=20)
+    for number, read in enumerate([1000] * 20 + [21000]):
+        answer(store, f"d{number}", "a", 99.0, {"large": (read, 0, 0)})
+    found = prices.repriced(store, budget, store.log_seq(), LARGE)
+    assert found == {"a": (20, pytest.approx(2.0))}, "1 dollar, and a twentieth of 20 more"
