@@ -52,6 +52,17 @@ async def test_documents_name_their_decision(server: Listening) -> None:
         assert kept.items[0].status == "accepted"
 
 
+async def test_options_of_a_retriever_count_where_a_call_names_none(server: Listening) -> None:
+    retriever = ArmwiseRetriever(url=server.url, k=2, options={"arm": "dense"})
+    for found, named in (
+        (retriever.invoke(QUESTION), retriever.invoke(QUESTION, arm="bm25")),
+        (await retriever.ainvoke(QUESTION), await retriever.ainvoke(QUESTION, arm="bm25")),
+    ):
+        assert [document.id for document in found] == ["dense-1", "dense-2"]
+        assert {document.metadata["arm"] for document in named} == {"bm25"}
+        assert {document.metadata["propensity"] for document in (*found, *named)} == {1.0}, "none was drawn"
+
+
 class TestChatModel(ChatModelIntegrationTests):
     @pytest.fixture(autouse=True)
     def _at(self, server: Listening) -> None:

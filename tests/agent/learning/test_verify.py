@@ -410,6 +410,19 @@ async def test_a_policy_names_arms_that_are_gone_since(tmp_path: Path) -> None:
         past.close()
 
 
+async def test_of_earlier_policies_the_two_that_were_used_last_are_kept(service: Service) -> None:
+    first, second, third = [await taught(service) for _ in range(3)]
+    for one in (first, second, first, third):
+        await verified(service, one)
+    with service.point.store.writing() as connection:
+        connection.execute(sa.delete(t.checkpoints))
+        connection.execute(sa.update(t.examples).values(metrics={"thumb": 1.0}))
+    for one in (first, third):
+        assert (await verified(service, one))["verified"]
+    response = await service.client.get(f"/v1/decisions/{second}/verify")
+    refused(response, 409, "version_unavailable", "decision_id")
+
+
 async def test_a_policy_that_cannot_be_built_any_more_is_named(service: Service) -> None:
     decision_id = await taught(service)
     version = service.point.versions.version

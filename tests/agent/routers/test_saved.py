@@ -77,6 +77,19 @@ def test_a_router_in_use_is_not_loaded_again(tmp_path: Path) -> None:
     assert read_trained(tmp_path).router is first
 
 
+def test_a_question_of_which_one_score_is_unknown_has_none(tmp_path: Path) -> None:
+    about = read_about(kept(tmp_path))
+    scores = np.arange(3.0 * len(about.arms)).reshape(3, -1)
+    scores[1, 0] = np.nan
+    out_of_fold.write_out_of_fold(tmp_path, about, ["Where?", "Who?", "When?"], scores)
+    trained_on, found = out_of_fold.read_out_of_fold(tmp_path, about).of(
+        ["Who?", "When?", "Why?"], len(about.arms)
+    )
+    assert trained_on.tolist() == [True, True, False]
+    assert np.isnan(found).tolist() == [[row != 1] * len(about.arms) for row in range(3)]
+    np.testing.assert_array_equal(found[1], scores[2])
+
+
 def test_scores_of_another_router_are_refused_with_their_file(tmp_path: Path) -> None:
     about = read_about(kept(tmp_path))
     out_of_fold.write_out_of_fold(

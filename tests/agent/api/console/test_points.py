@@ -119,3 +119,9 @@ async def test_the_playground_of_such_a_point_sends_a_request_with_actions(servi
         status, shown = await decide(request)
         assert (status, said in shown) == (400, True), shown
     assert 'value="point/cheap/arm/bm25"' in await seen(service, "/playground?point=cheap")
+
+
+async def test_an_arm_that_is_switched_off_cannot_be_asked_in_the_playground(service: Service) -> None:
+    await service.points["cheap"].switch("bm25", enabled=False)
+    assert 'value="point/cheap/arm/bm25"' not in await seen(service, "/playground?point=cheap")
+    assert 'value="arm/bm25"' in await seen(service, "/playground")
