@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,24 +13,71 @@ from agent.learning import Learner
 from tests.agent.fakes import CONFIG
 
 
+class Idle:
+    """A thread that does nothing until it fails."""
+
+    superseded = False
+    failed = False
+
+    def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
+        self.make, self.interval_s = make, interval_s
+
+    def check(self) -> None:
+        if self.failed:
+            raise RuntimeError("learning has failed")
+
+
+def test_a_learner_gets_all_that_its_point_says_of_learning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[tuple[Any, ...]]()
+
+    def learner(*given: Any, **options: Any) -> SimpleNamespace:
+        made.append((given, options))
+        return SimpleNamespace(recipe=given[1])
+
+    monkeypatch.setattr("agent.hosts.learner.LearnerThread", Idle)
+    monkeypatch.setattr("agent.hosts.learner.Learner", learner)
+    priced = {
+        "engine": "openai",
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "m",
+        "usd_per_kilotoken_in": 2.0,
+    }
+    own = {
+        "privacy": {"keep_texts_days": 30.0},
+        "budget": {"steps_per_request": 1.5},
+        "drift": {"detector": "page_hinkley"},
+    }
+    config = parse({**CONFIG, **own, "llm": priced, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
+    (point,) = LearnerHost(config)._learners  # noqa: SLF001
+    first = point._learner()  # noqa: SLF001
+    (((store, recipe, arms, epoch, clock), options),) = made
+    assert (sorted(arms), epoch) == (["bm25", "dense", "none"], 1)
+    assert store.counts()["decisions"] == 0
+    assert recipe.policy.kind == "vowpal"
+    assert clock is point._clock  # noqa: SLF001
+    assert options == {
+        "drift": config.drift,
+        "budget": config.budget,
+        "token_prices": {"default": (2.0, 0.0, 2.0)},
+        "backbones": config.backbones,
+        "keep_texts_days": 30.0,
+    }
+    assert None not in options.values()
+    assert point._learner(first) is first, "nothing was promoted"  # noqa: SLF001
+    assert len(made) == 1
+
+
 def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = list[Any]()
 
-    class Started:
-        """A thread that does nothing until it fails."""
-
-        superseded = False
-        failed = False
-
+    class Started(Idle):
         def __init__(self, make: Callable[[], Learner], interval_s: float) -> None:
-            self.make, self.interval_s = make, interval_s
+            super().__init__(make, interval_s)
             started.append(self)
-
-        def check(self) -> None:
-            if self.failed:
-                raise RuntimeError("learning has failed")
 
     monkeypatch.setattr("agent.hosts.learner.LearnerThread", Started)
     points = {"cheap": {"learning": {"interval_s": 7.0}}, "plain": {}}

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from agent.config import parse
 from agent.hosts.learner import LearnerHost
+from agent.learning import learner as agent_learner
 from agent.learning.learner import Learner, LearnerThread
 from agent.learning.recipe import Recipe
 from agent.policies import Policy, PolicySpec, build_policy
@@ -493,6 +494,7 @@ def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_publishe
 def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert agent_learner.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
     monkeypatch.setattr("agent.learning.learner.MAX_PAUSE_S", 0.004)
     away = LogUnavailableError("the disk is full")
     script = Scripted(*[away] * 4, None, None, away, None)
