@@ -218,17 +218,25 @@ async def test_a_model_at_a_tenth_of_its_price_is_chosen_by_the_next_version(
         "reward": {**CONFIG["reward"], "cost_weight": 20.0, "cost": {"steps": 0, "usd": 1}},
     }
     arms = "none-default-brief", "none-large-brief"
-    chosen, tenth = [], {**PRICED, "usd_per_kilotoken_in": 0.1, "usd_per_kilotoken_out": 0.2}
+    chosen, rewards, told, tenth = (
+        [],
+        [],
+        "",
+        {**PRICED, "usd_per_kilotoken_in": 0.1, "usd_per_kilotoken_out": 0.2},
+    )
     for price in (PRICED, tenth):
         settings = {**own, "llms": {"large": price}}
         async with Service(tmp_path, generators={"large": large}, **settings).running() as service:
             for arm, worth in zip(arms, (0.5, 0.7), strict=True) if not chosen else ():
                 for _ in range(20):
                     answer = await ask(service, agent={"allowed_arms": [arm]})
-                    await tell(service, answer.json()["agent"]["decision_id"], worth)
+                    told = answer.json()["agent"]["decision_id"]
+                    await tell(service, told, worth)
             await service.learn()
             answer = await ask(service, agent={"allowed_arms": [*arms], "explore": False})
             chosen.append(answer.headers["x-arm"])
-            drawn = record(service, answer).decision
-            assert drawn.version > 1
+            assert record(service, answer).decision.version > 1
+            last = (await service.client.get(f"/v1/decisions/{told}")).json()
+            rewards.append(last["reward"])
     assert chosen == [*arms], "at .02 an answer large earns .3, at .002 .66"
+    assert rewards == pytest.approx([0.3, 0.66])
