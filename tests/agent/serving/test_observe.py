@@ -12,10 +12,11 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 
+from agent.serving.observe import _Finished
 from agent.turn import Places
 from arms.base import Passage, Query, Retrieval
 from arms.llm import Chunk, Prompt, base
-from feedback.events import Mode, Observation, Source, Status
+from feedback.events import Cost, Mode, Observation, Source, Status
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service, failing, hanging
 
@@ -236,6 +237,46 @@ async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path)
             await observer.drain()
             counts.append(len(await _observed(service)))
     assert counts == [3, 3, 6], "what is under way is finished, then an hour passes"
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "cost", "judged"),
+    [
+        ({"tokens_per_hour": 100}, Cost(prompt_tokens=20, completion_tokens=5), Cost(prompt_tokens=25)),
+        ({"usd_per_hour": 1.0}, Cost(usd=0.25), Cost(usd=0.25)),
+    ],
+    ids=["tokens", "usd"],
+)
+async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
+    tmp_path: Path, ceiling: dict[str, Any], cost: Cost, judged: Cost
+) -> None:
+    async with service_of(tmp_path, model(), judge=0.0, **ceiling).running() as service:
+        observer, now = service.point.observer, [1000.0]
+        observer.timer = lambda: now[0]
+        found = Observation("d-1", Source.SHADOW, "bm25", 1.0, cost=cost, judge_cost=judged)
+        reached = list[bool]()
+        for later in (0.0, 600.0, 2999.5, 0.5):
+            now[0] += later
+            if len(reached) < 2:
+                await observer._commit(found)  # noqa: SLF001
+            reached.append(observer._exhausted())  # noqa: SLF001
+        assert reached == [False, True, True, False]
+
+
+async def test_an_arm_that_was_disabled_meanwhile_gives_no_second_answer(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model(), shadow=0.0, judge=0.0).running() as service:
+        await ask(service)
+        (decision,) = service.point.store.newest(1)
+        record = service.point.store.record(decision.id)
+        assert record is not None
+        assert record.execution is not None
+        live, nothing = service.point.turns.arms, Any
+        service.point.turns.arms = {**live, "bm25": replace(live["bm25"], enabled=False)}
+        turn = _Finished(nothing, decision, record.execution, (), ("bm25", "gone"), graded=False)
+        await service.point.observer._observe(turn)  # noqa: SLF001
+        metrics = (await service.client.get("/metrics")).text
+        assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics
+        assert await _observed(service) == []
 
 
 async def _observed(service: Service) -> list[Observation]:
