@@ -181,6 +181,27 @@ def test_a_recogniser_marks_names_and_neither_numbers_nor_dates() -> None:
     ]
 
 
+def test_a_recogniser_may_share_the_vectors_of_a_part_before_it(tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy")
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("tok2vec")
+    listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": 96, "upstream": "*"}
+    parser = {"@architectures": "spacy.TransitionBasedParser.v2", "state_type": "ner", "hidden_width": 8}
+    own = {
+        "extra_state_tokens": False,
+        "maxout_pieces": 1,
+        "use_upper": True,
+        "nO": None,
+        "tok2vec": listener,
+    }
+    pipeline.add_pipe("ner", config={"model": {**parser, **own}}).add_label("PERSON")
+    pipeline.initialize()
+    pipeline.to_disk(tmp_path)
+    recogniser = Recogniser(str(tmp_path))
+    assert recogniser.of_passages([MOZART])[0][:1] == ["mozart"]
+    assert recogniser._pipeline.pipe_names == ["tok2vec", "ner"]  # noqa: SLF001 (which runs shows nowhere else)
+
+
 def test_a_recogniser_that_is_not_there_or_marks_nothing_is_refused(tmp_path: Path) -> None:
     spacy = pytest.importorskip("spacy")
     with pytest.raises(ModelNotFoundError, match="'nowhere': a folder or package:NAME/PATH is needed"):

@@ -61,6 +61,16 @@ def test_stop_words_count_when_none_are_left_out(corpus: Corpus, tmp_path: Path)
     assert found(build(corpus, tmp_path, stop_words="none"), "the") != []
 
 
+@pytest.mark.parametrize(("stop_words", "equal"), [("english", True), ("none", False)])
+def test_a_title_of_stop_words_makes_a_passage_no_longer(
+    tmp_path: Path, stop_words: str, equal: bool
+) -> None:
+    twins = (Passage("a", "The of and", "a river"), Passage("b", "", "a river"), Passage("c", "", "lakes"))
+    arm = build(keep(tmp_path, twins), tmp_path, stop_words=stop_words)
+    first, second = arm.search(Query("river"), 4).passages
+    assert (first.score == second.score) is equal
+
+
 def test_titles_are_searched_as_often_as_they_weigh(corpus: Corpus, tmp_path: Path) -> None:
     assert found(build(corpus, tmp_path), "Wolfgang") == ["mozart"]
     assert found(build(corpus, tmp_path, title_weight=0), "Wolfgang") == []

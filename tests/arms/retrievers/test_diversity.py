@@ -130,6 +130,23 @@ def test_arms_of_another_depth_are_a_batch_of_their_own(
     assert (found[1].positions(query, 6) >= 0).all(), "a depth below k is raised to k"
 
 
+@EACH_FAMILY
+def test_arms_of_another_index_or_backbone_are_a_batch_of_their_own(
+    kind: Kind[Any], grid: list[dict[str, float]], have: Resources
+) -> None:
+    backbones = {**have.backbones, "others": Backbone(model="hashing:16")}
+    both = Resources(have.corpus, have.indexes, backbones, {})
+    parts = {
+        "plain": family(kind, grid, both),
+        "graph": family(kind, grid, both, index="hnsw"),
+        "other": family(kind, grid, both, backbone="others"),
+    }
+    group = {f"{part} {name}": own for part, arms in parts.items() for name, own in arms.items()}
+    found = batches(kind, group, both)
+    assert [{name.partition(" ")[0] for name in batch.names} for batch in found] == [{part} for part in parts]
+    assert [batch.backbones for batch in found] == [{"words"}, {"words"}, {"others"}]
+
+
 def test_the_families_search_a_corpus_once(have: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         batch

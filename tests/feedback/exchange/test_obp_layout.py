@@ -187,6 +187,8 @@ def test_the_features_of_most_decisions_become_columns() -> None:
     columns = survey(examples, most=2)
     assert (columns.features, columns.lost) == (("z", "w=b"), 1)
     assert columns.context(examples[0].decision.context) == [1.0, 0.0, 0.5, -0.25]
+    tied = [example(1, context=replace(example(1).decision.context, features={"y": 1.0, "x": 1.0}))]
+    assert survey(tied).features == ("x", "y"), "by their names, where as many decisions have them"
 
 
 @pytest.mark.parametrize(("features", "row"), [({"length": 0.5}, [0.5]), ({}, [])])
