@@ -124,6 +124,10 @@ def test_passages_count_alike_where_one_has_no_score_above_zero_and_words_tie_by
         assert set(expanded("water", relevant, terms=1, own_weight=0.0).split()) == {"canal"}
 
 
+def test_a_question_stays_as_it_is_where_no_word_is_left() -> None:
+    assert expanded("The river?", [Passage("1", "", "of the")], terms=5, own_weight=0.0) == "The river?"
+
+
 def test_a_question_of_stop_words_alone_keeps_them() -> None:
     counts = Counter(expanded("the who", [Passage("1", "", "band")], terms=1, own_weight=0.5).split())
     assert counts == {"the": 25, "who": 25, "band": 50}
