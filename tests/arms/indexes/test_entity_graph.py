@@ -432,6 +432,12 @@ def test_a_language_model_is_asked_once_for_a_question_and_its_tokens_are_told(
     assert found.tokens > last.prompt_tokens + last.completion_tokens, "the instruction is read too"
 
 
+def test_arms_beside_one_that_asks_the_language_model_are_a_batch(corpus: Corpus, tmp_path: Path) -> None:
+    have = resources(corpus, tmp_path, CountingWriter(lambda _: "[]"))
+    group = {"asks": have.params(entities="llm"), "titles": have.params(), "more": have.params(max_hops=1)}
+    assert [batch.names for batch in have.batches(group)] == [("titles", "more")]
+
+
 def test_an_arm_whose_language_model_fails_says_so_and_the_next_question_is_asked_anew(
     corpus: Corpus, tmp_path: Path
 ) -> None:

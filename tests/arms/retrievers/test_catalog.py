@@ -288,6 +288,21 @@ def test_features_tell_kind_backbone_and_expected_steps() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "value", [np.inf, [1.0, np.inf], (1.0, np.inf), {"a": (np.nan,)}, [{"a": [-np.inf]}]]
+)
+def test_a_number_anywhere_in_parameters_is_finite(value: object) -> None:
+    with pytest.raises(ValueError, match="parameters must be finite"):
+        ArmSpec(kind="bm25", params={"k1": value})
+
+
+def test_a_graph_needs_a_model_of_names_only_where_it_reads_them_with_one() -> None:
+    kind = KINDS["graph"]
+    for entities, models in (("titles", ()), ("llm", ()), ("ner", ("package:names/model",))):
+        given = {"backbone": "hashed", "entities": entities, "ner_model": "package:names/model"}
+        assert kind.models(kind.params.model_validate(given)) == models
+
+
 def test_a_way_of_writing_is_told_in_numbers_of_one_size() -> None:
     writing = WritingSpec(
         llm="large",

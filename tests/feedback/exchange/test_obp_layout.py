@@ -214,6 +214,12 @@ def test_nothing_is_written_of_an_empty_log(tmp_path: Path) -> None:
 # -- from elsewhere: tables ----------------------------------------------------------------------------
 
 
+def test_of_a_table_and_a_compressed_one_the_table_is_read(tmp_path: Path) -> None:
+    table(tmp_path, *ROWS[:1], name="men.csv.gz")
+    examples, _ = read(table(tmp_path, *ROWS))
+    assert len(examples) == 2
+
+
 @pytest.mark.parametrize("name", ["men.csv", "men.csv.gz"])
 def test_the_dataset_is_read_as_it_lies(tmp_path: Path, name: str) -> None:
     (first, second), left_out = read(table(tmp_path, *ROWS, name=name))
