@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from arms.base import ArmError, MissingEmbeddingError, Passage, Query
 from arms.corpus import Corpus, Permitted
+from arms.filters import Comparison
 from arms.indexes.build_once import IndexMismatchError
 from arms.indexes.entities import Lister, Titles
 from arms.indexes.entity_graph import NAMES, Graph, extract
@@ -430,6 +432,16 @@ def test_a_language_model_is_asked_once_for_a_question_and_its_tokens_are_told(
     assert {p.id for p in found.passages} == {"vienna", "austria", "mozart", "danube", "alps"}
     _, last = write(Prompt(({"role": "user", "content": query.text},)))
     assert found.tokens > last.prompt_tokens + last.completion_tokens, "the instruction is read too"
+
+
+def test_what_a_language_model_has_read_counts_where_no_passage_may_be_found(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    arm = resources(corpus, tmp_path, CountingWriter(list_known)).arm(entities="llm")
+    nowhere = Comparison(type="eq", key="year", value=1)
+    found = arm.search(replace(ask("Which river?", frozenset({"words"})), where=nowhere), 5)
+    assert found.passages == ()
+    assert found.tokens > 0
 
 
 def test_arms_beside_one_that_asks_the_language_model_are_a_batch(corpus: Corpus, tmp_path: Path) -> None:

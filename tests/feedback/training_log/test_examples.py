@@ -13,6 +13,7 @@ from feedback.reward import Aggregation, Complete, Metric, RewardRule
 from feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
 from feedback.training_log.imported_turns import PastTurn, insert
 from feedback.training_log.join import Joiner, read_examples, take_epoch
+from feedback.training_log.observed import Also
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)
@@ -112,6 +113,8 @@ def test_only_a_label_is_of_a_run() -> None:
 def test_a_start_is_read_as_it_was_kept(runs: set[int], after: int) -> None:
     start = StartingPoint(tuple(sorted(runs)), after)
     assert StartingPoint.of(start.document()) == start
+    beside = replace(start, also=Also(shadow=0.5, judge=True, audits=20))
+    assert StartingPoint.of(beside.document()) == beside
     assert StartingPoint.of(None) is None
 
 
