@@ -13,7 +13,7 @@ from arms.base import Passage
 from arms.corpus import Corpus, Permitted
 from arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors
 from arms.indexes import vectors as vector_search
-from arms.indexes.vectors import LEAST_COMPRESSED
+from arms.indexes.vectors import LEAST_COMPRESSED, cell_count
 from arms.models import Backbone
 from tests.arms.conftest import keep
 from tests.arms.retrievers.test_first_stage import unit
@@ -250,3 +250,8 @@ def test_the_nearest_permitted_passages_are_found(
         if kind != "walked":
             assert places[:K].tolist() == expected
     assert met >= 0.95 * wanted
+
+
+def test_a_cell_has_39_passages_or_more_whatever_is_asked_for() -> None:
+    asked = [(10_000, None), (10_000, 100), (10_000, 1_000), (1_000_000, None), (39_000, 1_000)]
+    assert [cell_count(total, cells) for total, cells in asked] == [256, 100, 256, 4_000, 1_000]

@@ -214,6 +214,14 @@ def test_nothing_is_written_of_an_empty_log(tmp_path: Path) -> None:
 # -- from elsewhere: tables ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("written", "at"), [("1970-01-01 09:30:00+09:00", 1800.0), ("1970-01-01 00:30:00", 1800.0)]
+)
+def test_a_time_has_its_own_zone_or_is_in_utc(tmp_path: Path, written: str, at: float) -> None:
+    (found,), _ = read(table(tmp_path, ROWS[0].replace("2019-11-24 00:03:13.442536+00:00", written)))
+    assert found.decision.decided_at == at
+
+
 def test_of_a_table_and_a_compressed_one_the_table_is_read(tmp_path: Path) -> None:
     table(tmp_path, *ROWS[:1], name="men.csv.gz")
     examples, _ = read(table(tmp_path, *ROWS))
