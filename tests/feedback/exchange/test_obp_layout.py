@@ -222,6 +222,12 @@ def test_a_time_has_its_own_zone_or_is_in_utc(tmp_path: Path, written: str, at: 
     assert found.decision.decided_at == at
 
 
+def test_one_distribution_is_that_of_every_position(tmp_path: Path) -> None:
+    found, left_out = read(arrays(tmp_path, position=np.array([0, 1, 2])))
+    assert [one.decision.probabilities for one in found] == [(0.25, 0.75)] * 3
+    assert left_out == {}
+
+
 def test_of_a_table_and_a_compressed_one_the_table_is_read(tmp_path: Path) -> None:
     table(tmp_path, *ROWS[:1], name="men.csv.gz")
     examples, _ = read(table(tmp_path, *ROWS))

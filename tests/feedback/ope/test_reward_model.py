@@ -23,6 +23,16 @@ def rows(n: int, n_questions: int, seed: int) -> tuple[Any, Any, Any, Any]:
     return features, drawn, reward, questions
 
 
+def test_a_feature_that_no_row_has_changes_nothing() -> None:
+    features, drawn, reward, questions = rows(40, 8, 0)
+    more = np.hstack([features, np.zeros((40, 1))])
+    found, same = (
+        cross_fit(given, drawn, reward, questions, N_ARMS, np.random.default_rng(0))
+        for given in (features, more)
+    )
+    np.testing.assert_allclose(found, same, atol=1e-3)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=10, deadline=None)

@@ -33,13 +33,23 @@ NAMED = NewArms(
     engines=(
         EngineAccess(place=DATABASE, collections=("passages",), variables=("FIRST_KEY", "SEARCH_KEY")),
         EngineAccess(place="postgresql://other.example/x", collections=("notes",), variables=("OTHER_KEY",)),
-        EngineAccess(place=DATABASE, collections=("more",)),
+        EngineAccess(place=DATABASE, collections=("more",), variables=("MORE_KEY",)),
     )
 )
 
 
 def postgres(**params: Any) -> ArmSpec:
     return ArmSpec(kind="postgres", params={"url": DATABASE, "collection": "passages", **params})
+
+
+@pytest.mark.parametrize("collection", ["passages", "more"])
+@pytest.mark.parametrize("key_env", [None, "FIRST_KEY", "SEARCH_KEY", "MORE_KEY"])
+def test_an_arm_from_outside_reaches_all_that_is_named_of_its_place(
+    collection: str, key_env: str | None
+) -> None:
+    check_new(
+        {"arm": postgres(collection=collection, key_env=key_env)}, Trust((), NAMED), (), Path("/nowhere")
+    )
 
 
 @pytest.mark.parametrize(
