@@ -362,6 +362,7 @@ def test_each_position_has_a_distribution_of_its_own(tmp_path: Path) -> None:
         ({"pscore": np.array([0.0, 0.75, 0.75])}, "propensity not in (0, 1]"),
         ({"pscore": np.array([0.3, 0.75, 0.75])}, "propensity not that of the distribution"),
         ({"pi_b": np.array([[0.25, 0.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
+        ({"pi_b": np.array([[-0.5, 1.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
         ({"reward": np.array([-2.0, 0.0, 0.5])}, "reward not in [-1, 1]"),
     ],
 )
