@@ -105,6 +105,11 @@ def test_what_is_null_is_no_fact() -> None:
     assert facts_of(nothing) == []
 
 
+def test_a_whole_number_is_one_fact_with_a_point_and_without() -> None:
+    assert facts_of({"a": 5.0}) == facts_of({"a": 5}) != facts_of({"a": 5.5})
+    assert condition_of(Query("", where=Comparison(type="eq", key="a", value=5.0)), Truth(facts_of({"a": 5})))
+
+
 @pytest.mark.parametrize("how", ["gt", "gte", "lt", "lte"])
 @pytest.mark.parametrize("asked", [10**400, -(10**400), math.nan], ids=["large", "small", "none"])
 def test_facts_compare_with_numbers_beyond_all_floats(how: Any, asked: float) -> None:
