@@ -3,16 +3,21 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
 
-from agent.hosts.ingress import deployments
+from agent.access.hosts import OpenServiceError
+from agent.config import parse
+from agent.hosts import ingress
+from agent.hosts.ingress import TimeLimit, deployments
 from feedback.log import Store
 from tests.agent.fakes import CONFIG
 from tests.postgres import Server
@@ -91,3 +96,66 @@ def test_a_ray_serve_that_does_not_answer_is_told_in_the_place_of_its_deployment
     ((name, (healthy, said)),) = deployments().items()
     assert (name, healthy) == ("Ray Serve", False)
     assert str(error.args[0]) in said
+
+
+# -- the replica -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..., Any], list[str]]:
+    """Constructs a replica whose log is open, and what it did: it has no key, and is ready."""
+    done: list[str] = []
+    service = SimpleNamespace(keyring=SimpleNamespace(is_open=True), ready=False)
+    replica = SimpleNamespace(service=service, check=lambda: done.append("check"))
+    monkeypatch.delenv("ARMWISE_RUN", raising=False)
+    monkeypatch.setattr(ingress, "begin", lambda spec: done.append(f"begin {spec.logs}"))
+    monkeypatch.setattr(ingress, "listens_on", lambda: "127.0.0.1")
+    monkeypatch.setattr(ingress, "open_here", lambda *_: {})
+    monkeypatch.setattr(ingress, "open_replica", lambda *_: replica)
+    monkeypatch.setattr(ingress, "keep_what_is_loaded", lambda: done.append("keep"))
+    monkeypatch.setattr(ingress, "create_app", lambda _: "the application")
+
+    def construct(**changes: Any) -> Any:
+        config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **changes})
+        plain: Any = ingress.Ingress.__mro__[1]  # without what Ray Serve wraps around it
+        return plain(config, {}, {}, {"default": None}, None, None, str(tmp_path))
+
+    return construct, done
+
+
+def test_a_replica_behind_the_proxy_of_ray_listens_to_others_only_with_a_key_or_where_it_may(
+    opened: tuple[Callable[..., Any], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    construct, _ = opened
+    construct()
+    monkeypatch.setattr(ingress, "listens_on", lambda: "10.0.0.7")
+    with pytest.raises(OpenServiceError, match=r"would listen on 10\.0\.0\.7 without any key"):
+        construct()
+    construct(open=True)
+    monkeypatch.setenv("ARMWISE_RUN", "/run/armwise")
+    construct()
+
+
+async def test_a_replica_keeps_what_is_loaded_at_its_start_and_once_more_when_it_is_ready(
+    opened: tuple[Callable[..., Any], list[str]],
+) -> None:
+    construct, done = opened
+    replica = construct()
+    assert done == ["begin plain", "keep"]
+    await replica.check_health()
+    replica._replica.service.ready = True  # noqa: SLF001
+    for _ in range(2):
+        await replica.check_health()
+    assert done[2:] == ["check", "check", "keep", "check"]
+
+
+def test_behind_a_proxy_of_ours_a_replica_listens_on_a_socket_and_behind_that_of_ray_it_has_its_time_limit(
+    opened: tuple[Callable[..., Any], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = opened[0]()
+    monkeypatch.setattr(ingress, "_request_timeout_s", lambda: 7.5)
+    limited = replica.__serve_build_asgi_app__()
+    assert (type(limited), limited._app, limited._default_s) == (TimeLimit, "the application", 7.5)  # noqa: SLF001
+    monkeypatch.setattr(ingress, "listening", lambda *given: given)
+    monkeypatch.setenv("ARMWISE_RUN", "/run/armwise")
+    assert replica.__serve_build_asgi_app__() == ("the application", Path("/run/armwise"))
