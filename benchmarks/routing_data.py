@@ -202,9 +202,10 @@ def mba(folder: Path, encode: Encoder) -> DataSet:
     arms = ("none", "single", "multi")
     steps = np.array([[0.0, 1.0, float(row["steps_multi"] or np.nan)] for row in rows])
     groups = np.array([row["dataset"] for row in rows])
+    of_all = np.nanmean(steps[:, 2])
     for group in set(groups):  # where the steps were not published: the mean of the group, else of all
         known = steps[(groups == group), 2]
-        mean = np.nanmean(known) if (~np.isnan(known)).any() else np.nanmean(steps[:, 2])
+        mean = np.nanmean(known) if (~np.isnan(known)).any() else of_all
         steps[(groups == group) & np.isnan(steps[:, 2]), 2] = mean
     right = np.array([[float(row[f"correct_{arm}"]) for arm in arms] for row in rows])
     outcomes = _outcomes(rows, groups, arms, {"em": right}, {"steps": steps})
