@@ -2,18 +2,21 @@
 
     python benchmarks/cold.py DATA               # what starts cold
     python benchmarks/cold.py DATA --warm        # with 1,000 labels learned as decisions first
+    python benchmarks/cold.py DATA --prior       # with a router of 1,000 labels as the prior
 
-DATA holds `qa/`. No vector is needed: a policy sees the form of a question and the description of each arm,
-as in the default service. Rewards are a score of the drawn arm, F1 and EM net of 0.02 and recall net of 0.05
-a step. A cell is the mean reward in five orders of up to 3,000 questions less that of the arm that is best in
-hindsight: over the first 300 questions, over all, and over the last third.
+DATA holds `qa/`; for `--prior` also the other folders of `routing_data.py`, each a further setting. No vector
+is needed: a policy sees the form of a question and the description of each arm, as in the default service.
+Rewards are a score of the drawn arm, F1 and EM net of 0.02 and recall net of 0.05 a step. A cell is the mean
+reward in five orders of up to 3,000 questions less that of the arm that is best in hindsight: over the first
+300 questions, over all, and over the last third. With `--prior` it is over the first 300, 600, 1,500 and
+3,000, beside the least that is allowed: .003 below what the floor costs.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,9 +29,10 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from routing_data import RETRIEVERS, DataSet, qa_outcomes
+from routing_data import RETRIEVERS, DataSet, Encoder, Vectors, mba, qa_outcomes, routers
 from routing_offline import ASKED, REPEATS
-from routing_online import COLD, VW, Feedback, Player, learn_online, policy
+from routing_online import CALIBRATED, COLD, LABELLED, VW, Feedback, Player, learn_online, policy
+from typing_extensions import override
 
 from arms.portfolio import Outcomes
 from arms.retrievers import catalog
@@ -68,6 +72,18 @@ WARMED: Mapping[str, Player] = {
 }
 """Those that learn labels first."""
 
+PRIOR: Mapping[str, Player] = {
+    "adaptive, warm": replace(policy("adaptive"), router=CALIBRATED),
+    "adaptive, cold": policy("adaptive"),
+    "LinUCB on the router": replace(policy("linucb", prior_feature="router"), router=CALIBRATED),
+}
+"""The default policy with and without the scores of a router, and LinUCB with them."""
+
+UNTIL = (300, 600, 1500, 3000)
+
+SLACK = 0.003
+"""How far the lead may be below what the floor costs."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -79,6 +95,7 @@ class Setting:
         arms: Those to choose among; None for all.
         feedback: When and how often a reward is learned.
         shifts: Whether the questions of several hops come first.
+        corpus: Where the questions are from.
     """
 
     name: str
@@ -86,6 +103,7 @@ class Setting:
     arms: tuple[str, ...] | None = None
     feedback: Feedback = field(default_factory=Feedback)
     shifts: bool = False
+    corpus: str = "qa"
 
 
 SETTINGS = (
@@ -99,6 +117,15 @@ SETTINGS = (
     Setting("4 arms, EM", "em", FOUR),
     Setting("4 arms, recall", "recall", FOUR),
 )
+
+
+FURTHER = (
+    Setting("MBA-RAG", "em", corpus="mba"),
+    Setting("RouterBench", "em", corpus="routerbench"),
+    Setting("RouterDC", "em", corpus="routerdc"),
+    Setting("RouteLLM", "em", corpus="routellm"),
+)
+"""Other corpora: steps of retrieval, and language models."""
 
 
 @cache
@@ -117,47 +144,112 @@ def outcomes_of(folder: Path, arms: tuple[str, ...] | None) -> Outcomes:
     return replace(every, arms=tuple(every.arms[arm] for arm in at), **cut, **rows)
 
 
-def lead(task: tuple[Path, Setting, Player, int]) -> Floats:
-    """Return the lead of a policy over the best fixed arm, turn by turn, in one order."""
+class Unencoded(Encoder):
+    """Returns vectors without a column."""
+
+    def __init__(self) -> None:
+        pass
+
+    @override
+    def __call__(self, name: str, texts: Sequence[str], *, passages: bool = False) -> Vectors:
+        return np.zeros((len(texts), 0), dtype=np.float32)
+
+
+@lru_cache(maxsize=1)
+def problem(folder: Path, setting: Setting) -> tuple[DataSet, Floats]:
+    """Return the questions of a setting and the reward of each arm."""
+    if setting.corpus == "mba":
+        data = mba(folder, Unencoded())
+    elif setting.corpus != "qa":
+        data = routers(folder, setting.corpus, Unencoded(), LABELLED + ASKED)
+    else:
+        outcomes = outcomes_of(folder / "qa", setting.arms)
+        about = {arm: catalog.arm_features(arm, RETRIEVERS[arm]) for arm in outcomes.arms}
+        vectors = np.zeros((len(outcomes.questions), 0), dtype=np.float32)
+        weight = 0.05 if setting.score == "recall" else 0.02
+        data = DataSet("qa", outcomes, vectors, {}, about, cost=("steps", weight))
+    name, weight = data.cost
+    quality = data.outcomes.scores[setting.score]
+    return data, quality - weight * data.outcomes.costs[name] if weight else quality
+
+
+def lead(task: tuple[Path, Setting, Player, int]) -> tuple[Floats, float]:
+    """Return the lead of a policy over the best fixed arm, turn by turn, and what the floor costs."""
     folder, setting, player, order = task
-    outcomes = outcomes_of(folder / "qa", setting.arms)
-    about = {arm: catalog.arm_features(arm, RETRIEVERS[arm]) for arm in outcomes.arms}
-    n = len(outcomes.questions)
-    data = DataSet("qa", outcomes, np.zeros((n, 0), dtype=np.float32), {}, about)
-    reward = (
-        outcomes.scores[setting.score]
-        - (0.05 if setting.score == "recall" else 0.02) * outcomes.costs["steps"]
-    )
+    data, reward = problem(folder, setting)
     feedback = setting.feedback
     if setting.shifts:
-        feedback = replace(feedback, first=np.array([one.dataset in HOPS for one in outcomes.questions]))
-    return learn_online(player, data, reward, order, ASKED, feedback).lead(reward)
+        hops = np.array([one.dataset in HOPS for one in data.outcomes.questions])
+        feedback = replace(feedback, first=hops)
+    curve = learn_online(player, data, reward, order, ASKED, feedback)
+    earned = reward[curve.asked].mean(axis=0)
+    return curve.lead(reward), player.floor * float((earned.max() - earned).sum())
 
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Holds qa/.")],
     *,
     warm: Annotated[bool, typer.Option(help="Give labels to learn first.")] = False,
+    prior: Annotated[bool, typer.Option(help="Give the scores of a router.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = len(os.sched_getaffinity(0)),
 ) -> None:
     """Print a table of leads over the best fixed arm."""
-    players = WARMED if warm else CANDIDATES
-    settings = [one for one in SETTINGS if not warm or one.score == "f1"]
+    players = PRIOR if prior else WARMED if warm else CANDIDATES
+    settings = [*SETTINGS, *FURTHER] if prior else [one for one in SETTINGS if not warm or one.score == "f1"]
     tasks = [
         (folder, setting, player, order)
-        for player, setting, order in product(players.values(), settings, range(REPEATS))
+        for setting, player, order in product(settings, players.values(), range(REPEATS))
     ]
     os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         done = list(track(pool.map(lead, tasks), "policies", len(tasks)))
-    first = np.array([one[:300].mean() for one in done]).reshape(len(players), len(settings), REPEATS)
-    whole = np.array([one.mean() for one in done]).reshape(first.shape)
-    last = np.array([one[-(len(one) // 3) :].mean() for one in done]).reshape(first.shape)
+    leads = [one for one, _ in done]
     console = Console(width=170)
-    for title, leads in (("first 300", first), ("whole run", whole), ("last third", last)):
+    if prior:
+        print_prior(console, settings, leads, np.array([cost for _, cost in done]))
+        return
+    first = _by_player([one[:300].mean() for one in leads], settings)
+    whole = _by_player([one.mean() for one in leads], settings)
+    last = _by_player([one[-(len(one) // 3) :].mean() for one in leads], settings)
+    for title, found in (("first 300", first), ("whole run", whole), ("last third", last)):
         table = Table("policy", *(setting.name for setting in settings), "mean", title=title, box=MARKDOWN)
-        for name, row in zip(players, leads, strict=True):
+        for name, row in zip(players, found, strict=True):
             table.add_row(name, *(f"{mean:+.4f}" for mean in (*row.mean(axis=1), row.mean())))
         console.print(table)
+
+
+def _by_player(means: Sequence[float], settings: Sequence[Setting]) -> Floats:
+    """Return means by player, setting and order."""
+    return np.array(means).reshape(len(settings), -1, REPEATS).swapaxes(0, 1)
+
+
+def print_prior(
+    console: Console, settings: Sequence[Setting], leads: Sequence[Floats], costs: Floats
+) -> None:
+    """Print the leads until each question, which of them are too low, and where cold is better than warm."""
+    means = [_by_player([one[:until].mean() for one in leads], settings) for until in UNTIL]
+    until = np.stack(means, axis=2)  # player, setting, until, order
+    least = -_by_player(costs.tolist(), settings)[..., None, :] - SLACK
+    for name, found, bound in zip(PRIOR, until, least, strict=True):
+        table = Table("setting", *(f"{n:,}" for n in UNTIL), "least", "too low", title=name, box=MARKDOWN)
+        for setting, row, limit in zip(settings, found, bound, strict=True):
+            cells = [f"{mean:+.4f}" for mean in row.mean(axis=1)]
+            table.add_row(
+                setting.name, *cells, f"{limit.mean():+.4f}", f"{(row < limit).sum()} of {row.size}"
+            )
+        console.print(table)
+    table = Table("policy", "cells too low", "runs too low", title="means of five orders, and single ones")
+    table.box = MARKDOWN
+    for name, found, bound in zip(PRIOR, until, least, strict=True):
+        low, each = found.mean(axis=2) < bound.mean(axis=2), found < bound
+        table.add_row(name, f"{low.sum()} of {low.size}", f"{each.sum()} of {each.size}")
+    console.print(table)
+    warm, cold, _ = until
+    better, each = cold.mean(axis=2) > warm.mean(axis=2), cold > warm
+    console.print(
+        f"cold is better than warm in {better.sum()} of {better.size} cells, "
+        f"and in {each.sum()} of {each.size} runs"
+    )
 
 
 if __name__ == "__main__":
