@@ -44,10 +44,11 @@ POLICIES: Mapping[str, PolicySpec] = {
     "epsilon_greedy": PolicySpec(kind="epsilon_greedy"),
     "neural": PolicySpec(kind="neural"),
     "fixed": PolicySpec(kind="fixed", params={"arm": "multi"}),
-    "adaptive": PolicySpec(kind="adaptive"),
 }
 
 CEILINGS: Mapping[str, tuple[float, ...]] = {"steps": (0.25, 0.5, 0.75), "usd": (0.00004, 0.00006)}
+
+AT_A_CUT: Mapping[str, PolicySpec] = {"adaptive": PolicySpec(kind="adaptive"), "linucb": POLICIES["linucb"]}
 
 THROUGH_A_CUT = (0.000035, 0.00004, 0.000045, 0.00005, 0.000055, 0.00006, 0.000065)
 """Ceilings in dollars: above what the floor costs before the cut, below what policies spend without one."""
@@ -164,11 +165,11 @@ def through_a_cut(world: World, questions: int, orders: int, lag: int) -> Table:
     table = Table(
         "policy", "ceiling", "mean cost", "off by", "F1 after the cut, known", "unknown", "two fixed arms"
     )
-    for name in ("adaptive", "linucb"):
+    for name, spec in AT_A_CUT.items():
         for ceiling in track(THROUGH_A_CUT, name):
             budget = Budget(usd_per_request=ceiling)
             known, unknown = (
-                np.array([play(world, POLICIES[name], budget, n, questions, lag, how) for n in range(orders)])
+                np.array([play(world, spec, budget, n, questions, lag, how) for n in range(orders)])
                 for how in (Cut.KNOWN, Cut.UNKNOWN)
             )
             cost = known[:, 2].mean(axis=1)
