@@ -70,6 +70,32 @@ ELSEWHERE = {
 }
 """Commands that are not run here, by a part of their line, and who runs them."""
 
+MODULES = (
+    *("collections", "functools", "heapq", "itertools", "math"),
+    *("random", "shutil", "statistics", "subprocess", "uuid"),
+)
+"""What the default corpus and the questions about it are cut down to: encoding all of it takes minutes."""
+
+QUESTIONS = "examples/stdlib_questions.jsonl"
+
+LESS = (
+    ("arms/corpus/stdlib.py", "sorted(sys.stdlib_module_names)", repr(MODULES)),
+    ("serve_config.yaml", "questions: 1000", "questions: 200"),
+    ("serve_config.yaml", "max_tokens: 64", "max_tokens: 12"),
+)
+"""Files of the copy, each with a text that says how much there is to do, and one that says less."""
+
+FEWER = {
+    "--limit 50": "--limit 10",
+    "--limit 20": "--limit 10",
+    "--questions 600": "--questions 120",
+    "portfolio scores -k 4": "portfolio scores -k 4 --start bm25",
+}
+"""Options of the commands that say how many questions there are, and what they are here.
+
+So few questions do not choose `bm25` for the portfolio, as all of them do; a later page replays it.
+"""
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(PAGE_S + START_S)]
 
 
@@ -113,8 +139,16 @@ def lines_of(block: str) -> list[str]:
 
 
 def here(block: str) -> str:
-    """Return a block without the commands that are run elsewhere."""
-    return "\n".join(line for line in lines_of(block) if not any(part in line for part in ELSEWHERE))
+    """Return a block without the commands that are run elsewhere, and with fewer questions."""
+    kept = "\n".join(line for line in lines_of(block) if not any(part in line for part in ELSEWHERE))
+    for many, few in FEWER.items():
+        kept = kept.replace(many, few)
+    return kept
+
+
+def of_modules(line: str) -> bool:
+    """Return whether all that answers a question is in the corpus."""
+    return all(name.split(".")[0] in MODULES for name in json.loads(line)["gold_ids"])
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +163,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    for name, much, little in LESS:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count(much) == 1, f"{name} says elsewhere how much there is"
+        (folder / name).write_text(text.replace(much, little), encoding="utf-8")
+    asked = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / QUESTIONS).write_text("".join(filter(of_modules, asked)), encoding="utf-8")
     environment = Path(sys.prefix)
     for stamp in ("ready", "ready-dev"):  # what is installed is that of this very tree
         (environment / stamp).touch()
