@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from feedback.budget import Budget, Price, mean_costs
 from feedback.events import LABELS, Mode
 from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.log.rows import tokens_of
 from feedback.reward import TokenPrices, usd_today
 from feedback.training_log import confirm_epoch
 
@@ -73,7 +73,7 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
     query = _spending(budget).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
     with store.reading() as connection:
         rows = connection.execute(query).all() if budget.unit == "usd" and tokens else []
-    today = [(arm, usd_today(paid, tokens_of(by_model), tokens)) for _, arm, paid, by_model in rows]
+    today = [(arm, usd_today(paid, log_rows.tokens_of(by_model), tokens)) for _, arm, paid, by_model in rows]
     changed = {
         arm
         for (arm, usd), (_, _, paid, _) in zip(today, rows, strict=True)
