@@ -363,9 +363,14 @@ class RewardRule(BaseModel):
         """Return what the tokens of an answer would cost today, in USD; see the function of the same name."""
         return usd_today(paid, tokens_by_model, self.token_prices)
 
+    @property
+    def prices_tokens(self) -> bool:
+        """Whether dollars have a price, and are those that tokens would cost today."""
+        return bool(self.token_prices) and self.cost.usd > 0.0
+
     def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[int]]) -> float:
         """Return the priced sum of a raw cost vector, its tokens at the prices of today."""
-        if self.token_prices:
+        if self.prices_tokens:
             cost = replace(cost, usd=self.usd_today(cost.usd, tokens_by_model))
         return self.cost.total(cost)
 

@@ -305,21 +305,16 @@ def _read(
     decided += [d.decided_at, d.version, d.propensity, d.cost_weight]
     columns |= _matched(connection, d.id, decided, ids)
     executed: list[sa.ColumnElement[Any]] = [e.status, *(e[name] for name in priced(rule.cost))]
-    if _prices_tokens(rule):
+    if rule.prices_tokens:
         executed.append(sa.func.coalesce(_text(e.tokens_by_model), "{}").label("tokens_by_model"))
     columns |= _matched(connection, e.decision_id, executed, ids)
     return columns
 
 
-def _prices_tokens(rule: RewardRule) -> bool:
-    """Return whether dollars have a price, and are those that tokens would cost today."""
-    return bool(rule.token_prices) and "usd" in priced(rule.cost)
-
-
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
     """Return the parts of the raw cost that have a price, tokens at the prices of today."""
     costs = {name: columns[name].astype(np.float64) for name in priced(rule.cost)}
-    if _prices_tokens(rule):
+    if rule.prices_tokens:
         rows = zip(costs["usd"].tolist(), _parsed(columns["tokens_by_model"]), strict=True)
         costs["usd"] = np.array([rule.usd_today(paid, tokens) for paid, tokens in rows])
     return costs

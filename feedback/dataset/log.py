@@ -198,7 +198,7 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
 def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
     """Return the parts of the raw cost that have a price, tokens at the prices of today."""
     columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
-    if rule.token_prices and "usd" in columns:
+    if rule.prices_tokens:
         columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
     return columns
 

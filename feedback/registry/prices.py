@@ -17,7 +17,6 @@ from feedback.training_log import confirm_epoch
 KEPT = 1000
 """Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""
 
-
 RECENT = 5000
 """Newest requests whose costs are counted again where tokens have another price."""
 
@@ -57,7 +56,7 @@ def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[
     e = t.executions.c
     query = _spending(budget).where(e.seq > after).order_by(e.seq).limit(limit)
     with store.reading() as connection:
-        return [(seq, arm, float(spent)) for seq, arm, spent, _ in connection.execute(query)]
+        return [(seq, arm, float(spent)) for seq, arm, spent in connection.execute(query)]
 
 
 def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
@@ -69,10 +68,12 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
         upto: Position of the log whose costs are known, the last `RECENT` of them.
         tokens: Prices of today.
     """
+    if budget.unit != "usd" or not tokens:
+        return {}
     e = t.executions.c
-    query = _spending(budget).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
+    query = _spending(budget, e.tokens_by_model).where(e.seq <= upto).order_by(e.seq.desc()).limit(RECENT)
     with store.reading() as connection:
-        rows = connection.execute(query).all() if budget.unit == "usd" and tokens else []
+        rows = connection.execute(query).all()
     today = [(arm, usd_today(paid, log_rows.tokens_of(by_model), tokens)) for _, arm, paid, by_model in rows]
     changed = {
         arm
@@ -82,10 +83,11 @@ def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> di
     return mean_costs(budget, [(arm, usd) for arm, usd in reversed(today) if arm in changed])
 
 
-def _spending(budget: Budget) -> sa.Select[Any]:
+def _spending(budget: Budget, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return the query of position, drawn arm and cost of executions, and of further columns."""
     d, e = t.decisions.c, t.executions.c
     return (
-        sa.select(e.seq, d.drawn, e.usd if budget.unit == "usd" else e.steps, e.tokens_by_model)
+        sa.select(e.seq, d.drawn, e.usd if budget.unit == "usd" else e.steps, *more)
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
         .where(d.mode != Mode.FORCED, d.policy != LABELS)
     )
