@@ -309,6 +309,9 @@ def _out_of_range(example: Example) -> Iterator[str]:
     for name in cost.__slots__:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"
+    for model, tokens in example.tokens_by_model.items():
+        if min(tokens) < 0:
+            yield f"tokens_by_model of {model!r} has {min(tokens)}; it must not be below 0"
 
 
 def _undated(d: Decision) -> Iterator[str]:

@@ -237,6 +237,13 @@ P = '"probabilities":[0.25,0.625,0.125]'
         (put('"shadow":[]', '"shadow":[1.0]'), "decision.shadow has 1 numbers for 3 arms"),
         (put('"steps":1,', '"steps":-1,'), "cost.steps is -1; it must be finite and not below 0"),
         (put('"usd":0.001', '"usd":1e999'), "cost.usd is inf"),
+        *(
+            (
+                put('"tokens_by_model":{}', f'"tokens_by_model":{{"m":[9,4,2],"n":{bad}}}'),
+                "tokens_by_model of 'n' has -1; it must not be below 0",
+            )
+            for bad in ("[-1,0,0]", "[5,-1,5]", "[5,0,-1]")
+        ),
         (put('"right":1.0', '"right":NaN'), "metrics must be finite, got nan"),
         (put('"w=river":1.0', '"w=river":1e999'), "decision.context.features must be finite, got inf"),
         (put('"score":0.5', '"score":1e999'), "decision.context.arms.dense must be finite, got inf"),
