@@ -13,9 +13,9 @@ promise it of arms that nobody draws, too. Weights follow the likelihood of each
 
 Where the residuals of an arm say that its reward has changed, everything is forgotten but the rewards since
 then, and the router is left: scores of the time before say nothing of the time after. An arm that is hardly
-drawn could not say so: where its few rewards are higher than expected, it is drawn until they are not, or
-until it is known to have risen. All of it is a function of the rewards in their order, so a replay of the log
-restarts at the same places.
+drawn could not say so: where its few rewards are higher than expected, it gets half of the draws until they
+are not, or until it is known to have risen. All of it is a function of the rewards in their order, so a
+replay of the log restarts at the same places.
 """
 
 import copy
@@ -65,6 +65,13 @@ LEARNED = 30
 
 REST = 100
 """Rewards after a restart without another."""
+
+LOOK = 0.5
+"""Probability with which an arm is drawn because its rewards were higher than expected.
+
+Until the rewards of these draws are there, nothing contradicts the few that were high by chance: where
+rewards are late, all draws of that time would be lost.
+"""
 
 LEAST, MOST = 20, 500
 """Rewards that a restart keeps, at least and at most."""
@@ -166,8 +173,9 @@ class Adaptive:
             reward; None to restart never. A lower one notices sooner, and restarts in calm worlds, too.
         slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
         notice: Evidence of a rise beyond which an arm is looked at: what exceeds it is added to its bound, in
-            standard deviations of a reward. With a lower one, an arm that nobody draws and that becomes the
-            best is found sooner, and bad ones are drawn more often. None to add nothing.
+            standard deviations of a reward, for half of the probability. With a lower one, an arm that nobody
+            draws and that becomes the best is found sooner, and bad ones are drawn more often. None to add
+            nothing.
 
     Source: the members as upper confidence bounds of ridge regressions: Li et al. 2010, arXiv:1003.0146;
     discounted: Russac et al. 2019, arXiv:1909.09146; their weights: Herbster and Warmuth 1998, Tracking the
@@ -241,14 +249,19 @@ class Adaptive:
         Raises:
             PolicyError: A feature is not finite, or the embedding is not as long as those before.
         """
-        return greedy(self.bounds(context, arms))
+        return _share(*self._bounds(context, arms))
 
     def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution for means of the rewards that are less by a penalty, shape (n,)."""
-        return greedy(self.bounds(context, arms) - penalty)
+        bounds, noticed = self._bounds(context, arms)
+        return _share(bounds - penalty, noticed)
 
     def bounds(self, context: Context, arms: Sequence[str]) -> Array:
-        """Return the upper confidence bound of the reward of each arm, shape (n,)."""
+        """Return the upper confidence bound of the reward of each arm, without a noticed rise, shape (n,)."""
+        return self._bounds(context, arms)[0]
+
+    def _bounds(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
+        """Return the bound of the reward of each arm, and what a noticed rise adds to it, shapes (n,)."""
         check_context(context)
         x = self._columns(context)
         with self._lock:
@@ -256,8 +269,8 @@ class Adaptive:
             rows = self._rows_of(arms)
             mean, variance = self._predict(model, x, rows, self._priors(model, context, arms, rows))
             width = self._settings["alpha"] * math.sqrt(model.noise[0])
-            found = np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
-            return found + self._noticed(model, rows)
+            bounds = np.asarray(model.weights @ (mean + width * np.sqrt(variance)))
+            return bounds, self._noticed(model, rows)
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return what each feature adds to the mean of each arm's reward, shape (n,), by its name.
@@ -448,6 +461,13 @@ class Adaptive:
             self._add(model, row, np.array(x), reward, bonus, scored=False)
         for row in range(len(self._rows)):
             _decompose(model, row)
+
+
+def _share(bounds: Array, noticed: Array) -> Array:
+    """Return the distribution of which a share goes to an arm whose rewards have risen, shape (n,)."""
+    if not noticed.any():
+        return greedy(bounds)
+    return (1.0 - LOOK) * greedy(bounds) + LOOK * greedy(bounds + noticed)
 
 
 def _mean_of(memory: Array, row: int, otherwise: float) -> float:
