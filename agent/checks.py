@@ -30,7 +30,7 @@ from agent.access import is_loopback
 from agent.config import AppConfig, warm_start
 from arms import manifest
 from arms.base import ArmError
-from arms.corpus import Corpus, CorpusError, open_source, problems
+from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
 from arms.indexes import build_once
 from arms.llm import LlmSpec, catalog, writing
 from arms.models import Backbone, ModelNotFoundError, digest_of, locate, model_problems
@@ -519,32 +519,41 @@ def _file_system(path: Path) -> str:
 
 
 def corpus_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield whether the corpus can be read, and has been."""
-    name, source = config.corpus.name, config.corpus.source
-    try:
-        open_source(source if source == "stdlib" else Path(source).expanduser())
-    except CorpusError as error:
-        yield Finding(f"corpus {name!r}: {error}", "correct corpus.source")
-        return
-    if damage := problems(config.corpus_path, contents=True):
-        what = f"corpus {name!r} in {config.corpus_path}: {', '.join(damage)}"
-        yield Finding(what, "`armwise serve --prepare-only` reads it again")
-        return
-    try:
-        corpus = Corpus.open(config.corpus_path)
-    except CorpusError:
-        yield Finding(f"corpus {name!r} is read from {source} at the first start")
-    else:
-        yield Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}")
-        if corpus.restricted:
-            yield _restricted(config, corpus)
+    """Yield whether each corpus can be read, and has been."""
+    parts = []
+    for source in config.corpus_sources:
+        finding, corpus = _corpus(source)
+        yield finding
+        parts += [] if corpus is None else [corpus]
+    if restricted := sum(corpus.manifest.restricted for corpus in parts):
+        yield _restricted(config, restricted)
+    if len(parts) == len(config.corpus_sources):
+        whole = Corpora(parts) if config.corpora else parts[0]
         for point in config.by_point.values():
-            yield from _engines(point, corpus)
+            yield from _engines(point, whole)
 
 
-def _restricted(config: AppConfig, corpus: Corpus) -> Finding:
-    """Return whether every arm keeps to the permissions of passages."""
-    what = f"{corpus.manifest.restricted:,} passages are for some groups alone"
+def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
+    """Return what is known of a corpus, and the corpus where it was read and is whole."""
+    name, place = source.folder.name, source.source
+    try:
+        open_source(place if place == "stdlib" else Path(place).expanduser())
+    except CorpusError as error:
+        key = f"corpora.{name}.source" if source.name else "corpus.source"
+        return Finding(f"corpus {name!r}: {error}", f"correct {key}"), None
+    if damage := problems(source.folder, contents=True):
+        what = f"corpus {name!r} in {source.folder}: {', '.join(damage)}"
+        return Finding(what, "`armwise serve --prepare-only` reads it again"), None
+    try:
+        corpus = source.open()
+    except CorpusError:
+        return Finding(f"corpus {name!r} is read from {place} at the first start"), None
+    return Finding(f"corpus {name!r} has {len(corpus):,} passages, digest {corpus.digest[:12]}"), corpus
+
+
+def _restricted(config: AppConfig, n: int) -> Finding:
+    """Return whether every arm keeps to the permissions of passages, which `n` of them have."""
+    what = f"{n:,} passages are for some groups alone"
     unable = [name for name in config.actions if not arms_catalog.filters(name, config.arms)]
     if not unable:
         return Finding(what)

@@ -7,6 +7,7 @@ turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged dec
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -25,7 +26,7 @@ from agent.access import Caller, require_scope
 from agent.api import errors
 from agent.api.decisions import permitted
 from agent.api.feedback import keep_all
-from agent.api.openai import chat
+from agent.api.openai import chat, vector_stores
 from agent.api.openai.schemas import ChatMessage, ChatRequest
 from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from agent.config import DEFAULT_POINT
@@ -128,11 +129,20 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoi
 
 
 @SERVER.tool(annotations=READS)
-async def search(query: Question, ctx: Context[Any, Any]) -> SearchResults:
-    """Search for passages that answer a question."""
+async def search(
+    query: Question,
+    ctx: Context[Any, Any],
+    corpus: Annotated[
+        Name | None, Field(description="Name of the corpus to search; without it, the policy chooses.")
+    ] = None,
+) -> SearchResults:
+    """Search for passages that answer a question, in one corpus or where the policy finds it best."""
     with _of(ctx, "decide") as (point, caller):
         body = RetrieveRequest(query=query)
         ask = asking.ask_of(point, caller, query, body, None, "query")
+        if corpus is not None:
+            vector_stores.require(point, corpus)
+            ask = replace(ask, allowed=vector_stores.arms_of(point, corpus, None))
         decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, None, None))
         return SearchResults(
             results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id
@@ -149,11 +159,11 @@ async def fetch(
         passage = (await permitted(point, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
-        corpus = point.config.corpus.name
+        corpus, _ = point.config.place_of(id)
         known = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**known, "corpus": corpus}
         return Document(
-            id=id, title=passage.title, text=passage.text, url=chat.url_of(id, corpus), metadata=about
+            id=id, title=passage.title, text=passage.text, url=chat.url_of(id, point.config), metadata=about
         )
 
 
@@ -194,8 +204,7 @@ async def rate(
 
 
 def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[Found]:
-    corpus = point.config.corpus.name
-    return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, corpus)) for p in passages]
+    return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, point.config)) for p in passages]
 
 
 class Endpoint:

@@ -144,8 +144,8 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     sizes.
     """
     from agent.routers import open_selector, saved
-    from arms.corpus import ingest
-    from arms.indexes import Vectors, build_once
+    from arms.corpus import ingest_all
+    from arms.indexes import build_once, prepare_vectors
     from arms.llm import LateWriter
     from arms.models import require_whole
     from arms.retrievers import Resources, catalog
@@ -158,7 +158,7 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     for point in points:
         open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
     require_whole({backbone.model for point in points for backbone in point.backbones.values()})
-    corpus = ingest(config.corpus.source, config.corpus_path, compare=True, progress=progress)
+    corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     for point in points:
@@ -170,8 +170,7 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
         if point.router is not None:
             saved.warn_of_corpus(saved.read_about(point.router.path), corpus.digest)
         for name in saved.looked_at(point.router):
-            backbone = point.backbones[name]
-            Vectors.of(corpus, point.indexes_path, backbone).prepare(corpus, backbone, progress)
+            prepare_vectors(corpus, point.indexes_path, point.backbones[name], progress)
 
 
 # -- the processes ----------------------------------------------------------------------------------
@@ -403,12 +402,12 @@ def ingest_corpus(
 
 def _fill(config: Path, point: str, arm: str) -> None:
     """Put the corpus into the engine of an arm, and print what was done. Raises ValueError, ArmError."""
-    from arms.corpus import ingest
+    from arms.corpus import ingest_all
     from arms.retrievers import Resources, catalog
 
     with progress() as on_progress:
         settings = opened(config).of(point).settled()
-        corpus = ingest(settings.corpus.source, settings.corpus_path, progress=on_progress)
+        corpus = ingest_all(settings.corpus_sources, progress=on_progress)
         resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
         done = catalog.fill(arm, resources, on_progress)
     console.print(

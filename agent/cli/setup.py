@@ -176,7 +176,7 @@ def init(
     """
     with explained():
         from agent.config import CorpusSpec
-        from arms.corpus import ingest
+        from arms.corpus import ingest_all
 
         if output.exists() and not replace:
             raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
@@ -198,7 +198,7 @@ def init(
         try:
             settings = opened(unfinished).settled()
             with progress() as on_progress:
-                passages = ingest(settings.corpus.source, settings.corpus_path, progress=on_progress)
+                passages = ingest_all(settings.corpus_sources, progress=on_progress)
         except BaseException:
             unfinished.unlink()
             raise

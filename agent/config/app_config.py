@@ -22,13 +22,23 @@ from pydantic import (
 )
 
 from agent.config.privacy import Privacy
-from agent.config.sections import CorpusSpec, Http, Key, Learning, Limits, Observations, RetrievalCacheSpec
+from agent.config.sections import (
+    CorpusSpec,
+    Http,
+    Key,
+    Learning,
+    Limits,
+    Observations,
+    RetrievalCacheSpec,
+    SourceSpec,
+)
 from agent.config.warm_start import WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
 from agent.routers import saved
 from agent.spec import lines
 from agent.telemetry import TelemetrySpec
 from arms.base import checked_name
+from arms.corpus import CorpusSource
 from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
@@ -181,7 +191,14 @@ class AppConfig(BaseModel):
         min_length=1,
         description="Part of the hash that draws an arm, together with a secret that is stored in the log.",
     )
-    corpus: CorpusSpec = CorpusSpec()
+    corpus: CorpusSpec = Field(
+        default=CorpusSpec(), description="The passages, where they are of one corpus."
+    )
+    corpora: dict[str, SourceSpec] = Field(
+        default_factory=dict,
+        description="Several corpora by name, in the place of `corpus`. An arm names the one that it "
+        "searches; the id of a passage is the name of its corpus, a slash, and its id there.",
+    )
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     arms: dict[str, ArmSpec] = Field(
         min_length=1,
@@ -281,7 +298,8 @@ class AppConfig(BaseModel):
     def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
             checked_name(name)
-        catalog.validate_specs(self.arms, self.backbones)
+        self._check_corpora()
+        catalog.validate_specs(self.arms, self.backbones, (*self.corpora,))
         self._check_cache()
         self._check_writing()
         names = list(self.actions)
@@ -301,6 +319,21 @@ class AppConfig(BaseModel):
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
             )
         return self
+
+    def _check_corpora(self) -> None:
+        """Refuse a corpus beside several, and names that would be one folder. Raises ValueError."""
+        if self.corpora and self.corpus != CorpusSpec():
+            raise ValueError(
+                f"corpus {self.corpus.name!r} has no place beside `corpora`: it could be one of them"
+            )
+        folders: dict[str, str] = {}
+        for name in self.corpora:
+            try:
+                checked_name(name)
+            except ValueError as error:
+                raise ValueError(f"corpora: {error}") from None
+            if (other := folders.setdefault(name.lower(), name)) != name:
+                raise ValueError(f"corpora: {other!r} and {name!r} would be one folder on some machines")
 
     def _check_cache(self) -> None:
         """Refuse to keep what changes from search to search, or without a sign. Raises ValueError."""
@@ -478,9 +511,32 @@ class AppConfig(BaseModel):
         return self.log_url or f"sqlite:///{self.home_path / 'log.db'}"
 
     @property
-    def corpus_path(self) -> Path:
-        """The folder of the ingested corpus."""
-        return self.home_path / "corpora" / self.corpus.name
+    def corpus_sources(self) -> tuple[CorpusSource, ...]:
+        """Where the passages of each corpus come from, and where they go."""
+        folder = self.home_path / "corpora"
+        if not self.corpora:
+            return (CorpusSource(self.corpus.source, folder / self.corpus.name),)
+        return tuple(CorpusSource(spec.source, folder / name, name) for name, spec in self.corpora.items())
+
+    @property
+    def corpus_names(self) -> tuple[str, ...]:
+        """The names of the corpora, at least one."""
+        return (*self.corpora,) or (self.corpus.name,)
+
+    def searching(self, corpus: str) -> frozenset[str] | None:
+        """Return the arms that search this corpus and nothing else; None for any, where there is only one."""
+        if len(self.corpus_names) == 1:
+            return None
+        return frozenset(
+            name for name in self.actions if catalog.corpora_of(name, self.arms) == frozenset({corpus})
+        )
+
+    def place_of(self, passage_id: str) -> tuple[str, str]:
+        """Return the corpus of a passage, `""` for a source that is none of several, and its id there."""
+        if not self.corpora:
+            return self.corpus.name, passage_id
+        name, slash, own = passage_id.partition("/")
+        return (name, own) if slash and name in self.corpora else ("", passage_id)
 
     @property
     def indexes_path(self) -> Path:
@@ -533,14 +589,25 @@ class AppConfig(BaseModel):
 
     def settled(self) -> "AppConfig":
         """Return the configuration with the paths of this machine and environment filled in."""
-        source = self.corpus.source
-        if source != "stdlib":
-            source = str(Path(source).expanduser().absolute())
-        corpus = self.corpus.model_copy(update={"source": source})
+        corpus = self.corpus.model_copy(update={"source": _settled(self.corpus.source)})
+        corpora = {
+            name: spec.model_copy(update={"source": _settled(spec.source)})
+            for name, spec in self.corpora.items()
+        }
         router = self.router and self.router.settled()
         warm_start = self.warm_start and self.warm_start.settled()
-        settled = {"home": str(self.home_path), "log_url": self.database_url, "corpus": corpus}
+        settled = {
+            "home": str(self.home_path),
+            "log_url": self.database_url,
+            "corpus": corpus,
+            "corpora": corpora,
+        }
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
+
+
+def _settled(source: str) -> str:
+    """Return a source with its path on this machine."""
+    return source if source == "stdlib" else str(Path(source).expanduser().absolute())
 
 
 def _token_prices(models: Mapping[str, LlmSpec]) -> dict[str, tuple[float, float, float]]:

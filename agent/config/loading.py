@@ -49,6 +49,21 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm")
 """What SQLite appends to the name of a database for the files beside it."""
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping with the same key twice, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in keys:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is there twice", key.start_mark
+                    )
+                keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     """Read the application's `args` from a Ray Serve configuration file.
 
@@ -60,7 +75,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
         ConfigError: It cannot be read, or is invalid.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a safe one
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

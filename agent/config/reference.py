@@ -61,7 +61,7 @@ SUBJECTS = {
     "service": (
         "The service",
         "Access, privacy, the corpus, limits, and telemetry.",
-        ("keys", "privacy", "corpus", "limits", "retrieval_cache", "http", "telemetry"),
+        ("keys", "privacy", "corpus", "corpora", "limits", "retrieval_cache", "http", "telemetry"),
     ),
     "arms": (
         "Arms and language models",

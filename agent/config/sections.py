@@ -95,6 +95,14 @@ class CorpusSpec(BaseModel):
         return cls(name=name or ("corpus" if own.lower() in ("", *RESERVED) else own), source=source)
 
 
+class SourceSpec(BaseModel):
+    """One of several corpora."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(description="As that of `corpus`.")
+
+
 class Limits(BaseModel):
     """Limits of requests, arms and the language model."""
 

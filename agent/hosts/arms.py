@@ -28,8 +28,7 @@ Arms = Mapping[str, ArmSpec]
 def settings_of(config: AppConfig) -> ArmSettings:
     """Return what every host builds its arms from."""
     return ArmSettings(
-        config.corpus.source,
-        config.corpus_path,
+        config.corpus_sources,
         config.indexes_path,
         config.backbones,
         config.limits.arm_timeout_s,

@@ -27,8 +27,8 @@ from agent.config import AppConfig
 from agent.policies import sampling
 from agent.routers import Features, RouterError, Stage, Trained, dataset, features, out_of_fold, saved
 from arms.base import Arm, ArmError, Passage, Progress, Query
-from arms.corpus import ingest
-from arms.indexes import PassageVectors, Vectors
+from arms.corpus import ingest_all
+from arms.indexes import PassageVectors, prepare_vectors
 from arms.models import Backbone, Embedder, build_embedder
 from arms.retrievers import Resources, build_arm, catalog, prepare
 from feedback.events import Decision
@@ -185,7 +185,7 @@ def score_by_searching(
             f"earlier decisions are not searched again, which would ask {', '.join(heavy)}: "
             "the router has no scores of them"
         )
-    if ingest(config.corpus.source, config.corpus_path).restricted:
+    if ingest_all(config.corpus_sources).restricted:
         return (
             "earlier decisions are not searched again: which passages they could find depended on the groups "
             "of their callers, so the router has no scores of them"
@@ -221,11 +221,11 @@ class _SearchAgain:
         on_progress: Progress,
     ) -> "_SearchAgain":
         """Build the arms, the encoders and the vectors that are missing."""
-        corpus, indexes = ingest(config.corpus.source, config.corpus_path), config.indexes_path
+        corpus, indexes = ingest_all(config.corpus_sources), config.indexes_path
         resources = Resources(corpus, indexes, config.backbones, config.arms, trust=config.trust)
         prepare(resources, arms, on_progress)
         backbone = stored.trained.about.backbone
-        Vectors.of(corpus, indexes, config.backbones[backbone]).prepare(corpus, config.backbones[backbone])
+        prepare_vectors(corpus, indexes, config.backbones[backbone])
         needed = {backbone}.union(*(catalog.embeddings_of(arm, config.arms) for arm in arms))
         return cls(
             stored,

@@ -15,7 +15,7 @@ from agent.routers import RouterError, dataset, utility
 from agent.simulation import SHAPE, load_questions
 from arms import manifest
 from arms.base import Passage, Progress
-from arms.corpus import Corpus, ingest
+from arms.corpus import Corpus, ingest_all
 from arms.llm import prompts
 from arms.models import Backbone, digest_of
 from arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
@@ -88,12 +88,12 @@ class Retrieved:
         ids = sorted({name for row in outcomes.passages for ranking in row for name in ranking or ()})
         if not ids:
             return cls([[[] for _ in row] for row in outcomes.passages], None, 0)
-        corpus = ingest(config.corpus.source, config.corpus_path, progress=on_progress)
+        corpus = ingest_all(config.corpus_sources, progress=on_progress)
         positions = corpus.known(ids)
         if not positions:
             raise RouterError(
                 f"none of the {len(ids):,} passages of the outcomes, such as {ids[0]!r}, is of corpus "
-                f"{config.corpus.name!r}"
+                f"{' or '.join(map(repr, config.corpus_names))}"
             )
         passages = {passage.id: passage for passage in corpus.passages(positions.values())}
         rankings = [
@@ -106,7 +106,8 @@ class Retrieved:
 def print_foreign(n: int, config: AppConfig, console: Console) -> None:
     """Print how many passages of the outcomes are of another corpus, if any is."""
     if n:
-        console.print(f"{n:,} passages not of corpus {config.corpus.name!r} count as not found", **PLAIN)
+        corpora = " or ".join(map(repr, config.corpus_names))
+        console.print(f"{n:,} passages not of corpus {corpora} count as not found", **PLAIN)
 
 
 def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> Outcomes:

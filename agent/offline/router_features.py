@@ -12,7 +12,7 @@ from agent.routers import Features, RouterError, Stage, cross_validation, datase
 from agent.routers import features as router_features
 from arms.base import Passage, Progress
 from arms.corpus import Corpus
-from arms.indexes import PassageVectors, Vectors
+from arms.indexes import PassageVectors, prepare_vectors
 from arms.models import Backbone, build_embedder
 from arms.portfolio import Outcomes
 from arms.relevance import Case, Examples, Fitting, RelevanceModel
@@ -158,7 +158,7 @@ def _vectors(
 ) -> Mapping[str, NDArray[np.float32]]:
     """Return the vectors of what was found, by id."""
     backbone = config.backbones[name]
-    Vectors.of(corpus, config.indexes_path, backbone).prepare(corpus, backbone, on_progress)
+    prepare_vectors(corpus, config.indexes_path, backbone, on_progress)
     ids = sorted({passage.id for row in passages.rankings for ranking in row for passage in ranking})
     return PassageVectors(corpus, config.indexes_path, backbone).of(ids)
 

@@ -25,7 +25,7 @@ from agent.offline.labelled_data import OF_LOG, read_labelled, read_questions, w
 from agent.routers import open_selector
 from agent.simulation import SHAPE, shuffled
 from arms.base import Progress
-from arms.corpus import Corpus, ingest
+from arms.corpus import Corpus, ingest_all
 from arms.jobs import ScoreJob, ScoreReport, score
 from arms.llm import Write
 from arms.models import Backbone
@@ -157,10 +157,11 @@ def arms_of(config: AppConfig, pool: Path | None) -> tuple[dict[str, ArmSpec], d
 
 
 def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Corpus:
-    """Open an ingested corpus, or ingest that of the configuration. Raises CorpusError."""
+    """Open an ingested corpus, or ingest those of the configuration. Raises CorpusError."""
     if name is None:
-        return ingest(config.corpus.source, config.corpus_path, progress=on_progress)
-    return Corpus.open(config.home_path / "corpora" / name)
+        return ingest_all(config.corpus_sources, progress=on_progress)
+    prefix = f"{name}/" if name in config.corpora else ""
+    return Corpus.open(config.home_path / "corpora" / name, prefix)
 
 
 def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:

@@ -1,8 +1,19 @@
 """Documents become passages."""
 
+from .corpora import Corpora, CorpusSource, ingest_all
 from .corpus import Corpus, ingest, problems
 from .permissions import Permitted
 from .readers import open_source
 from .records import CorpusError
 
-__all__ = ["Corpus", "CorpusError", "Permitted", "ingest", "open_source", "problems"]
+__all__ = [
+    "Corpora",
+    "Corpus",
+    "CorpusError",
+    "CorpusSource",
+    "Permitted",
+    "ingest",
+    "ingest_all",
+    "open_source",
+    "problems",
+]

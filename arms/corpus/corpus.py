@@ -15,10 +15,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -94,16 +94,17 @@ class Corpus:
 
     Attributes:
         manifest: Name, origin and size.
+        prefix: What the id of each passage begins with, such as `docs/` where there are several corpora.
     """
 
-    def __init__(self, target: Path, manifest: Manifest) -> None:
-        self.manifest = manifest
+    def __init__(self, target: Path, manifest: Manifest, prefix: str = "") -> None:
+        self.manifest, self.prefix = manifest, prefix
         self._target = target
         self._local = threading.local()
         self._permissions = Permissions(self._metadata, len(self))
 
     @classmethod
-    def open(cls, target: Path) -> Self:
+    def open(cls, target: Path, prefix: str = "") -> Self:
         """Open the corpus that `ingest` published in a folder. Raises CorpusError.
 
         It stays readable while a changed source is ingested again.
@@ -115,12 +116,27 @@ class Corpus:
             raise CorpusError(f"no corpus in {target}: run ingest first")
         try:
             with contextlib.closing(_connect_read_only(target)) as database:
-                return cls(target, _manifest(database))
+                return cls(target, _manifest(database), prefix)
         except sqlite3.DatabaseError as error:
             raise CorpusError(
                 f"{target / PUBLISHED} is not a corpus ({error}): "
                 "`armwise serve --prepare-only` reads it again"
             ) from error
+
+    @property
+    def parts(self) -> "Mapping[str, Corpus]":
+        """The corpora that it consists of, by the prefix of their ids."""
+        return {self.prefix: self}
+
+    def part(self, name: str | None) -> "Corpus":
+        """Return the corpus of an arm that names it, or none."""
+        del name
+        return self
+
+    def start(self, prefix: str) -> int:
+        """Return the position of the first passage of a part."""
+        del prefix
+        return 0
 
     @property
     def name(self) -> str:
@@ -138,7 +154,7 @@ class Corpus:
     def __iter__(self) -> Iterator[Passage]:
         """Yield every passage in order of position."""
         for row in self._database.execute(f"{self._select} ORDER BY position"):
-            yield _passage(*row)
+            yield self._passage(*row)
 
     def passages(self, positions: Iterable[int]) -> list[Passage]:
         """Return the passages at these positions, in this order. Raises CorpusError."""
@@ -151,7 +167,7 @@ class Corpus:
                 raise CorpusError(
                     f"position {position} is outside corpus {self.name!r} of {len(self)} passages"
                 )
-            passages.append(_passage(*row))
+            passages.append(self._passage(*row))
         return passages
 
     @property
@@ -167,7 +183,8 @@ class Corpus:
 
     def ids(self) -> list[str]:
         """Return every id, in order of position."""
-        return [name for (name,) in self._database.execute("SELECT id FROM passages ORDER BY position")]
+        rows = self._database.execute("SELECT id FROM passages ORDER BY position")
+        return [self.prefix + name for (name,) in rows]
 
     def order(self) -> NDArray[np.intp]:
         """Return every position in order of the ids, shape (n_passages,), without a list of the ids."""
@@ -186,7 +203,8 @@ class Corpus:
     def known(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the positions of the ids that are in the corpus."""
         execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
-        rows = {passage_id: execute(lookup, (passage_id,)).fetchone() for passage_id in ids}
+        own = {one: one[len(self.prefix) :] for one in ids if one.startswith(self.prefix)}
+        rows = {passage_id: execute(lookup, (there,)).fetchone() for passage_id, there in own.items()}
         return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
 
     def skipped(self) -> list[str]:
@@ -207,8 +225,12 @@ class Corpus:
             for position, fields in self._database.execute("SELECT position, fields FROM metadata"):
                 yield position, orjson.loads(fields)
 
-    def __reduce__(self) -> tuple[Callable[[Path], "Corpus"], tuple[Path]]:
-        return Corpus.open, (self._target,)
+    def _passage(self, id_: str, title: str, text: str, fields: bytes | None = None) -> Passage:
+        metadata = {} if fields is None else orjson.loads(fields)
+        return Passage(self.prefix + id_, title, text, metadata=metadata)
+
+    def __reduce__(self) -> tuple[Callable[..., "Corpus"], tuple[Any, ...]]:
+        return Corpus.open, (self._target, self.prefix)
 
     @property
     def _database(self) -> sqlite3.Connection:
@@ -228,6 +250,7 @@ def ingest(
     *,
     skip_bad: bool = False,
     compare: bool = False,
+    prefix: str = "",
     progress: Progress | None = None,
 ) -> Corpus:
     """Read a source into a folder, unless the folder holds it already.
@@ -242,6 +265,7 @@ def ingest(
         skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`. A file that is never
             read, such as a link to outside of a folder, is listed there in any case.
         compare: Whether to compare a corpus that is there with its digest, too, which reads its file.
+        prefix: What ids are to begin with; the file is the same with any.
         progress: Called after every commit.
 
     Raises:
@@ -255,7 +279,7 @@ def ingest(
         if found := problems(target, contents=compare):
             logger.warning("corpus %s is read again: %s", target.name, ", ".join(found))
         elif (target / PUBLISHED).exists() and Corpus.open(target).manifest.fingerprint == fingerprint:
-            return Corpus.open(target)
+            return Corpus.open(target, prefix)
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
@@ -263,7 +287,7 @@ def ingest(
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
         _publish(target)
-        return Corpus.open(target)
+        return Corpus.open(target, prefix)
 
 
 def problems(target: Path, *, contents: bool) -> list[str]:
@@ -343,10 +367,6 @@ def _write(
     columns = "records = ?, done = ?, count = ?, digest = ?, metadata = ?, restricted = ?"
     database.execute(f"UPDATE manifest SET {columns}", astuple(manifest)[4:])
     return manifest
-
-
-def _passage(id_: str, title: str, text: str, fields: bytes | None = None) -> Passage:
-    return Passage(id_, title, text, metadata={} if fields is None else orjson.loads(fields))
 
 
 def extend_digest(digest: str, passage: Passage) -> str:

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from arms import tracing
 from arms.async_bridge import Blocking
 from arms.base import UNUSED, ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
-from arms.corpus import Corpus, CorpusError, ingest
+from arms.corpus import Corpus, CorpusError, CorpusSource, ingest_all
 from arms.deployments.embedders import Embedders
-from arms.indexes import IndexMismatchError, PassageVectors, Vectors
+from arms.indexes import IndexMismatchError, PassageVectors, prepare_vectors
 from arms.llm import (
     Chunk,
     Generator,
@@ -70,8 +70,7 @@ class ArmSettings:
     """What every host builds its arms from.
 
     Attributes:
-        source: Source of the corpus, if it is not ingested yet.
-        corpus: Folder of the ingested corpus.
+        corpora: Where passages come from, if they are not ingested yet, and where they are.
         indexes: Folder of all indexes.
         backbones: Sentence encoders by name.
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
@@ -80,8 +79,7 @@ class ArmSettings:
         prices: Prices of the language model that arms prompt.
     """
 
-    source: str
-    corpus: Path
+    corpora: tuple[CorpusSource, ...]
     indexes: Path
     backbones: Mapping[str, Backbone]
     limit_s: float
@@ -130,9 +128,9 @@ class ArmHost:
                 logger.warning("%s", error)  # replicas continue with the arms that they serve
 
     @property
-    def corpus(self) -> str:
-        """The name of the corpus."""
-        return self._settings.corpus.name
+    def corpora(self) -> tuple[str, ...]:
+        """The names of the corpora."""
+        return tuple(one.folder.name for one in self._settings.corpora)
 
     async def ready(self) -> None:
         """Return once the host is ready."""
@@ -253,7 +251,7 @@ class ArmHost:
     def _resources(self) -> Resources:
         settings, waiting = self._settings, Blocking(self._settings.limit_s)
         return Resources(
-            ingest(settings.source, settings.corpus),
+            ingest_all(settings.corpora),
             settings.indexes,
             settings.backbones,
             {},
@@ -266,7 +264,7 @@ class ArmHost:
     def _prepared(self, name: str) -> PassageVectors:
         corpus, indexes = self._resources.corpus, self._resources.indexes
         backbone = self._resources.backbones[name]
-        Vectors.of(corpus, indexes, backbone).prepare(corpus, backbone)
+        prepare_vectors(corpus, indexes, backbone)
         return PassageVectors(corpus, indexes, backbone)
 
     async def _built(self, name: str, specs: Specs) -> "_Built":
@@ -343,5 +341,5 @@ def metered(write: Write, prices: Prices) -> Write:
 
 def key_of(name: str, specs: Specs) -> str:
     """Return a hash of an arm's name, its description and its members'."""
-    facts = [name, *((n, s.kind, sorted(s.params.items())) for n, s in sorted(specs.items()))]
+    facts = [name, *((n, s.kind, s.corpus, sorted(s.params.items())) for n, s in sorted(specs.items()))]
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -97,6 +97,7 @@ class HostedArm:
         key: Key of the arm in its host.
         specs: The arm and its members, for a host that does not know the key.
         is_versioned: Whether the version of its index can be known.
+        source: Names of the corpora that it searches; its own name where it searches none of them.
     """
 
     name: str
@@ -104,6 +105,7 @@ class HostedArm:
     key: str
     specs: Specs
     is_versioned: bool = False
+    source: str = ""
     _version: list[tuple[float, str | None]] = field(default_factory=list, repr=False, compare=False)
 
     async def search(self, query: Query, k: int) -> Retrieval:
@@ -213,9 +215,20 @@ class HostedArms:
                 members = closure(name, specs)
                 versioned = catalog.is_versioned(name, specs)
                 placed[name] = HostedArm(
-                    name, self._host(name, specs), key_of(name, members), members, versioned
+                    name,
+                    self._host(name, specs),
+                    key_of(name, members),
+                    members,
+                    versioned,
+                    self._source(name, specs),
                 )
         return placed
+
+    def _source(self, name: str, specs: Specs) -> str:
+        corpora = self._here.corpora
+        if len(corpora) == 1:
+            return corpora[0]
+        return ", ".join(sorted(catalog.corpora_of(name, specs) or {name}))
 
     def _host(self, name: str, specs: Specs) -> SearchHost:
         host = place(name, specs, self._deployed)
@@ -261,7 +274,7 @@ class HostedArms:
         hosted = self._arms[arm]
         if isinstance(hosted, NoRetrieval):
             return hosted.search(query, k)
-        with spans.retrieval(self._here.corpus, arm, query.text, k) as span:
+        with spans.retrieval(_arm_of(hosted).source, arm, query.text, k) as span:
             retrieval = await hosted.search(query, k)
             spans.found(span, retrieval.passages)
         return retrieval
@@ -272,9 +285,11 @@ class HostedArms:
         The query needs no embeddings.
         """
         hosted = self._arms[arm]
-        kept = await hosted.recall(query, k) if isinstance(hosted, CachedArm) else None
+        if not isinstance(hosted, CachedArm):
+            return None
+        kept = await hosted.recall(query, k)
         if kept is not None:
-            with spans.retrieval(self._here.corpus, arm, query.text, k) as span:
+            with spans.retrieval(hosted.arm.source, arm, query.text, k) as span:
                 spans.found(span, kept.passages, cached=True)
         return kept
 
@@ -289,3 +304,7 @@ class HostedArms:
     async def restricted(self) -> bool:
         """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
         return await self._here.restricted()
+
+
+def _arm_of(hosted: HostedArm | CachedArm) -> HostedArm:
+    return hosted.arm if isinstance(hosted, CachedArm) else hosted

@@ -3,7 +3,7 @@
 from . import build_once, entities, entity_graph, vectors
 from .build_once import IndexMismatchError
 from .entity_graph import Graph
-from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors
+from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, prepare_vectors
 
 __all__ = [
     "Graph",
@@ -15,5 +15,6 @@ __all__ = [
     "build_once",
     "entities",
     "entity_graph",
+    "prepare_vectors",
     "vectors",
 ]

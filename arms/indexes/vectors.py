@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from arms.base import Passage, Progress
 from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import build, check, folder
+from arms.indexes.build_once import IndexMismatchError, build, check, folder
 from arms.manifest import Identity
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
@@ -65,27 +65,46 @@ class Vectors:
         build(self.target, self.identity, write)
 
 
+def prepare_vectors(
+    corpus: Corpus, indexes: Path, backbone: Backbone, progress: Progress | None = None
+) -> None:
+    """Embed the passages that are missing, of each of several corpora. Raises ModelNotFoundError."""
+    for part in corpus.parts.values():
+        Vectors.of(part, indexes, backbone).prepare(part, backbone, progress)
+
+
 class PassageVectors:
-    """The vectors of a corpus by the ids of its passages; thread-safe.
+    """The vectors of a corpus, or of several, by the ids of their passages; thread-safe.
 
     Args:
         corpus: The passages.
         indexes: The folder of the indexes.
         backbone: The model.
+        some: Whether some of several corpora may be without vectors; their passages have none then.
 
     Raises:
         ModelNotFoundError: The model cannot be found.
         IndexMismatchError: The vectors are not prepared.
     """
 
-    def __init__(self, corpus: Corpus, indexes: Path, backbone: Backbone) -> None:
-        self._corpus = corpus
-        self._vectors = Vectors.of(corpus, indexes, backbone).read()
+    def __init__(self, corpus: Corpus, indexes: Path, backbone: Backbone, *, some: bool = False) -> None:
+        self._parts: list[tuple[Corpus, NDArray[np.float32]]] = []
+        missing = None
+        for part in corpus.parts.values():
+            try:
+                self._parts.append((part, Vectors.of(part, indexes, backbone).read()))
+            except IndexMismatchError as error:
+                missing = error
+        if missing is not None and not (some and self._parts):
+            raise missing
 
     def of(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors, shape (dim,), of the passages that are in the corpus."""
-        known = self._corpus.known(ids)
-        return dict(zip(known, np.asarray(self._vectors[list(known.values())]), strict=True))
+        wanted, found = list(ids), dict[str, NDArray[np.float32]]()
+        for part, vectors in self._parts:
+            known = part.known(wanted)
+            found |= zip(known, np.asarray(vectors[list(known.values())]), strict=True)
+        return found
 
 
 def embed(

@@ -81,25 +81,28 @@ class Sweep:
         self._column = {name: at for at, name in enumerate(resources.specs if names is None else names)}
         self._expected_steps = np.zeros(len(self._column))
         self._batches = [
-            (batch, np.array([self._column[name] for name in batch.names]))
-            for batch in self._batched(resources)
+            (batch, np.array([self._column[name] for name in batch.names]), start)
+            for start, batch in self._batched(resources)
         ]
-        batched = {name for batch, _ in self._batches for name in batch.names}
+        batched = {name for batch, _, _ in self._batches for name in batch.names}
         self._alone = {
             column: build_arm(name, resources) for name, column in self._column.items() if name not in batched
         }
 
-    def _batched(self, resources: Resources) -> Iterable[Batch]:
-        groups: dict[str, tuple[MakeBatches, dict[str, Any]]] = {}
+    def _batched(self, resources: Resources) -> Iterable[tuple[int, Batch]]:
+        """Yield batches, each over one corpus, and the position of the first passage of that."""
+        groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
         for name in self._column:
             spec = resources.specs[name]
             kind, params = catalog.described(name, spec)
             if kind.batch is not None:
-                _, group = groups.setdefault(spec.kind, (kind.batch, {}))
+                _, group = groups.setdefault((spec.kind, spec.corpus), (kind.batch, {}))
                 group[name] = params
                 self._expected_steps[self._column[name]] = kind.steps(params)
         for make, group in groups.values():
-            yield from make(group, resources)
+            own = resources.of(resources.specs[next(iter(group))])
+            start = resources.corpus.start(own.corpus.prefix)
+            yield from ((start, batch) for batch in make(group, own))
 
     def search(self, query: Query, k: int) -> Found:
         """Return at most `k` passages from every arm, or its error."""
@@ -129,9 +132,10 @@ class Sweep:
         """Return the columns that succeeded, their positions, shape (n, k), and the errors of the others."""
         columns, rows = [np.empty(0, dtype=np.intp)], [np.empty((0, k), dtype=np.intp)]
         problems: dict[int, str] = {}
-        for batch, own in self._batches:
+        for batch, own, start in self._batches:
             try:
-                rows.append(batch.positions(query, k))
+                found = batch.positions(query, k)
+                rows.append(np.where(found >= 0, found + start, found))
             except ArmError as error:
                 problems.update(dict.fromkeys(own.tolist(), str(error)))
             else:
@@ -241,7 +245,10 @@ class PoolJob:
 
     def facts(self) -> dict[str, str]:
         """Return the identity of what the arms find. Raises ModelNotFoundError."""
-        arms = [(name, spec.kind, spec.params) for name, spec in self.specs.items()]
+        arms = [
+            (name, spec.kind, spec.params, *([] if spec.corpus is None else [spec.corpus]))
+            for name, spec in self.specs.items()
+        ]
         encoders = {name: backbone.model_dump(exclude={"host"}) for name, backbone in self.backbones.items()}
         return {
             "corpus": self.corpus.digest,

@@ -78,15 +78,23 @@ KINDS = KindCatalogue("arms.retrievers", GROUP, "kind", ArmSpecError, folders=Tr
 """The kinds of arms by name; `KINDS.own` has those of this package."""
 
 
-def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> None:
+def validate_specs(
+    specs: Mapping[str, ArmSpec], backbones: Collection[str], corpora: Collection[str] = ()
+) -> None:
     """Check every arm without building it.
 
+    Args:
+        specs: The arms by name.
+        backbones: Names of the backbones.
+        corpora: Names of the corpora; empty for one without a name.
+
     Raises:
-        ArmSpecError: A kind, parameter, backbone or member is wrong, an arm is a member of itself, or its
-            members are nested too deeply or search too often.
+        ArmSpecError: A kind, parameter, backbone, corpus or member is wrong, an arm is a member of itself, or
+            its members are nested too deeply or search too often.
     """
     for name, spec in specs.items():
         kind, params = described(name, spec)
+        _check_corpus(name, spec, kind, corpora)
         for backbone in kind.backbones(params):
             if backbone not in backbones:
                 raise ArmSpecError(
@@ -98,6 +106,39 @@ def validate_specs(specs: Mapping[str, ArmSpec], backbones: Collection[str]) -> 
     sizes: dict[str, _Size] = {}
     for name in specs:
         _size_of(name, specs, (), sizes)
+
+
+def _check_corpus(name: str, spec: ArmSpec, kind: Kind[Any], corpora: Collection[str]) -> None:
+    """Refuse an arm that names no corpus where it has to, or one that is not there. Raises ArmSpecError."""
+    several = f"`corpora` has {', '.join(corpora)}"
+    if spec.corpus is None:
+        if kind.searches_corpus and len(corpora) > 1:
+            raise ArmSpecError(f"arm {name!r}: corpus is missing: which one does it search? {several}")
+    elif kind.name in KINDS.own and not kind.searches_corpus and not issubclass(kind.params, EngineParams):
+        what = "searches its members" if kind.members(described(name, spec)[1]) else "searches no corpus"
+        raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
+    elif spec.corpus not in corpora:
+        there = several if corpora else "there is one corpus, without `corpora`"
+        hint = did_you_mean(spec.corpus, corpora)
+        raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}; {there}")
+
+
+def corpora_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str] | None:
+    """Return the names of the corpora that an arm and its members search; None where some of it is another.
+
+    >>> specs = {"d": ArmSpec(kind="bm25", corpus="docs"), "t": ArmSpec(kind="bm25", corpus="tickets")}
+    >>> sorted(corpora_of("f", {**specs, "f": ArmSpec(kind="rrf", params={"arms": ["d", "t"]})}))
+    ['docs', 'tickets']
+    >>> corpora_of("m", {"m": ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})})
+    """
+    found: set[str] = set()
+    for part, spec in closure(name, specs).items():
+        kind, params = described(part, spec)
+        if spec.corpus is not None:
+            found.add(spec.corpus)
+        elif spec.kind != "none" and not kind.members(params):
+            return None
+    return frozenset(found)
 
 
 def brings_code(spec: ArmSpec, trust: Trust) -> bool:
@@ -169,14 +210,19 @@ def prepare(
         ArmSpecError: There is no such arm, or one is described wrongly.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    validate_specs(resources.specs, resources.backbones)
+    validate_specs(resources.specs, resources.backbones, _names_of(resources))
     parts: dict[str, ArmSpec] = {}
     for name in resources.specs if names is None else names:
         if name not in parts:
             parts |= closure(name, resources.specs)
     for name, spec in parts.items():
         kind, params = described(name, spec)
-        kind.prepare(params, resources, progress)
+        kind.prepare(params, resources.of(spec), progress)
+
+
+def _names_of(resources: Resources) -> tuple[str, ...]:
+    """Return the names of the corpora; empty for one without a name."""
+    return tuple(prefix.removesuffix("/") for prefix in resources.corpus.parts if prefix)
 
 
 def fill(name: str, resources: Resources, progress: Progress | None = None) -> Report:
@@ -193,15 +239,21 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
         ModelNotFoundError: The model of the backbone cannot be found.
     """
     spec = _spec(name, resources.specs)
-    validate_specs({name: spec}, resources.backbones)
+    validate_specs({name: spec}, resources.backbones, _names_of(resources))
     params = described(name, spec)[1]
     if not isinstance(params, EngineParams):
         kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
     if isinstance(params, NetworkParams):
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
+    own = resources.of(spec)
+    if len(own.corpus.parts) > 1:
+        raise ArmSpecError(
+            f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
+            f"{', '.join(_names_of(resources))}"
+        )
     arm = build_arm(name, replace(resources, specs={**resources.specs, name: spec}))
-    return fill_arm(cast(EngineArm, arm), resources, progress)
+    return fill_arm(cast(EngineArm, arm), own, progress)
 
 
 def fill_damaged(resources: Resources, progress: Progress | None = None) -> None:
@@ -228,16 +280,18 @@ def damage(name: str, resources: Resources) -> list[str]:
 def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
     """Return the version of the collection that an arm searches, and whether it is that of the corpus.
 
-    None for an arm without a collection; the version is empty where nothing was ingested.
+    None for an arm without a collection, and for one that names none of several corpora: others fill it. The
+    version is empty where nothing was ingested.
 
     Raises:
         ArmSpecError: There is no such arm.
         ArmError: The engine cannot be asked.
     """
-    if not isinstance(described(name, _spec(name, resources.specs))[1], EngineParams):
+    own = resources.of(_spec(name, resources.specs))
+    if not isinstance(described(name, own.specs[name])[1], EngineParams) or len(own.corpus.parts) > 1:
         return None
     arm = cast(EngineArm, build_arm(name, resources))
-    return arm.version, arm.version == current_version(arm, resources)
+    return arm.version, arm.version == current_version(arm, own)
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -250,8 +304,9 @@ def build_arm(name: str, resources: Resources) -> Arm:
 
     @cache  # shared members are built once
     def build(name: str) -> Arm:
-        kind, params = described(name, _spec(name, resources.specs))
-        arm: Arm = kind.build(name, params, resources, build)
+        spec = _spec(name, resources.specs)
+        kind, params = described(name, spec)
+        arm: Arm = kind.build(name, params, resources.of(spec), build)
         return arm
 
     return build(name)
@@ -363,9 +418,10 @@ def search_bound(name: str, specs: Mapping[str, ArmSpec]) -> Bound:
 def versioned(arm: Arm, name: str, resources: Resources) -> VersionedArm:
     """Return an arm with the version of all that it and its members search. Raises ArmSpecError."""
     parts: list[ReadVersion] = []
-    for kind, params in (described(*part) for part in closure(name, resources.specs).items()):
+    for part, spec in closure(name, resources.specs).items():
+        kind, params = described(part, spec)
         if kind.version is not None:
-            parts.append(kind.version(params, resources))
+            parts.append(kind.version(params, resources.of(spec)))
         elif not kind.is_versioned:
             parts.append(lambda _: None)
     return VersionedArm(arm, parts)
@@ -404,7 +460,11 @@ def search_digest(name: str, specs: Mapping[str, ArmSpec]) -> str:
     """
     parts = closure(name, specs)
     params = {part: described(part, spec)[1].model_dump(mode="json") for part, spec in parts.items()}
-    facts = [(part, spec.kind, params[part]) for part, spec in parts.items()]
+    # an arm without a corpus is written as before there were several
+    facts = [
+        (part, spec.kind, params[part], *([] if spec.corpus is None else [spec.corpus]))
+        for part, spec in parts.items()
+    ]
     named = any(spec.kind not in KINDS.own for spec in parts.values()) or drawing(name, specs) is not None
     (_, *first), *others = facts
     document = orjson.dumps([name if named else "", first, sorted(others)], option=orjson.OPT_SORT_KEYS)
@@ -425,6 +485,7 @@ def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     kind, params = described(name, spec)
     indicators = [f"arm={name}", f"kind={spec.kind}"]
     indicators += [f"backbone={backbone}" for backbone in kind.backbones(params)]
+    indicators += [] if spec.corpus is None else [f"corpus={spec.corpus}"]
     # logarithms: some parameters are hundreds, others shares
     numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
     indicators += [f"member={member}" for member in kind.members(params)]
@@ -438,7 +499,7 @@ def same(one: ArmSpec, other: ArmSpec) -> bool:
     >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
     True
     """
-    if one.kind != other.kind or one.answering != other.answering:
+    if (one.kind, one.corpus, one.answering) != (other.kind, other.corpus, other.answering):
         return False
     return bool(described("one", one)[1] == described("other", other)[1])
 

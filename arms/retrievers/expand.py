@@ -115,8 +115,8 @@ def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight:
 
 def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> ExpandArm:
     base = member(params.arm)
-    vectors = {
-        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone]).of
+    vectors = {  # members that search by words alone may be the only ones over a corpus
+        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).of
         for backbone in base.backbones
     }
     return ExpandArm(name, base, params, vectors)

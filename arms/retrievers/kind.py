@@ -8,7 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Generic, Protocol, TypeVar, cast, overload
 
@@ -69,6 +69,10 @@ class ArmSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str = Field(description="A kind of the catalogue, or `package.module:Class` of your own.")
+    corpus: str | None = Field(
+        default=None,
+        description="Which of the `corpora` the arm searches; null where it searches none, or there is one.",
+    )
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
     action: bool = Field(
         default=True,
@@ -273,7 +277,7 @@ class Resources:
     """The resources that arms are built from.
 
     Attributes:
-        corpus: The passages.
+        corpus: The passages: those that an arm searches, or all of them.
         indexes: The folder of the indexes.
         backbones: Embedding models by name.
         specs: Every arm by name; an arm may refer to others.
@@ -301,8 +305,13 @@ class Resources:
                 if callable(forget := getattr(thing, "forget", None)):
                     forget()
 
+    def of(self, spec: ArmSpec) -> "Resources":
+        """Return the resources of an arm: with the corpus that it searches."""
+        return replace(self, corpus=self.corpus.part(spec.corpus))
+
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the object of a key, made once: such as an index of several arms."""
+        """Return the object of a key, made once for a corpus: such as an index of several arms."""
+        key = (self.corpus.prefix, key)
         with self._lock:
             if key not in self._shared:
                 self._shared[key] = make()
@@ -360,9 +369,10 @@ def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
 
 
 def contents_of(corpus: Hashed) -> str:
-    """Return a hash of all passages with their metadata: permissions may change alone."""
+    """Return a hash of all passages with their metadata and their ids: permissions may change alone."""
     metadata: str = getattr(getattr(corpus, "manifest", None), "metadata", "")
-    return hashlib.blake2b(f"{corpus.digest} {metadata}".encode(), digest_size=6).hexdigest()
+    prefix: str = getattr(corpus, "prefix", "")
+    return hashlib.blake2b(f"{prefix}{corpus.digest} {metadata}".encode(), digest_size=6).hexdigest()
 
 
 def vectors_of(model: str) -> str:
@@ -425,6 +435,11 @@ class Kind(Generic[P]):
     draws: bool = False
     bound: Callable[[P, BoundOf], Bound] | None = None
     example: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def searches_corpus(self) -> bool:
+        """Whether such an arm searches an index over a corpus."""
+        return self.version is of_corpus
 
     @property
     def is_versioned(self) -> bool:

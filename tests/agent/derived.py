@@ -143,7 +143,7 @@ class Home:
     def resources(self) -> Resources:
         """Return what arms are built from."""
         config = self.config.settled()
-        corpus = Corpus.open(config.corpus_path)
+        corpus = Corpus.open(config.corpus_sources[0].folder)
         return Resources(
             corpus, config.indexes_path, config.backbones, config.arms, open_selector=open_selector
         )

@@ -482,16 +482,13 @@ def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> Url
         start_index=marker.start(),
         end_index=marker.end(),
         title=passage.cited,
-        url=url_of(passage.id, config.corpus.name),
+        url=url_of(passage.id, config),
     )
 
 
-def url_of(passage_id: str, corpus: str) -> str:
-    """Return the id of a passage where it is a URL, else a name that is unique.
-
-    >>> url_of("https://example.com/a", "c"), url_of("a b", "c")
-    ('https://example.com/a', 'urn:armwise:c:a%20b')
-    """
-    if passage_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
-        return passage_id
-    return f"urn:armwise:{quote(corpus, safe='')}:{quote(passage_id, safe='')}"
+def url_of(passage_id: str, config: AppConfig) -> str:
+    """Return the id of a passage where it is a URL, else a name that is unique."""
+    corpus, own = config.place_of(passage_id)
+    if own[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
+        return own
+    return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, own) if part)])

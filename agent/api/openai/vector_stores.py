@@ -1,6 +1,7 @@
-"""`/v1/vector_stores`: the corpus as a store that OpenAI's clients search; a search is a decision."""
+"""`/v1/vector_stores`: each corpus as a store that OpenAI's clients search; a search is a decision."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Response
@@ -27,7 +28,7 @@ MAX_ATTRIBUTES = 16
 
 
 class VectorStore(Reply):
-    """The corpus as a store."""
+    """A corpus as a store."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -39,7 +40,7 @@ class VectorStore(Reply):
 
 
 class VectorStores(Reply):
-    """The stores: there is one."""
+    """The stores: one for each corpus."""
 
     object: Literal["list"]
     data: list[VectorStore]
@@ -86,10 +87,15 @@ StoreName = Annotated[Name, Path(description="Name of the corpus.", examples=["s
     **documented("listVectorStores", VectorStores, scopes=("decide", "read")),
 )
 async def vector_stores(point: RequestPoint) -> Response:
-    """The one store: the corpus."""
-    store = _store(point)
+    """The stores, one for each corpus."""
+    stores = [_store(name) for name in point.config.corpus_names]
     page = construct(
-        VectorStores, object="list", data=[store], first_id=store.id, last_id=store.id, has_more=False
+        VectorStores,
+        object="list",
+        data=stores,
+        first_id=stores[0].id,
+        last_id=stores[-1].id,
+        has_more=False,
     )
     return responses.Json(page)
 
@@ -100,8 +106,8 @@ async def vector_stores(point: RequestPoint) -> Response:
 )
 async def vector_store(point: RequestPoint, store: StoreName) -> Response:
     """One store, by the name of its corpus."""
-    _require(point, store)
-    return responses.Json(_store(point))
+    require(point, store)
+    return responses.Json(_store(store))
 
 
 @router.post(
@@ -124,9 +130,13 @@ async def search(
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
-    """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision."""
+    """Decide and retrieve, as `/v1/retrieve` does; `attributes` of each result have the decision.
+
+    Where there are several stores, the arms that search this one alone are eligible.
+    """
     point, caller = at_model(point, caller, body.model)
-    _require(point, store)
+    require(point, store)
+    arms = arms_of(point, store, body.agent.allowed_arms)
     query = _query(body)
     k = min(body.max_num_results, point.config.limits.passages)
     if body.filters is not None and body.agent.filters is not None:
@@ -136,6 +146,7 @@ async def search(
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
     scored = {"k": k, "by_score": least is not None}
     ask = asking.ask_of(point, caller, query, body, key, "query", body.filters, **scored)
+    ask = ask if arms is None else replace(ask, allowed=arms)
     decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
     cost = finished.execution.cost
@@ -160,8 +171,7 @@ _OF_ANY_STORE: Mapping[str, Any] = {
 """Fields of a store that OpenAI's clients read and that say nothing of a corpus."""
 
 
-def _store(point: DecisionPoint) -> VectorStore:
-    name = point.config.corpus.name
+def _store(name: str) -> VectorStore:
     return construct(
         VectorStore,
         id=name,
@@ -173,11 +183,24 @@ def _store(point: DecisionPoint) -> VectorStore:
     )
 
 
-def _require(point: DecisionPoint, store: str) -> None:
-    """Refuse a store that is not the corpus. Raises ApiError."""
-    name = point.config.corpus.name
-    if store != name:
-        raise ApiError("vector_store_not_found", f"there is no store {store!r}; there is: {name}", "store")
+def require(point: DecisionPoint, store: str) -> None:
+    """Refuse a store that is no corpus. Raises ApiError."""
+    names = point.config.corpus_names
+    if store not in names:
+        there = f"there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}"
+        raise ApiError("vector_store_not_found", f"there is no store {store!r}; {there}", "store")
+
+
+def arms_of(point: DecisionPoint, store: str, allowed: Collection[str] | None) -> frozenset[str] | None:
+    """Return the arms that may search one of several corpora, None for any. Raises ApiError."""
+    arms = point.config.searching(store)
+    if arms is None:
+        return None
+    if not (kept := arms if allowed is None else arms.intersection(allowed)):
+        which = "no arm" if allowed is None else "none of the allowed arms"
+        message = f"{which} searches corpus {store!r} alone; an arm of kind bm25 with `corpus: {store}` would"
+        raise ApiError("no_eligible_arm", message, "store")
+    return kept
 
 
 def _query(body: VectorStoreSearch) -> str:
@@ -193,7 +216,7 @@ def _hit(point: DecisionPoint, decided: Decided, passage: Passage) -> StoreHit:
         "decision_id": decided.decision.id,
         "arm": decided.served,
         "title": passage.title[:512],
-        "url": url_of(passage.id, point.config.corpus.name)[:512],
+        "url": url_of(passage.id, point.config)[:512],
     }
     for name, value in passage.metadata.items():  # lists do not fit: tags, and the groups of others
         if isinstance(value, str | int | float) and len(attributes) < MAX_ATTRIBUTES:

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
-from arms.indexes import PassageVectors, Vectors
+from arms.indexes import PassageVectors, prepare_vectors
 from arms.llm import (
     MESSAGE_TOKENS,
     UNPROMPTED,
@@ -283,7 +283,7 @@ def _prepare(params: EnsembleParams, have: Resources, progress: Progress | None)
     """Check the router, and embed the passages for it. Raises ArmBuildError."""
     if spec := _selector_spec(params, have):
         have.open_selector(spec)
-        Vectors.of(have.corpus, have.indexes, spec.encoder).prepare(have.corpus, spec.encoder, progress)
+        prepare_vectors(have.corpus, have.indexes, spec.encoder, progress)
 
 
 def _build(name: str, params: EnsembleParams, have: Resources, member: Members) -> EnsembleArm:

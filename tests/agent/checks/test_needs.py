@@ -415,7 +415,7 @@ def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     assert "problem: corpus 'mine': no corpus at" in lines(checks.corpus_findings(config))[0]
     source.write_text('{"id": "a", "text": "b"}\n')
     assert "is read from" in lines(checks.corpus_findings(config))[0]
-    ingest(source, config.corpus_path)
+    ingest(source, config.corpus_sources[0].folder)
     assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.corpus_findings(config))[0]
 
 
@@ -430,8 +430,38 @@ def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
     for more, said in cases:
         arms = {"words": {"kind": "bm25"}, **more}
         config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
-        ingest(source, config.corpus_path)
+        ingest(source, config.corpus_sources[0].folder)
         assert said in lines(checks.corpus_findings(config))[1]
+
+
+def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
+    kept = {"allowed_groups": ["hr"]}
+    for name in ("docs", "pay"):
+        row = {"id": "a", "text": name, "metadata": kept if name == "pay" else {}}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    sources = {name: {"source": str(tmp_path / f"{name}.jsonl")} for name in ("docs", "gone", "pay")}
+    params = {"path": str(tmp_path / "engine"), "collection": "mine"}
+    arms: dict[str, Any] = {
+        "none": {"kind": "none"},
+        "held": {"kind": "tantivy", "corpus": "docs", "params": params},
+        "foreign": {"kind": "tantivy", "params": {**params, "collection": "theirs"}},
+    }
+    config = configured(tmp_path, corpora=sources, arms=arms)
+    docs, _, pay = config.corpus_sources
+    docs.ingest()
+    pay.ingest()
+    found = lines(checks.corpus_findings(config))
+    assert [line.split(" has ")[0] for line in found[:1]] == ["fine: corpus 'docs'"]
+    assert found[1].startswith("problem: corpus 'gone': no corpus at")
+    assert found[1].endswith("correct corpora.gone.source")
+    assert found[2].startswith("fine: corpus 'pay' has 1 passages")
+    assert found[3:] == ["fine: 1 passages are for some groups alone"]
+    del sources["gone"]
+    found = lines(checks.corpus_findings(configured(tmp_path, corpora=sources, arms=arms)))
+    assert found[3:] == [
+        "note: arm 'held': nothing was ingested into its collection; `armwise ingest --into held`, unless "
+        "something else fills it"
+    ]
 
 
 def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> None:
@@ -440,7 +470,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     params = {"path": str(tmp_path / "engine"), "collection": "mine"}
     arms = {"none": {"kind": "none"}, "words": {"kind": "tantivy", "params": params}}
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
-    have = Resources(ingest(source, config.corpus_path), tmp_path, {}, config.arms)
+    have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
     (_, nothing) = lines(checks.corpus_findings(config))
     assert nothing.startswith("note: arm 'words': nothing was ingested into its collection; `armwise ingest")
     version = catalog.fill("words", have).version
@@ -448,7 +478,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
         checks.corpus_findings(config)
     )
     source.write_text('{"id": "a", "text": "changed"}\n')
-    ingest(source, config.corpus_path)
+    ingest(source, config.corpus_sources[0].folder)
     assert lines(checks.corpus_findings(config))[1].startswith(
         f"note: arm 'words': its collection holds version {version}, not the present corpus; `armwise ingest"
     )

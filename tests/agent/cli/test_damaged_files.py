@@ -94,7 +94,7 @@ def test_a_damaged_corpus_is_read_again_and_indexes_stay(
 ) -> None:
     before = home.results()
     indexes = {path: path.stat().st_ino for path in home.files() if path.parent.name.startswith(REBUILT)}
-    damage(home.config.corpus_path / name, how)
+    damage(home.config.corpus_sources[0].folder / name, how)
     assert any(name in line and line.startswith("problem: corpus 'rivers'") for line in home.findings())
     with caplog.at_level(logging.WARNING):
         home.prepare()
@@ -104,9 +104,9 @@ def test_a_damaged_corpus_is_read_again_and_indexes_stay(
 
 
 def test_a_corpus_that_cannot_be_opened_names_what_reads_it_again(home: Home) -> None:
-    damage(home.config.corpus_path / "passages.db", "cut to half")
+    damage(home.config.corpus_sources[0].folder / "passages.db", "cut to half")
     with pytest.raises(CorpusError, match=r"passages\.db is not a corpus .*`armwise serve --prepare-only`"):
-        Corpus.open(home.config.corpus_path)
+        Corpus.open(home.config.corpus_sources[0].folder)
 
 
 @pytest.mark.parametrize("how", DAMAGES)

@@ -159,7 +159,7 @@ def test_home_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.database_url == "sqlite:////from/the/file/log.db"
     monkeypatch.setenv("ARMWISE_HOME", "/from/the/environment")
     assert config.home_path == Path("/from/the/environment")
-    assert config.corpus_path == Path("/from/the/environment/corpora/stdlib")
+    assert config.corpus_sources[0].folder == Path("/from/the/environment/corpora/stdlib")
     assert config.indexes_path == Path("/from/the/environment/indexes")
     settled = config.settled()
     monkeypatch.delenv("ARMWISE_HOME")
@@ -390,3 +390,126 @@ def test_prices_of_tokens_are_no_part_of_a_reward_that_does_not_count_them(
     config = parse({**CONFIG, "llm": llm, "reward": {**CONFIG["reward"], **paid}})
     assert config.reward.token_prices == {}
     assert "token_prices" not in config.reward.model_dump()
+
+
+SEVERAL: dict[str, Any] = {
+    "docs": {"source": "/data/docs.jsonl"},
+    "tickets": {"source": "/data/tickets"},
+}
+
+
+def of_several(**changes: Any) -> dict[str, Any]:
+    """A configuration of two corpora, each with an arm, and one arm over both."""
+    arms = {
+        "docs": {"kind": "bm25", "corpus": "docs"},
+        "tickets": {"kind": "bm25", "corpus": "tickets"},
+        "both": {"kind": "rrf", "params": {"arms": ["docs", "tickets"]}},
+        "none": {"kind": "none"},
+    }
+    return {**deepcopy(CONFIG), "corpora": SEVERAL, "arms": arms, "limits": {}, **changes}
+
+
+def test_several_corpora_have_a_folder_each_by_their_names() -> None:
+    config = parse(of_several(home="/srv/home")).settled()
+    assert config.corpus_names == ("docs", "tickets")
+    assert [(one.source, str(one.folder), one.prefix) for one in config.corpus_sources] == [
+        ("/data/docs.jsonl", "/srv/home/corpora/docs", "docs/"),
+        ("/data/tickets", "/srv/home/corpora/tickets", "tickets/"),
+    ]
+    assert config.searching("docs") == {"docs"}
+    assert config.searching("tickets") == {"tickets"}
+
+
+def test_one_corpus_has_no_name_in_its_ids() -> None:
+    config = parse({**CONFIG, "home": "/srv/home", "corpus": {"name": "docs", "source": "/data/docs.jsonl"}})
+    assert config.corpus_names == ("docs",)
+    assert [one.prefix for one in config.corpus_sources] == [""]
+    assert config.searching("docs") is None
+
+
+def test_sources_of_several_corpora_are_settled_where_the_service_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = parse(of_several(corpora={"docs": {"source": "docs"}, "tickets": {"source": "stdlib"}}))
+    assert [one.source for one in config.settled().corpus_sources] == [str(tmp_path / "docs"), "stdlib"]
+
+
+@pytest.mark.parametrize(
+    ("passage", "place"),
+    [
+        ("docs/a", ("docs", "a")),
+        ("tickets/2026/a", ("tickets", "2026/a")),
+        ("docs/https://example.com/a", ("docs", "https://example.com/a")),
+        ("web/a", ("", "web/a")),
+        ("docs", ("", "docs")),
+        ("a", ("", "a")),
+    ],
+)
+def test_the_corpus_of_a_passage_is_what_its_id_begins_with(passage: str, place: tuple[str, str]) -> None:
+    assert parse(of_several()).place_of(passage) == place
+
+
+def test_ids_of_one_corpus_may_have_slashes() -> None:
+    config = parse({**CONFIG, "corpus": {"name": "docs", "source": "x"}})
+    assert config.place_of("docs/a") == ("docs", "docs/a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"corpus": {"name": "old", "source": "x"}}, "corpus 'old' has no place beside `corpora`"),
+        ({"corpora": {"a b": {"source": "x"}}}, "corpora: 'a b' is not a valid name"),
+        ({"corpora": {"a/b": {"source": "x"}}}, "corpora: 'a/b' is not a valid name"),
+        ({"corpora": {"..": {"source": "x"}}}, "corpora: '..' is not a valid name"),
+        (
+            {"corpora": {**SEVERAL, "Docs": {"source": "x"}}},
+            "'docs' and 'Docs' would be one folder on some machines",
+        ),
+        ({"corpora": {"docs": {}}}, "key 'corpora.docs.source' is missing"),
+        ({"corpora": {"docs": {"source": "x", "name": "y"}}}, "unknown key 'corpora.docs.name'"),
+        ({"corpora": {"docs": {"source": "x"}, "wiki": {"source": "x"}}}, "unknown corpus 'tickets'"),
+        ({"arms": {"words": {"kind": "bm25"}}}, "arm 'words': corpus is missing: which one does it search?"),
+    ],
+)
+def test_a_wrong_corpus_of_several_is_named(changes: dict[str, Any], said: str) -> None:
+    assert said in complaint(of_several(**changes))
+
+
+def test_a_corpus_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    document = yaml.safe_dump({"applications": [{"args": of_several()}]})
+    path.write_text(document)
+    assert load(path).corpus_names == ("docs", "tickets")
+    path.write_text(document.replace("tickets:\n        source", "docs:\n        source"))
+    with pytest.raises(ConfigError, match=r"the key 'docs' is there twice\n.*line \d+") as raised:
+        load(path)
+    assert str(path) in str(raised.value)
+
+
+def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    args = yaml.safe_dump({**CONFIG, "arms": None}).replace("arms: null", "")
+    arms = """
+      arms:
+        words: &words {kind: bm25, cache: false}
+        again: {<<: *words, cache: true}
+    """
+    lines = "\n".join(f"      {line}" for line in args.splitlines())
+    path.write_text(f"applications:\n  - args:\n{lines}\n{arms}")
+    assert load(path).arms["again"].cache
+    assert not load(path).arms["words"].cache
+
+
+def test_arms_that_replace_others_name_corpora_that_are_there() -> None:
+    config = parse(of_several())
+    arms = {name: spec for name, spec in config.arm_documents.items() if name != "both"}
+    assert config.with_arms(arms).arms["tickets"].corpus == "tickets"
+    with pytest.raises(ConfigError, match="unknown corpus 'wiki'"):
+        config.with_arms({**arms, "new": {"kind": "bm25", "corpus": "wiki"}})
+
+
+def test_a_decision_point_has_the_corpora_of_the_service() -> None:
+    points = {"support": {"arms": {"words": {"kind": "bm25", "corpus": "tickets"}}}}
+    config = parse(of_several(points=points, home="/srv/home", log_url="sqlite:////srv/home/log.db"))
+    assert config.of("support").corpus_names == ("docs", "tickets")

@@ -105,7 +105,7 @@ def test_the_arm_that_it_prints_serves_the_model(config: AppConfig, tmp_path: Pa
     assert "kind: learned_fusion, params: {arms: [first, second], model: " in said
     folder = str(config.home_path / "relevance")
     settled = config.settled()
-    corpus = ingest(settled.corpus.source, settled.corpus_path)
+    corpus = ingest(settled.corpus.source, settled.corpus_sources[0].folder)
     words, params = ArmSpec(kind="bm25"), {"arms": ["first", "second"], "model": folder}
     specs = {"first": words, "second": words, "arm": ArmSpec(kind="learned_fusion", params=params)}
     resources = Resources(corpus, settled.indexes_path, {}, specs)
@@ -147,7 +147,10 @@ def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
     assert trained.router.schema is not None
     assert set(RELEVANCE) < set(trained.router.schema.retrieved)
     read = read_trained(config.home_path / "router")
-    corpus, backbone = ingest(settled.corpus.source, settled.corpus_path), settled.backbones["tiny"]
+    corpus, backbone = (
+        ingest(settled.corpus.source, settled.corpus_sources[0].folder),
+        settled.backbones["tiny"],
+    )
 
     async def vectors(_: str, ids: Sequence[str]) -> Any:
         return PassageVectors(corpus, settled.indexes_path, backbone).of(ids)

@@ -225,7 +225,7 @@ def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
     async def look(_backbone: str, ids: Sequence[str]) -> Mapping[str, Any]:
         return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).of(ids)
 
-    corpus = ingest(settled.corpus.source, settled.corpus_path)
+    corpus = ingest(settled.corpus.source, settled.corpus_sources[0].folder)
     scorer = RouterScorer(made, None, look, 1.0)
     embedder = build_embedder(config.backbones["tiny"])
     for number, scores in enumerate(expected):
@@ -244,7 +244,7 @@ def test_a_router_of_what_was_retrieved_notes_the_corpus_and_is_charged_for_look
 ) -> None:
     made, said = train(config, labelled, router={"kind": "max_sim"})
     assert made.about.k == 3
-    assert made.about.corpus == Corpus.open(config.corpus_path).digest
+    assert made.about.corpus == Corpus.open(config.corpus_sources[0].folder).digest
     held_out = made.about.held_out
     assert held_out is not None
     assert held_out["router"]["steps"] == 3.0, "all arms search, whichever answers"

@@ -121,7 +121,7 @@ def first_title(prompt: Prompt) -> tuple[str, Chunk]:
 
 def learned_arm(config: AppConfig, *failing: str) -> EnsembleArm:
     """Return an ensemble of the two arms that the trained router picks from."""
-    corpus = Corpus.open(config.corpus_path)
+    corpus = Corpus.open(config.corpus_sources[0].folder)
     have = Resources(
         corpus, config.indexes_path, config.backbones, {}, write=first_title, open_selector=open_selector
     )
@@ -311,7 +311,7 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
     }
     served = config.with_arms({**config.model_dump(mode="json")["arms"], "all": spec.model_dump()})
     prepare(served, lambda *_: None)
-    corpus = Corpus.open(served.corpus_path)
+    corpus = Corpus.open(served.corpus_sources[0].folder)
     have = Resources(
         corpus,
         served.indexes_path,
@@ -370,7 +370,7 @@ def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
     questions = tuple(replace(row.question, answers=("city",)) for row in rows()[:6:3])
     job = LabelJob(
         questions=questions,
-        corpus=Corpus.open(config.corpus_path),
+        corpus=Corpus.open(config.corpus_sources[0].folder),
         indexes=config.indexes_path,
         specs=specs,
         backbones=config.backbones,

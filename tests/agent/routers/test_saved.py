@@ -234,7 +234,9 @@ def test_the_vectors_that_a_router_looks_at_are_made_ahead(
     home = {"home": str(tmp_path / "home"), "corpus": source, "arms": {"none": {"kind": "none"}}}
     config = parse(configured(kept(tmp_path / "router"), **home))
     prepare(config, lambda *_: None)
-    vectors = PassageVectors(Corpus.open(config.corpus_path), config.indexes_path, config.backbones["tiny"])
+    vectors = PassageVectors(
+        Corpus.open(config.corpus_sources[0].folder), config.indexes_path, config.backbones["tiny"]
+    )
     assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arms.base import Passage, Query, Retrieval
+from arms.corpus import CorpusSource
 from arms.deployments import ArmHost, ArmSettings, Embedders
 from arms.llm.base import Generator, ScriptedGenerator
 from arms.llm.pricing import Prices
@@ -91,7 +92,11 @@ def open_host(
     arms = {name: closure(name, specs) for name in live}
     return ArmHost(
         ArmSettings(
-            str(source), folder / "corpus", folder / "indexes", BACKBONES, limit_s, prices=prices or Prices()
+            (CorpusSource(str(source), folder / "corpus"),),
+            folder / "indexes",
+            BACKBONES,
+            limit_s,
+            prices=prices or Prices(),
         ),
         arms if configured is None else configured,
         lambda: arms,

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from arms.corpus import CorpusSource
 from arms.deployments import (
     ArmHost,
     ArmSettings,
@@ -167,7 +168,8 @@ async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
     ]
     source = tmp_path / "sea.jsonl"
     source.write_bytes(b"\n".join(map(orjson.dumps, sea)))
-    settings = ArmSettings(str(source), tmp_path / "corpus", tmp_path / "indexes", BACKBONES, 30.0)
+    corpora = (CorpusSource(str(source), tmp_path / "corpus"),)
+    settings = ArmSettings(corpora, tmp_path / "indexes", BACKBONES, 30.0)
     here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
     arms = HostedArms(here, {}, Embedders(BACKBONES), SPECS)
     assert await arms.restricted() == bool(groups)
@@ -176,6 +178,60 @@ async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
         query = pickle.loads(pickle.dumps(replace(QUERY, where=late, groups=frozenset(asked))))
         found = {passage.id for passage in (await arms.search("rrf", query, 4)).passages}
         assert found == expected
+
+
+# -- several corpora ---------------------------------------------------------------------------------------
+
+SEARCH_API = {"url": "https://a.example/search", "request": {"q": "{question}"}}
+
+SEVERAL = {
+    "docs": ArmSpec(kind="bm25", corpus="docs", cache=True),
+    "both": ArmSpec(kind="rrf", params={"arms": ["docs", "tickets"]}),
+    "tickets": ArmSpec(kind="dense", corpus="tickets", params={"backbone": "tiny"}),
+    "elsewhere": ArmSpec(kind="remote", params=SEARCH_API),
+}
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> HostedArms:
+    """Arms over two corpora, of which one is for a group alone."""
+    corpora = []
+    for name, groups in (("docs", []), ("tickets", ["crew"])):
+        about = {"metadata": {"allowed_groups": groups}} if groups else {}
+        rows = [{"id": f"{n}", "text": f"{name} of {SEA} {n}", **about} for n in range(3)]
+        source = tmp_path / f"{name}.jsonl"
+        source.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+        corpora.append(CorpusSource(str(source), tmp_path / "corpora" / name, name))
+    settings = ArmSettings(tuple(corpora), tmp_path / "indexes", BACKBONES, 30.0)
+    here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
+    return HostedArms(here, {}, Embedders(BACKBONES), SEVERAL)
+
+
+async def test_a_host_searches_several_corpora_and_gives_the_passages_of_each(several: HostedArms) -> None:
+    everyone = replace(QUERY, groups=frozenset({"crew"}))
+    found = [passage.id for passage in (await several.search("both", everyone, 6)).passages]
+    assert sorted(found) == [f"{name}/{n}" for name in ("docs", "tickets") for n in range(3)]
+    assert [p.text for p in await several.passages(["tickets/2", "docs/0", "2"])] == [
+        f"tickets of {SEA} 2",
+        f"docs of {SEA} 0",
+    ]
+    assert (await several.vectors("tiny", ["docs/0", "tickets/1", "web/1"])).keys() == {"docs/0", "tickets/1"}
+
+
+async def test_permissions_of_one_corpus_hold_in_arms_over_both(several: HostedArms) -> None:
+    assert await several.restricted()
+    found = {passage.id for passage in (await several.search("both", QUERY, 6)).passages}
+    assert found == {f"docs/{n}" for n in range(3)}
+
+
+def test_an_arm_is_traced_with_the_corpora_that_it_searches(several: HostedArms) -> None:
+    sources = {name: placed.source for name, placed in several._placed(SEVERAL).items()}  # noqa: SLF001
+    assert sources == {
+        "docs": "docs",
+        "tickets": "tickets",
+        "both": "docs, tickets",
+        "elsewhere": "elsewhere",
+    }
 
 
 # -- what is kept of searches ------------------------------------------------------------------------------
@@ -203,7 +259,8 @@ def over(folder: Path, cache: RetrievalCache, specs: Specs, passages: list[dict[
     folder.mkdir(exist_ok=True)
     source = folder / "passages.jsonl"
     source.write_bytes(b"\n".join(map(orjson.dumps, passages)))
-    settings = ArmSettings(str(source), folder / "corpus", folder / "indexes", BACKBONES, 30.0)
+    corpora = (CorpusSource(str(source), folder / "corpus"),)
+    settings = ArmSettings(corpora, folder / "indexes", BACKBONES, 30.0)
     here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
     return HostedArms(here, {}, Embedders(BACKBONES), specs, cache)
 

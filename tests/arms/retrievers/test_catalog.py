@@ -535,7 +535,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return module
 
 
-def test_an_installed_package_adds_kinds(plugin: str, tmp_path: Path) -> None:
+def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: Path) -> None:
     specs = {
         "terms": ArmSpec(kind="glossary", params={"text": "A heap is a tree."}),
         "same": ArmSpec(kind="glossary_class", params={"text": "A tree."}),
@@ -544,7 +544,7 @@ def test_an_installed_package_adds_kinds(plugin: str, tmp_path: Path) -> None:
     }
     assert plugin not in sys.modules, "it is not imported before it is used"
     validate_specs(specs, [])
-    have = Resources(None, tmp_path, {}, specs)  # type: ignore[arg-type]  # they have no corpus
+    have = Resources(corpus, tmp_path, {}, specs)
     assert [p.text for p in build_arm("terms", have).search(Query("heap"), 3).passages] == [
         "A heap is a tree."
     ]

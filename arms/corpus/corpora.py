@@ -1,0 +1,172 @@
+"""Several corpora as one: the id of a passage is the name of its corpus, a slash, and its id there.
+
+Each has its own folder and indexes: one that is added, replaced or removed leaves the others as they are.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from arms.base import Passage, Progress, Query
+from arms.corpus.corpus import Corpus, Manifest, ingest
+from arms.corpus.permissions import Permitted
+from arms.corpus.records import CorpusError
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSource:
+    """Where a corpus comes from, and where it goes.
+
+    Attributes:
+        source: What `ingest` reads.
+        folder: The folder of the corpus.
+        name: What the ids of its passages begin with, before a slash; empty for the only corpus.
+    """
+
+    source: str
+    folder: Path
+    name: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What the ids of its passages begin with."""
+        return f"{self.name}/" if self.name else ""
+
+    def ingest(self, *, compare: bool = False, progress: Progress | None = None) -> Corpus:
+        """Read it, unless its folder holds it already. Raises CorpusError."""
+        try:
+            return ingest(self.source, self.folder, compare=compare, prefix=self.prefix, progress=progress)
+        except CorpusError as error:
+            raise (CorpusError(f"corpus {self.name!r}: {error}") if self.name else error) from error
+
+    def open(self) -> Corpus:
+        """Open it where it was read. Raises CorpusError."""
+        return Corpus.open(self.folder, self.prefix)
+
+
+def ingest_all(
+    sources: Sequence[CorpusSource], *, compare: bool = False, progress: Progress | None = None
+) -> Corpus:
+    """Read what is missing of some corpora, and return all of them as one.
+
+    Args:
+        sources: At least one; those of several have names.
+        compare: Whether to compare corpora that are there with their digests.
+        progress: Called after every commit.
+
+    Raises:
+        CorpusError: One of them cannot be read; the message names it.
+    """
+    parts = [source.ingest(compare=compare, progress=progress) for source in sources]
+    return Corpora(parts) if parts[0].prefix else parts[0]
+
+
+class Corpora(Corpus):
+    """Some corpora in order: positions of each follow those of the one before.
+
+    Args:
+        parts: Corpora whose ids have different prefixes, at least one.
+    """
+
+    def __init__(self, parts: Sequence[Corpus]) -> None:
+        self.prefix = ""
+        self._parts = {part.prefix: part for part in parts}
+        self._starts = [0, *itertools.accumulate(len(part) for part in parts)]
+        self.manifest = _manifest(parts)
+
+    @property
+    @override
+    def parts(self) -> Mapping[str, Corpus]:
+        return self._parts
+
+    @override
+    def part(self, name: str | None) -> Corpus:
+        if name is None:
+            return next(iter(self._parts.values())) if len(self._parts) == 1 else self
+        return self._parts[f"{name}/"]
+
+    @override
+    def start(self, prefix: str) -> int:
+        return self._starts[list(self._parts).index(prefix)]
+
+    @override
+    def __iter__(self) -> Iterator[Passage]:
+        return itertools.chain.from_iterable(self._parts.values())
+
+    @override
+    def passages(self, positions: Iterable[int]) -> list[Passage]:
+        parts, found = list(self._parts.values()), []
+        for position in positions:
+            at = int(np.searchsorted(self._starts, position, side="right")) - 1
+            if not 0 <= at < len(parts):
+                raise CorpusError(
+                    f"position {position} is outside corpora {self.name} of {len(self)} passages"
+                )
+            found += parts[at].passages([position - self._starts[at]])
+        return found
+
+    @override
+    def permitted(self, query: Query) -> Permitted | None:
+        each = [(part.permitted(query), len(part)) for part in self._parts.values()]
+        if all(permitted is None for permitted, _ in each):
+            return None
+        masks = [np.ones(n, dtype=np.bool_) if p is None else p.mask for p, n in each]
+        return Permitted.of(np.concatenate(masks))
+
+    @override
+    def ids(self) -> list[str]:
+        return [one for part in self._parts.values() for one in part.ids()]
+
+    @override
+    def order(self) -> NDArray[np.intp]:
+        # no prefix begins another one: each ends with its only slash
+        return np.concatenate([self.start(name) + self._parts[name].order() for name in sorted(self._parts)])
+
+    @override
+    def known(self, ids: Iterable[str]) -> dict[str, int]:
+        wanted = list(ids)
+        found = {
+            one: self.start(prefix) + position
+            for prefix, part in self._parts.items()
+            for one, position in part.known(wanted).items()
+        }
+        return {one: found[one] for one in wanted if one in found}
+
+    @override
+    def skipped(self) -> list[str]:
+        return [f"{part.prefix}{line}" for part in self._parts.values() for line in part.skipped()]
+
+    @override
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
+        return Corpora, (list(self._parts.values()),)
+
+
+def _manifest(parts: Sequence[Corpus]) -> Manifest:
+    """Return the sums of some manifests, and hashes of theirs."""
+    each = [part.manifest for part in parts]
+    names = [part.prefix.removesuffix("/") for part in parts]
+
+    def digest(values: Sequence[str]) -> str:
+        listed = orjson.dumps([*zip(names, values, strict=True)])
+        return hashlib.blake2b(listed, digest_size=16).hexdigest()
+
+    return Manifest(
+        name=", ".join(names),
+        source=", ".join(one.source for one in each),
+        fingerprint=digest([one.fingerprint for one in each]),
+        created_at=max(one.created_at for one in each),
+        records=sum(one.records for one in each),
+        done=sum(one.done for one in each),
+        count=sum(one.count for one in each),
+        digest=digest([one.digest for one in each]),
+        metadata=digest([one.metadata for one in each]) if any(one.metadata for one in each) else "",
+        restricted=sum(one.restricted for one in each),
+    )

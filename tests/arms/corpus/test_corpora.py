@@ -1,0 +1,196 @@
+"""Several corpora are one, by names in the ids, and none touches the files of another."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arms.base import Query
+from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, ingest_all
+from arms.filters import Comparison
+from arms.indexes import IndexMismatchError, PassageVectors, Vectors, prepare_vectors
+from arms.models import Backbone
+
+HASHED = Backbone(model="hashing:8")
+
+
+def write(folder: Path, name: str, ids: list[str], **metadata: str) -> CorpusSource:
+    path = folder / f"{name}.jsonl"
+    rows = [{"id": one, "title": "", "text": f"{name} says {one}", "metadata": metadata} for one in ids]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return CorpusSource(str(path), folder / "corpora" / name, name)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[CorpusSource]:
+    return [
+        write(tmp_path, "tickets", ["b", "a"], year="2026"),
+        write(tmp_path, "docs", ["a", "x/y", "https://example.com/z"]),
+    ]
+
+
+@pytest.fixture
+def corpus(sources: list[CorpusSource]) -> Corpus:
+    return ingest_all(sources)
+
+
+IDS = ["tickets/b", "tickets/a", "docs/a", "docs/x/y", "docs/https://example.com/z"]
+
+
+def test_an_id_begins_with_the_name_of_its_corpus(corpus: Corpus) -> None:
+    assert corpus.ids() == [passage.id for passage in corpus] == IDS
+    assert len(corpus) == 5
+    assert [passage.text for passage in corpus.passages([3, 0, np.intp(4)])] == [
+        "docs says x/y",
+        "tickets says b",
+        "docs says https://example.com/z",
+    ]
+    assert corpus.positions(IDS[::-1]) == [4, 3, 2, 1, 0]
+
+
+def test_an_id_without_its_corpus_is_unknown(corpus: Corpus) -> None:
+    assert corpus.known(["a", "docs/b", "docs/a", "other/a", "/a", "docs", "docs/"]) == {"docs/a": 2}
+    with pytest.raises(CorpusError, match="no passage 'a' in corpus 'tickets, docs'"):
+        corpus.positions(["docs/a", "a"])
+
+
+@pytest.mark.parametrize("position", [-1, 5])
+def test_a_position_outside_of_all_of_them_is_refused(corpus: Corpus, position: int) -> None:
+    with pytest.raises(CorpusError, match=f"position {position} is outside"):
+        corpus.passages([position])
+
+
+def test_the_order_is_that_of_the_ids(tmp_path: Path) -> None:
+    names = ["a-b", "a", "A", "a.b", "ab"]
+    corpus = ingest_all([write(tmp_path, name, ["2", "10", "!"]) for name in names])
+    ids = corpus.ids()
+    assert [ids[position] for position in corpus.order()] == sorted(ids)
+
+
+def test_a_part_is_a_corpus_whose_ids_have_the_name(corpus: Corpus) -> None:
+    part = corpus.part("docs")
+    assert part.ids() == IDS[2:]
+    assert part.known(["docs/a", "tickets/a", "a"]) == {"docs/a": 0}
+    assert [*corpus.parts] == ["tickets/", "docs/"]
+    assert corpus.part(None) is corpus
+    assert corpus.start("docs/") == 2
+
+
+def test_the_only_one_of_some_corpora_is_that_of_every_arm(sources: list[CorpusSource]) -> None:
+    corpus = ingest_all(sources[1:])
+    assert corpus.part(None).ids() == corpus.part("docs").ids() == IDS[2:]
+
+
+def test_one_corpus_without_a_name_is_as_it_was(tmp_path: Path) -> None:
+    source = write(tmp_path, "docs", ["a", "b"])
+    corpus = ingest_all([CorpusSource(source.source, source.folder)])
+    assert corpus.ids() == ["a", "b"]
+    assert corpus.part("any") is corpus.part(None) is corpus
+
+
+def test_several_corpora_travel_to_another_process(corpus: Corpus) -> None:
+    again = pickle.loads(pickle.dumps(corpus))
+    assert again.ids() == IDS
+    assert again.digest == corpus.digest
+    assert pickle.loads(pickle.dumps(corpus.part("docs"))).ids() == IDS[2:]
+
+
+def test_a_filter_holds_in_all_of_them(corpus: Corpus) -> None:
+    assert corpus.permitted(Query("x")) is None
+    found = corpus.permitted(Query("x", where=Comparison(type="eq", key="year", value="2026")))
+    assert found is not None
+    assert found.mask.tolist() == [True, True, False, False, False]
+
+
+def test_permissions_of_one_corpus_are_those_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "hr.jsonl"
+    path.write_text(json.dumps({"id": "1", "text": "pay", "metadata": {"allowed_groups": ["hr"]}}) + "\n")
+    hr = CorpusSource(str(path), tmp_path / "corpora" / "hr", "hr")
+    corpus = ingest_all([write(tmp_path, "docs", ["a"]), hr])
+    assert corpus.restricted
+    found = corpus.permitted(Query("x"))
+    assert found is not None
+    assert found.mask.tolist() == [True, False]
+    assert corpus.permitted(Query("x", groups=frozenset({"hr"}))) is None, "it may find all of them"
+
+
+def test_the_digest_is_of_names_and_contents(tmp_path: Path, sources: list[CorpusSource]) -> None:
+    before = ingest_all(sources).digest
+    assert ingest_all(sources).digest == before
+    assert ingest_all(sources[::-1]).digest != before
+    assert ingest_all(sources[:1]).digest != before
+    write(tmp_path, "docs", ["a", "new"])
+    assert ingest_all(sources).digest != before
+
+
+def test_what_is_wrong_with_one_names_it(tmp_path: Path, sources: list[CorpusSource]) -> None:
+    (tmp_path / "docs.jsonl").write_text("")
+    with pytest.raises(CorpusError, match=r"corpus 'docs': .* holds no passages"):
+        ingest_all(sources)
+    assert sources[0].open().ids() == IDS[:2], "the other one is there"
+
+
+def test_skipped_records_name_their_corpus(tmp_path: Path, sources: list[CorpusSource]) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.txt").write_text("words")
+    (folder / "far.txt").symlink_to("/etc/hostname")
+    corpus = ingest_all([*sources, CorpusSource(str(folder), tmp_path / "corpora" / "texts", "texts")])
+    (line,) = corpus.skipped()
+    assert line.startswith("texts/")
+    assert "far.txt" in line
+
+
+def files(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_corpus_that_is_added_replaced_or_removed_leaves_the_indexes_of_others(
+    tmp_path: Path, sources: list[CorpusSource]
+) -> None:
+    indexes = tmp_path / "indexes"
+    prepare_vectors(ingest_all(sources), indexes, HASHED)
+    before = files(indexes)
+    assert len({path.parent for path in before}) == 2
+    sources.insert(0, write(tmp_path, "wiki", ["w"]))
+    write(tmp_path, "tickets", ["b", "c"])
+    changed = ingest_all(sources)
+    prepare_vectors(changed, indexes, HASHED)
+    after = files(indexes)
+    assert before.items() <= after.items(), "nothing of the earlier ones was written again"
+    assert len({path.parent for path in after}) == 4, "one each for the new one and the changed one"
+    prepare_vectors(ingest_all(sources[2:]), indexes, HASHED)
+    assert files(indexes) == after
+
+
+def test_vectors_are_read_from_the_corpus_of_each_passage(tmp_path: Path, corpus: Corpus) -> None:
+    indexes = tmp_path / "indexes"
+    prepare_vectors(corpus, indexes, HASHED)
+    found = PassageVectors(corpus, indexes, HASHED).of(["docs/a", "web/1", "tickets/a"])
+    assert found.keys() == {"docs/a", "tickets/a"}
+    for name, at in (("tickets", 1), ("docs", 0)):
+        part = corpus.part(name)
+        own = Vectors.of(part, indexes, HASHED).read()[at]
+        np.testing.assert_array_equal(found[f"{name}/a"], own)
+
+
+def test_vectors_may_be_there_for_some_corpora_alone_where_that_is_asked_for(
+    tmp_path: Path, corpus: Corpus
+) -> None:
+    indexes = tmp_path / "indexes"
+    with pytest.raises(IndexMismatchError):
+        PassageVectors(corpus, indexes, HASHED, some=True)
+    prepare_vectors(corpus.part("docs"), indexes, HASHED)
+    with pytest.raises(IndexMismatchError):
+        PassageVectors(corpus, indexes, HASHED)
+    found = PassageVectors(corpus, indexes, HASHED, some=True).of(["docs/a", "tickets/a"])
+    assert found.keys() == {"docs/a"}
+
+
+def test_corpora_have_the_facts_of_all(corpus: Corpus) -> None:
+    assert isinstance(corpus, Corpora)
+    about = corpus.manifest
+    assert (about.name, about.count, about.records, about.restricted) == ("tickets, docs", 5, 5, 0)
+    assert about.metadata
