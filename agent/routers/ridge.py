@@ -9,17 +9,20 @@ from pydantic import Field
 from agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
 from agent.routers.cross_validation import Rows, best_candidate
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from agent.routers.neighbors import Neighbors
 from agent.routers.preprocessing import Preparation
 
 
 class RidgeParameters(Parameters):
     """The inputs, the penalties, and the cross-validation that chooses one."""
 
-    sees: Literal["words", "embedding", "features"] = Field(
+    sees: Literal["words", "embedding", "features", "neighbors"] = Field(
         "words",
-        description="What the regression sees: TF-IDF of words and pairs of words, the embedding, or named "
-        "features with principal components of the embedding.",
+        description="What the regression sees: TF-IDF of words and pairs of words, the embedding, named "
+        "features with principal components of the embedding, or the embedding and how near the question is "
+        "to those of training that each arm answers best.",
     )
+    neighbors: int = Field(5, ge=1, description="Nearest questions of each arm, where it sees neighbors.")
     strengths: Strengths = Field(
         [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
         description="Penalties on the squared coefficients, one of which cross-validation chooses.",
@@ -55,6 +58,9 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         elif self.chosen.sees == "features":
             self._preparation = Preparation.of(features, self.chosen.dims)
         inputs = self._inputs(features)
+        if self.chosen.sees == "neighbors":
+            self._neighbors = Neighbors.of(inputs, utility, self.chosen.neighbors)
+            inputs = self._neighbors.inputs(inputs, training=True)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
@@ -67,7 +73,10 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         self._coefficients, self._means = solve(inputs, utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:
-        scores: Floats = self._inputs(features) @ self._coefficients + self._means
+        inputs = self._inputs(features)
+        if self.chosen.sees == "neighbors":
+            inputs = self._neighbors.inputs(inputs)
+        scores: Floats = inputs @ self._coefficients + self._means
         return scores[:, positions(self._fitted.arms, features.arms)]
 
     def _inputs(self, features: Features) -> Any:
@@ -93,6 +102,8 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             idf = np.empty(0) if self._words is None else self._words.idf_
             text = np.frombuffer("\n".join(known).encode(), dtype=np.uint8)
             return {**state, "words.text": text, "words.idf": idf}
+        if self.chosen.sees == "neighbors":
+            return {**state, **self._neighbors.state()}
         return {**state, **self._preparation.state()} if self.chosen.sees == "features" else state
 
     def _restore(self, schema: Schema, state: State) -> None:
@@ -106,6 +117,8 @@ class RidgeRouter(Parametrised[RidgeParameters]):
                 self._words.idf_ = state["words.idf"]
         elif self.chosen.sees == "features":
             self._preparation = Preparation.restore(state)
+        elif self.chosen.sees == "neighbors":
+            self._neighbors = Neighbors.restore(state, self.chosen.neighbors)
 
 
 def fit_words(texts: Sequence[str], least: int) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from arms.base import Progress
 from arms.corpus import Corpus
@@ -191,6 +192,8 @@ def synthesize(
 ) -> Selection:
     """Make questions from passages in random order until there are enough, and write them to a file.
 
+    Several corpora are read in turn, whatever their sizes: which one will be asked about is not known.
+
     Args:
         corpus: The passages.
         maker: Makes questions from passages.
@@ -205,7 +208,7 @@ def synthesize(
         JobError: The blocks are of other settings, or another process is working on them.
         GeneratorError: The language model failed; finished blocks are kept.
     """
-    order = np.random.default_rng(seed).permutation(len(corpus))
+    order = shuffled(corpus, seed)
     selection = Selection(n, shares)
     identity = {
         "corpus": corpus.digest,
@@ -237,6 +240,14 @@ def synthesize(
         written.replace(output)
         blocks.delete()
     return selection
+
+
+def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
+    """Return all positions in random order, those of several corpora in turn, shape (n_passages,)."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(len(part)) + corpus.start(prefix) for prefix, part in corpus.parts.items()]
+    turns = np.concatenate([np.arange(len(part)) for part in parts])
+    return np.concatenate(parts)[np.argsort(turns, kind="stable")]
 
 
 def _made(document: dict[str, Any]) -> Made:

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """Parameters that keep a fit short, and another value of each parameter."""
 
 ELSEWHERE = {
-    "ridge": {"least"},  # of words: `test_ridge`
+    "ridge": {"least", "neighbors"},  # of words, of neighbors: `test_ridge`, `test_neighbors`
     "pairwise_svm": {"folds", "seed"},  # choose among strengths: `test_ridge`
     "logistic_xgboost": {"centre"},  # has one value
     "contrastive": {"most_winners"},  # of ties: `test_contrastive`

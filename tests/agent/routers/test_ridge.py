@@ -202,7 +202,8 @@ def test_scores_of_some_arms_are_theirs_among_all(
     [
         ({"strengths": []}, "ridge: strengths: .* at least 1 item"),
         ({"strengths": [1.0, 0.0]}, r"ridge: strengths.1: .* greater than 0, got 0.0"),
-        ({"sees": "vowels"}, "ridge: sees: Input should be 'words', 'embedding' or 'features', got 'vowels'"),
+        ({"sees": "vowels"}, "ridge: sees: Input should be .*'features' or 'neighbors', got 'vowels'"),
+        ({"neighbors": 0}, "ridge: neighbors: .* greater than or equal to 1, got 0"),
         ({"alpha": 1.0}, "ridge: alpha: Extra inputs are not permitted"),
     ],
 )

@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pairwise_xgboost, answered": ("pairwise_xgboost", {"stage": "answered"}),
     "ridge on the embedding": ("ridge", {"sees": "embedding"}),
     "ridge on features": ("ridge", {"sees": "features"}),
+    "ridge on neighbors": ("ridge", {"sees": "neighbors", "neighbors": 3}),
     "pointwise_svm, question": ("pointwise_svm", {"stage": "question"}),
     "pairwise_svm, answered": ("pairwise_svm", {"stage": "answered"}),
     "pointwise_ffn, question": ("pointwise_ffn", {"stage": "question"}),
@@ -141,6 +142,7 @@ NETWORK = {
             "ridge",
             {
                 "sees": "words",
+                "neighbors": 5,
                 "strengths": [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
                 "folds": 5,
                 "least": 3,

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arms.base import Passage, Progress
-from arms.corpus import Corpus
+from arms.corpus import Corpus, ingest_all
 from arms.jobs.checkpoint import JobError
 from arms.llm import Chunk, GeneratorError, Prompt
 from arms.synthesis import (
@@ -23,9 +24,10 @@ from arms.synthesis import (
     prompting,
     synthesize,
 )
-from arms.synthesis.job import Selection
+from arms.synthesis.job import Selection, shuffled
 from arms.synthesis.prompting import agrees, usable
 from tests.arms.conftest import keep
+from tests.arms.corpus.test_corpora import write
 from tests.arms.scripted import shown
 
 STYLES = ("keywords", "title", "cloze")
@@ -368,3 +370,23 @@ def test_the_estimate_counts_the_round_trips(people: Corpus) -> None:
     questions, of_questions, _ = estimated_tokens(people, ("natural",), 10)
     assert (searches, questions) == (10, 20)
     assert of_questions > of_searches > 0
+
+
+def test_several_corpora_are_read_in_turn_whatever_their_sizes(tmp_path: Path) -> None:
+    sizes = {"large": 40, "small": 4, "middle": 9}
+    sources = [write(tmp_path, name, [f"{n}" for n in range(size)]) for name, size in sizes.items()]
+    corpus = ingest_all(sources)
+    order = shuffled(corpus, 3)
+    assert sorted(order.tolist()) == list(range(53))
+    names = [passage.id.partition("/")[0] for passage in corpus.passages(order)]
+    assert names[:12] == ["large", "small", "middle"] * 4, "until the smallest has no more"
+    assert names[12:22] == ["large", "middle"] * 5
+    assert set(names[22:]) == {"large"}
+    assert shuffled(corpus, 4).tolist() != order.tolist()
+    ids = [passage.id for passage in corpus.passages(order) if passage.id.startswith("large/")]
+    assert ids != sorted(ids), "each of them is shuffled"
+
+
+def test_one_corpus_is_read_in_the_order_of_its_seed(people: Corpus) -> None:
+    expected = np.random.default_rng(7).permutation(len(people))
+    np.testing.assert_array_equal(shuffled(people, 7), expected)
