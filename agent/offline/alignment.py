@@ -127,13 +127,18 @@ def compare_questions(settings: Comparing, console: Console, on_progress: Progre
     if real is not None:
         weights *= _aligned(made, real, settings, console)
     if settings.scores is not None:
-        lexical, dense = _of_families(settings.scores, made)
-        weights = balance(weights, lexical, dense)
-        before, after = (round(float((w * (lexical - dense)).mean()), 3) + 0.0 for w in (1.0, weights))
-        console.print(
-            f"lexical arms are {before:+.3f} above dense ones on the made questions; weighted {after:+.3f}",
-            highlight=False,
-        )
+        found = _of_families(settings.scores, made)
+        for lexical, dense in found.values():
+            weights = balance(weights, lexical, dense)
+        for corpus, (lexical, dense) in found.items():
+            before, after = (round(float((w * (lexical - dense)).mean()), 3) + 0.0 for w in (1.0, weights))
+            where = "" if corpus is None else f"in corpus {corpus}, "
+            console.print(
+                f"{where}lexical arms are {before:+.3f} above dense ones on the made questions; weighted "
+                f"{after:+.3f}",
+                highlight=False,
+                soft_wrap=True,
+            )
     size = effective_size(weights)
     console.print(f"effective size {size:,.0f} of {len(made):,} made questions", highlight=False)
     if settings.output is not None:
@@ -214,13 +219,13 @@ def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
 def on_par(matrix: ScoreMatrix, seed: int = 0) -> NDArray[np.intp]:
     """Return a sample of the questions of a matrix on which lexical and dense arms find alike much.
 
-    All questions, where there is no arm of one of the two families.
+    All questions, where no corpus has arms of both families.
     """
-    families = [_family(matrix, kind) for kind in FAMILIES]
-    if any(family is None for family in families):
+    weights = np.ones(len(matrix.questions))
+    if not (families := _families(matrix)):
         return np.arange(len(matrix.questions))
-    lexical, dense = (np.asarray(family) for family in families)
-    weights = balance(np.ones(len(matrix.questions)), lexical, dense)
+    for lexical, dense in families.values():
+        weights = balance(weights, lexical, dense)
     return sample(weights, int(weights.sum() / weights.max()), seed)  # no more, or the heaviest would lack
 
 
@@ -304,24 +309,34 @@ def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing,
     return found.weights
 
 
-def _of_families(path: Path, made: Sequence[Question]) -> tuple[Floats, Floats]:
-    """Return the mean scores of lexical and of dense arms on the made questions. Raises ValueError."""
+def _of_families(path: Path, made: Sequence[Question]) -> dict[str | None, tuple[Floats, Floats]]:
+    """Return `_families` of a score matrix on the made questions. Raises ValueError."""
     matrix = read_matrix(path)
     column = {question.id: at for at, question in enumerate(matrix.questions)}
     missing = [question.id for question in made if question.id not in column]
     if missing:
         raise ValueError(f"{path} has no score of question {missing[0]!r}: score the made questions")
     at = [column[question.id] for question in made]
-    found = []
-    for kind in FAMILIES:
-        family = _family(matrix, kind)
-        if family is None:
-            raise ValueError(f"{path} has no arm of kind {kind}: there is nothing to bring on a par")
-        found.append(family[at])
-    return found[0], found[1]
+    if not (found := _families(matrix)):
+        kinds = {spec.kind for spec in matrix.table.specs.values()}
+        lacking = next((f"arm of kind {kind}" for kind in FAMILIES if kind not in kinds), None)
+        what = lacking or f"arms of kind {' and '.join(FAMILIES)} over the same corpus"
+        raise ValueError(f"{path} has no {what}: there is nothing to bring on a par")
+    return {corpus: (lexical[at], dense[at]) for corpus, (lexical, dense) in found.items()}
 
 
-def _family(matrix: ScoreMatrix, kind: str) -> Floats | None:
-    """Return the mean score of the arms of a kind, shape (n_questions,); None where there is none."""
-    rows = [row for row, spec in enumerate(matrix.table.specs.values()) if spec.kind == kind]
-    return matrix.scores[rows].astype(np.float64).mean(axis=0) if rows else None
+def _families(matrix: ScoreMatrix) -> dict[str | None, tuple[Floats, Floats]]:
+    """Return the mean scores of lexical and of dense arms, for each corpus that has both.
+
+    Arms of different corpora find different passages, so their difference says nothing of words and vectors.
+    """
+    rows: dict[str | None, dict[str, list[int]]] = {}
+    for row, spec in enumerate(matrix.table.specs.values()):
+        if spec.kind in FAMILIES:
+            rows.setdefault(spec.corpus, {}).setdefault(spec.kind, []).append(row)
+    scores = matrix.scores.astype(np.float64)
+    return {
+        corpus: (scores[of[FAMILIES[0]]].mean(axis=0), scores[of[FAMILIES[1]]].mean(axis=0))
+        for corpus, of in rows.items()
+        if len(of) == len(FAMILIES)
+    }

@@ -128,6 +128,11 @@ class Corpus:
         """The corpora that it consists of, by the prefix of their ids."""
         return {self.prefix: self}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its parts; empty where it is the only corpus, without a name."""
+        return tuple(prefix.removesuffix("/") for prefix in self.parts if prefix)
+
     def part(self, name: str | None) -> "Corpus":
         """Return the corpus of an arm that names it, or none."""
         del name

@@ -227,7 +227,7 @@ class PoolJob:
 
     def validated(self) -> Self:
         """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
-        catalog.validate_specs(self.specs, self.backbones)
+        catalog.validate_specs(self.specs, self.backbones, self.corpus.names)
         needed = self.needed()
         return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
 

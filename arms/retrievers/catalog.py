@@ -119,7 +119,7 @@ def _check_corpus(name: str, spec: ArmSpec, kind: Kind[Any], corpora: Collection
         raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
     elif spec.corpus not in corpora:
         there = several if corpora else "there is one corpus, without `corpora`"
-        hint = did_you_mean(spec.corpus, corpora)
+        hint = did_you_mean(spec.corpus, corpora) if corpora else ""
         raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}; {there}")
 
 
@@ -210,7 +210,7 @@ def prepare(
         ArmSpecError: There is no such arm, or one is described wrongly.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    validate_specs(resources.specs, resources.backbones, _names_of(resources))
+    validate_specs(resources.specs, resources.backbones, resources.corpus.names)
     parts: dict[str, ArmSpec] = {}
     for name in resources.specs if names is None else names:
         if name not in parts:
@@ -218,11 +218,6 @@ def prepare(
     for name, spec in parts.items():
         kind, params = described(name, spec)
         kind.prepare(params, resources.of(spec), progress)
-
-
-def _names_of(resources: Resources) -> tuple[str, ...]:
-    """Return the names of the corpora; empty for one without a name."""
-    return tuple(prefix.removesuffix("/") for prefix in resources.corpus.parts if prefix)
 
 
 def fill(name: str, resources: Resources, progress: Progress | None = None) -> Report:
@@ -239,7 +234,7 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
         ModelNotFoundError: The model of the backbone cannot be found.
     """
     spec = _spec(name, resources.specs)
-    validate_specs({name: spec}, resources.backbones, _names_of(resources))
+    validate_specs({name: spec}, resources.backbones, resources.corpus.names)
     params = described(name, spec)[1]
     if not isinstance(params, EngineParams):
         kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
@@ -250,7 +245,7 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
     if len(own.corpus.parts) > 1:
         raise ArmSpecError(
             f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
-            f"{', '.join(_names_of(resources))}"
+            f"{', '.join(resources.corpus.names)}"
         )
     arm = build_arm(name, replace(resources, specs={**resources.specs, name: spec}))
     return fill_arm(cast(EngineArm, arm), own, progress)

@@ -289,10 +289,12 @@ def test_one_source_of_real_questions_is_needed(tmp_path: Path, fields: dict[str
         Comparing(config=config(tmp_path), made=tmp_path / "made.jsonl", **fields)
 
 
-def scored(kinds: dict[str, str], scores: np.ndarray[Any, Any]) -> ScoreMatrix:
-    """Return scores of arms of these kinds, shape (n_arms, n_questions)."""
+def scored(kinds: dict[str, str], scores: np.ndarray[Any, Any], *corpora: str) -> ScoreMatrix:
+    """Return scores of arms of these kinds over these corpora, shape (n_arms, n_questions)."""
     questions = tuple(Question(f"q{n}", f"question {n}") for n in range(scores.shape[1]))
-    table = ArmTable({arm: ArmSpec(kind=kind) for arm, kind in kinds.items()}, {}, {}, "R@4", {})
+    each = zip(kinds.items(), corpora or [None] * len(kinds), strict=True)
+    specs = {arm: ArmSpec(kind=kind, corpus=corpus) for (arm, kind), corpus in each}
+    table = ArmTable(specs, {}, {}, "R@4", {})
     return ScoreMatrix(questions, table, np.ascontiguousarray(scores, dtype=np.float32))
 
 
@@ -305,3 +307,39 @@ def test_questions_that_are_kept_favour_neither_words_nor_vectors() -> None:
     assert abs(lexical - dense) < 0.05
     alone = scored({"words": "bm25", "more": "bm25"}, scores)
     assert on_par(alone).tolist() == list(range(2000)), "nothing to compare with"
+
+
+OF_TWO = {"library": "bm25", "guides": "bm25", "guides_near": "dense"}
+"""Arms over two corpora, of which one has no dense arm."""
+
+
+def of_two_corpora() -> np.ndarray[Any, Any]:
+    """Return scores of those arms on 1,000 questions of each corpus, of which the others find nothing."""
+    rng = np.random.default_rng(0)
+    found = rng.random((3, 2000)) < np.array([[0.9], [0.9], [0.6]])
+    found[0, 1000:] = found[1:, :1000] = False
+    return found.astype(np.float32)
+
+
+def test_words_and_vectors_are_compared_in_the_same_corpus() -> None:
+    scores = of_two_corpora()
+    kept = on_par(scored(OF_TWO, scores, "library", "guides", "guides"))
+    assert (kept < 1000).sum() > 300, "questions of the corpus without a dense arm are not thinned out for it"
+    _, words, vectors = scores[:, kept[kept >= 1000]].mean(axis=1)
+    assert abs(words - vectors) < 0.05
+    apart = on_par(scored(OF_TWO, scores, "library", "library", "guides"))
+    assert apart.tolist() == list(range(2000)), "no corpus has both"
+
+
+def test_the_report_compares_words_and_vectors_corpus_by_corpus(tmp_path: Path) -> None:
+    scores = of_two_corpora()
+    matrix = scored(OF_TWO, scores, "library", "guides", "guides")
+    lines = [{"id": one.id, "question": one.text, "gold_ids": ["x"]} for one in matrix.questions]
+    made = tmp_path / "made.jsonl"
+    made.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_matrix(
+        tmp_path / "scores", matrix.table, [(list(matrix.questions), np.ascontiguousarray(scores.T))]
+    )
+    report = printed(tmp_path, made=made, scores=tmp_path / "scores")
+    assert re.search(r"in corpus guides, lexical arms are \+0\.1\d\d above .* weighted \+0\.000", report)
+    assert "corpus library" not in report

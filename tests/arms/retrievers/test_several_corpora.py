@@ -1,13 +1,14 @@
 """Arms over several corpora: each searches its own, fused ones several, and wrong names are refused."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from arms.corpus import Corpus, CorpusSource, ingest_all
 from arms.deployments.arm_host import key_of
-from arms.jobs.job import Sweep
+from arms.jobs.job import PoolJob, Sweep
 from arms.models import Backbone
 from arms.retrievers import ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
 from arms.retrievers.catalog import arm_features, same, search_digest, validate_specs
@@ -175,6 +176,14 @@ def test_prepare_refuses_an_arm_over_a_corpus_that_is_gone(have: Resources) -> N
     specs: Mapping[str, ArmSpec] = {"old": ArmSpec(kind="bm25", corpus="wiki")}
     with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'"):
         prepare(Resources(have.corpus, have.indexes, TINY, specs))
+
+
+def test_a_job_has_the_arms_of_the_corpora_that_it_reads(several: Corpus, tmp_path: Path) -> None:
+    job = PoolJob(questions=(), corpus=several, indexes=tmp_path, specs=SPECS, backbones=TINY)
+    assert job.validated().corpus.names == ("docs", "tickets")
+    other = {"other": ArmSpec(kind="bm25", corpus="wiki")}
+    with pytest.raises(ArmSpecError, match=r"unknown corpus 'wiki'; .*`corpora` has docs, tickets"):
+        replace(job, specs=other).validated()
 
 
 class TestEngines:
