@@ -345,6 +345,7 @@ class ArmDescription(Request):
     """An arm as the configuration describes it."""
 
     kind: Text
+    corpus: Name | None = None
     params: dict[Text, Any] = Field(default_factory=dict)
     action: StrictBool = True
     host: Text = "Arms"

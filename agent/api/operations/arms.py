@@ -32,6 +32,7 @@ class Arm(Reply):
 
     name: str
     kind: str
+    corpus: str | None = Field(description="Which of several corpora the arm names.")
     params: dict[str, Any]
     host: str
     answering: WritingSpec
@@ -116,6 +117,7 @@ def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
         Arm,
         name=name,
         kind=spec.kind,
+        corpus=spec.corpus,
         params=_masked(spec.params),
         host=spec.host,
         answering=answering,

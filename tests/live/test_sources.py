@@ -1,0 +1,130 @@
+"""The example of several sources, served: stores, arms, feedback, and arms that are put later."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mcp
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from agent.cli.main import app
+from tests.live.conftest import ROOT, Live, configuration, free_port, has_model, started, until
+from tests.neighbours import write_corpus
+
+pytestmark = pytest.mark.slow
+
+PAGES = {"guides": ("feedback.md", "keys.md"), "reference": ("estimators.md", "glossary.md")}
+"""What the two folders of pages are cut down to."""
+
+OF_NO_ONE_SOURCE = {"router": None, "points": {}, "personalizer": None, "warm_start": None}
+"""What the service of the other tests has beside its corpus."""
+
+
+def example(folder: Path) -> dict[str, Any]:
+    """Return the settings of the example, with little to read, a quick encoder and its own folders."""
+    document = yaml.safe_load((ROOT / "examples/sources.yaml").read_text(encoding="utf-8"))
+    args: dict[str, Any] = document["applications"][0]["args"]
+    sources = {"library": write_corpus(folder / "library.jsonl")}
+    for name, pages in PAGES.items():
+        sources[name] = folder / name
+        sources[name].mkdir()
+        for page in pages:
+            shutil.copy2(ROOT / args["corpora"][name]["source"] / page, sources[name])
+    args["arms"]["engine"]["params"]["path"] = str(folder / "engines")
+    own = {
+        "home": str(folder / "home"),
+        "corpus": {"name": "stdlib", "source": "stdlib"},
+        "corpora": {name: {"source": str(sources[name])} for name in args["corpora"]},
+        "backbones": {"minilm": {"model": "hashing:64"}},
+        "llm": {"engine": "embedded" if has_model else "scripted"},
+    }
+    return {**args, **OF_NO_ONE_SOURCE, **own}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """The example, with its search engine filled by the command that the file names."""
+    folder = tmp_path_factory.mktemp("sources")
+    settings = example(folder)
+    config = configuration(folder, free_port(), **settings)
+    done = CliRunner().invoke(app, ["ingest", "--into", "engine", "-c", str(config)])
+    assert "passages written, 0 deleted" in done.output, done.output
+    with started(folder, {}, **settings) as live:
+        yield live
+
+
+def names(ids: list[str]) -> set[str]:
+    """Return the corpora that ids of passages name."""
+    return {one.partition("/")[0] for one in ids}
+
+
+def search(live: Live, store: str, query: str, **body: Any) -> dict[str, Any]:
+    """Search a store over HTTP."""
+    response = live.client.post(f"/v1/vector_stores/{store}/search", json={"query": query, **body})
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def test_each_corpus_is_listed_and_searched_as_a_store_of_its_own(sources: Live) -> None:
+    arms = {"library": {"library"}, "guides": {"guides", "guides_near"}, "reference": {"engine"}}
+    listed = sources.client.get("/v1/vector_stores").json()["data"]
+    assert {store["id"] for store in listed} == arms.keys()
+    for store, own in arms.items():
+        found = search(sources, store, "Which key sends feedback, and what is an estimator of the city?")
+        assert found["agent"]["pmf"].keys() == own
+        assert names([hit["file_id"] for hit in found["data"]]) == {store}
+
+
+def test_an_arm_of_an_engine_answers_from_its_corpus_and_its_feedback_is_learned(sources: Live) -> None:
+    body = {
+        "model": "arm/engine",
+        "messages": [{"role": "user", "content": "What is a propensity?"}],
+        "max_tokens": 8,
+    }
+    response = sources.client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    decision = response.json()["agent"]["decision_id"]
+    kept = sources.client.get(f"/v1/decisions/{decision}").json()
+    assert (kept["arm_drawn"], kept["status"]) == ("engine", "ok")
+    assert names(kept["passage_ids"]) == {"reference"}
+    sources.learned(sources.tell((decision, 1.0)))
+    assert sources.client.get(f"/v1/decisions/{decision}").json()["metrics"] == {"thumb": 1.0}
+
+
+def test_an_arm_over_all_sources_finds_passages_of_each(sources: Live) -> None:
+    question = "Which key sends feedback, and what is an estimator of the city?"
+    found = sources.look_up(question, allowed_arms=["all"])
+    kept = sources.client.get(f"/v1/decisions/{found['decision_id']}").json()
+    assert names(kept["passage_ids"]) == {"library", "guides", "reference"}
+
+
+async def test_a_tool_searches_the_source_that_its_caller_names(sources: Live) -> None:
+    async with mcp.Client(f"{sources.url}/mcp") as client:
+        found = await client.call_tool("search", {"query": "What is a propensity?", "corpus": "reference"})
+        assert not found.is_error, found.content
+        passages = (found.structured_content or {})["results"]
+        assert names([one["id"] for one in passages]) == {"reference"}
+        document = await client.call_tool("fetch", {"id": passages[0]["id"]})
+        assert (document.structured_content or {})["metadata"]["corpus"] == "reference"
+
+
+def test_an_arm_that_is_put_searches_a_source_of_the_configuration_and_no_other(sources: Live) -> None:
+    listed = sources.client.get("/v1/arms").json()["arms"]
+    arms = {one["name"]: {key: one[key] for key in ("kind", "corpus", "params")} for one in listed}
+    arms["words"] = {"kind": "bm25", "corpus": "reference"}
+    response = sources.client.put("/v1/arms", json={"arms": arms})
+    assert response.status_code == 200, response.text
+
+    def everywhere() -> bool:
+        return all(len(sources.client.get("/v1/arms").json()["arms"]) == len(arms) for _ in range(8))
+
+    until(everywhere)
+    found = search(sources, "reference", "What is a propensity?", model="arm/words")
+    assert names([hit["file_id"] for hit in found["data"]]) == {"reference"}
+    refusal = sources.client.put("/v1/arms", json={"arms": {"web": {"kind": "bm25", "corpus": "web"}}})
+    assert refusal.status_code == 400
+    assert "unknown corpus 'web'" in refusal.json()["error"]["message"]
