@@ -391,13 +391,17 @@ def ingest_corpus(
         from arms.corpus import ingest
 
         spec = CorpusSpec(name=name, source=source)
-        target = opened(config).home_path / "corpora" / spec.name
+        settings = opened(config)
+        target = settings.home_path / "corpora" / spec.name
         with progress() as on_progress:
             corpus = ingest(source, target, skip_bad=skip_bad, progress=on_progress)
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
         for line in corpus.skipped():
             errors.print(f"skipped {line}", markup=False)
-        console.print(f"serve it with   corpus: {{name: {name}, source: {Path(source).absolute()}}}", **PLAIN)
+        place = source if source == "stdlib" else Path(source).absolute()
+        one = f"corpus: {{name: {name}, source: {place}}}"
+        several = f"corpora: {{{name}: {{source: {place}}}}}"
+        console.print(f"serve it with   {several if settings.corpora else one}", **PLAIN)
 
 
 def _fill(config: Path, point: str, arm: str) -> None:

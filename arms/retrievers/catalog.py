@@ -110,17 +110,18 @@ def validate_specs(
 
 def _check_corpus(name: str, spec: ArmSpec, kind: Kind[Any], corpora: Collection[str]) -> None:
     """Refuse an arm that names no corpus where it has to, or one that is not there. Raises ArmSpecError."""
-    several = f"`corpora` has {', '.join(corpora)}"
     if spec.corpus is None:
         if kind.searches_corpus and len(corpora) > 1:
-            raise ArmSpecError(f"arm {name!r}: corpus is missing: which one does it search? {several}")
+            there = ", ".join(corpora)
+            raise ArmSpecError(
+                f"arm {name!r}: corpus is missing: which one does it search? `corpora` has {there}"
+            )
     elif kind.name in KINDS.own and not kind.searches_corpus and not issubclass(kind.params, EngineParams):
         what = "searches its members" if kind.members(described(name, spec)[1]) else "searches no corpus"
         raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
     elif spec.corpus not in corpora:
-        there = several if corpora else "there is one corpus, without `corpora`"
-        hint = did_you_mean(spec.corpus, corpora) if corpora else ""
-        raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}; {there}")
+        hint = did_you_mean(spec.corpus, corpora) if corpora else "; there is one corpus, without `corpora`"
+        raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}")
 
 
 def corpora_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str] | None:
@@ -234,11 +235,11 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
         ModelNotFoundError: The model of the backbone cannot be found.
     """
     spec = _spec(name, resources.specs)
-    validate_specs({name: spec}, resources.backbones, resources.corpus.names)
     params = described(name, spec)[1]
     if not isinstance(params, EngineParams):
         kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
+    validate_specs({name: spec}, resources.backbones, resources.corpus.names)
     if isinstance(params, NetworkParams):
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
     own = resources.of(spec)

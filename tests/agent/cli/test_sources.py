@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from agent.cli.main import app
 from agent.cli.serve import prepare
 from agent.config import parse
 from arms.corpus import ingest_all
@@ -134,3 +137,14 @@ def test_a_search_engine_is_filled_with_one_corpus(place: Place) -> None:
     arms = {"engine": config.arms["engine"].model_copy(update={"corpus": None})}
     with pytest.raises(ArmSpecError, match="arm 'engine' names no corpus: which one is put into"):
         catalog.fill("engine", Resources(corpus, config.indexes_path, config.backbones, arms))
+
+
+def test_ingest_prints_the_line_that_fits_the_configuration(place: Place) -> None:
+    config = place.folder / "config.yaml"
+    config.write_text(yaml.safe_dump({"applications": [{"args": place.document}]}))
+    source = place.folder / "guides.jsonl"
+    words = ["ingest", str(source), "--name", "guides", "-c", str(config)]
+    before = place.files()
+    done = CliRunner().invoke(app, words)
+    assert f"serve it with   corpora: {{guides: {{source: {source}}}}}" in done.output
+    assert place.files() == before, "it is there already"

@@ -182,7 +182,7 @@ def test_a_job_has_the_arms_of_the_corpora_that_it_reads(several: Corpus, tmp_pa
     job = PoolJob(questions=(), corpus=several, indexes=tmp_path, specs=SPECS, backbones=TINY)
     assert job.validated().corpus.names == ("docs", "tickets")
     other = {"other": ArmSpec(kind="bm25", corpus="wiki")}
-    with pytest.raises(ArmSpecError, match=r"unknown corpus 'wiki'; .*`corpora` has docs, tickets"):
+    with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'; there are: docs, tickets"):
         replace(job, specs=other).validated()
 
 
@@ -209,3 +209,9 @@ class TestEngines:
         assert catalog.ingested("foreign", engines) is None
         with pytest.raises(ArmSpecError, match=r"arm 'foreign' names no corpus: .* docs, tickets"):
             catalog.fill("foreign", engines)
+
+    def test_an_arm_of_arms_has_no_collection(self, engines: Resources) -> None:
+        fused = ArmSpec(kind="rrf", params={"arms": ["engine", "foreign"]})
+        resources = replace(engines, specs={**engines.specs, "fused": fused})
+        with pytest.raises(ArmSpecError, match="arm 'fused' of kind 'rrf' has no collection: its kind would"):
+            catalog.fill("fused", resources)
