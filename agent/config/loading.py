@@ -75,7 +75,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
         ConfigError: It cannot be read, or is invalid.
     """
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a safe one
+        document = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline import Scoring, Selection, score_arms, select_portfolio
+from agent.offline import Scoring, Selection, corpus_of, score_arms, select_portfolio
 from agent.offline.score import _scorer
 from agent.routers import RouterError
 from agent.simulation.questions import QuestionsError
@@ -340,3 +340,45 @@ def test_a_log_that_has_nothing_to_say_is_refused(tmp_path: Path, config: AppCon
     with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: thumb"):
         scored(tmp_path, config, from_log=True, measure="stars")
     assert not (tmp_path / "scores").exists()
+
+
+def several(tmp_path: Path) -> AppConfig:
+    """Two corpora of six passages each, with an arm over each and one over both."""
+    passages = write_corpus(tmp_path / "all.jsonl").read_text().splitlines(keepends=True)
+    for name, half in (("docs", passages[:6]), ("tickets", passages[6:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(half))
+    return parse(
+        {
+            "home": str(tmp_path / "home"),
+            "corpora": {name: {"source": str(tmp_path / f"{name}.jsonl")} for name in ("docs", "tickets")},
+            "arms": {
+                "docs": {"kind": "bm25", "corpus": "docs"},
+                "tickets": {"kind": "bm25", "corpus": "tickets"},
+                "both": {"kind": "rrf", "params": {"arms": ["docs", "tickets"]}},
+            },
+            "llm": {"engine": "scripted"},
+            "policy": {"kind": "uniform"},
+            "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
+        }
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_arms_over_several_corpora_are_scored_by_the_names_of_their_passages(tmp_path: Path) -> None:
+    config = several(tmp_path)
+    rows = [
+        {"id": f"q{n}", "question": ASKED.format(SUBJECTS[n]), "gold_ids": [f"{name}/p{n}"]}
+        for n, name in ((0, "docs"), (5, "docs"), (6, "tickets"), (11, "tickets"))
+    ]
+    queries = tmp_path / "several.jsonl"
+    queries.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scored(tmp_path, config, queries=queries, measure="R@2")
+    matrix = read_matrix(tmp_path / "scores")
+    assert matrix.scores.T.tolist() == [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1]]
+
+
+def test_one_of_several_corpora_has_its_name_in_the_ids(tmp_path: Path) -> None:
+    config = several(tmp_path)
+    every = corpus_of(config, None, lambda *_: None)
+    assert every.ids() == [f"docs/p{n}" for n in range(6)] + [f"tickets/p{n}" for n in range(6, 12)]
+    assert corpus_of(config, "tickets", lambda *_: None).ids() == every.ids()[6:]

@@ -52,6 +52,7 @@ def test_an_id_begins_with_the_name_of_its_corpus(corpus: Corpus) -> None:
 
 def test_an_id_without_its_corpus_is_unknown(corpus: Corpus) -> None:
     assert corpus.known(["a", "docs/b", "docs/a", "other/a", "/a", "docs", "docs/"]) == {"docs/a": 2}
+    assert corpus.known(["dogs/a"]) == {}, "a name of the same length"
     with pytest.raises(CorpusError, match="no passage 'a' in corpus 'tickets, docs'"):
         corpus.positions(["docs/a", "a"])
 
@@ -80,6 +81,7 @@ def test_a_part_is_a_corpus_whose_ids_have_the_name(corpus: Corpus) -> None:
 
 def test_the_only_one_of_some_corpora_is_that_of_every_arm(sources: list[CorpusSource]) -> None:
     corpus = ingest_all(sources[1:])
+    assert corpus.part(None) is corpus.part("docs"), "so that its indexes stay where another one is added"
     assert corpus.part(None).ids() == corpus.part("docs").ids() == IDS[2:]
 
 

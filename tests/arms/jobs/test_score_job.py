@@ -77,6 +77,12 @@ def test_where_a_backbone_serves_does_not_change_a_job(corpus: Corpus, tmp_path:
     assert replace(job, backbones=own).facts() == job.facts()
 
 
+def test_the_corpus_that_an_arm_names_is_a_fact_of_a_job(corpus: Corpus, tmp_path: Path) -> None:
+    job = replace(diary_job(corpus, tmp_path), specs={"words": ArmSpec(kind="bm25", corpus="docs")})
+    other = replace(job, specs={"words": ArmSpec(kind="bm25", corpus="tickets")})
+    assert job.facts()["arms"] != other.facts()["arms"]
+
+
 @pytest.mark.usefixtures("cluster")
 def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
