@@ -13,7 +13,6 @@ searched and fused; and one index over all passages, where they can be brought t
 """
 
 import gzip
-import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 from routing_online import DENSE
+from threadpoolctl import threadpool_limits
 
 from agent.config import parse
 from agent.offline import Synthesis, make_questions, read_questions
@@ -63,7 +63,7 @@ ROUTERS: Mapping[str, Mapping[str, Any]] = {
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "adaptive": {"kind": "adaptive"},
     "adaptive, half_life 5,000": {"kind": "adaptive", "params": {"half_life": 5000.0}},
-    "LinUCB, alpha .3": {"kind": "linucb", "params": {"alpha": 0.3, "prior_feature": "router"}},
+    "LinUCB": {"kind": "linucb", "params": {"alpha": 0.3, "ridge": 100.0, "prior_feature": "router"}},
     "Vowpal Wabbit": {"kind": "vowpal"},
 }
 """`adaptive` without parameters is the default policy."""
@@ -219,7 +219,7 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="Where corpora and indexes are kept.")] = None,
 ) -> None:
     """Play the policies, and print the table."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    threadpool_limits(1)  # matrices of a decision are small
     home = keep or Path(tempfile.mkdtemp(prefix="sources-"))
     home.mkdir(parents=True, exist_ok=True)
     sources = Sources(folder, home)

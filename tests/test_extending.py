@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.routers import ROUTERS
+from arms.corpus import ingest
 from arms.retrievers import ArmSpec, Resources, build_arm
 from arms.retrievers import catalog as arm_catalog
 from tests import contracts, router_contracts
@@ -37,7 +38,9 @@ def test_the_arm_can_be_named_by_its_import_path(page: Callable[[str], Any], tmp
     spec = ArmSpec(
         kind=f"{arm.__name__}:GlossaryArm", params={"terms": {"heap": "A tree.", "heap sort": "b"}}
     )
-    built = build_arm("glossary", Resources(None, tmp_path, {}, {"glossary": spec}))
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "b"}\n')
+    corpus = ingest(tmp_path / "corpus.jsonl", tmp_path / "corpus")
+    built = build_arm("glossary", Resources(corpus, tmp_path, {}, {"glossary": spec}))
     found = built.search(arm.Query("What is heap sort?"), 1)
     assert [passage.id for passage in found.passages] == ["heap sort"]
 

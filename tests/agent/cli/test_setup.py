@@ -203,7 +203,7 @@ def test_an_interrupted_run_leaves_the_configuration_that_was_there_and_nothing_
         unfinished.append((tmp_path / "armwise.yaml.part").exists())
         raise error
 
-    monkeypatch.setattr("arms.corpus.ingest", interrupted)
+    monkeypatch.setattr("arms.corpus.ingest_all", interrupted)
     (tmp_path / "armwise.yaml").write_text("mine")
     assert init("corpus.jsonl", "--force").exit_code != 0
     assert unfinished == [True]
