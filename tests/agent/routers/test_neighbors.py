@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from agent.routers.catalog import load_router
 from agent.routers.dataset import Features, Floats, RoutingDataset
-from agent.routers.neighbors import AT_ONCE, WEIGHT, Neighbors
+from agent.routers.neighbors import AT_ONCE, Neighbors
 from agent.routers.ridge import RidgeRouter
 
 
@@ -84,7 +84,7 @@ def test_the_regression_sees_the_embedding_and_the_similarities() -> None:
     kept = Neighbors.of(embedding, rng.random((12, 3)), 2)
     inputs = kept.inputs(embedding)
     np.testing.assert_allclose(inputs[:, :8], embedding)
-    np.testing.assert_allclose(inputs[:, 8:], WEIGHT * kept.similarities(embedding))
+    np.testing.assert_allclose(inputs[:, 8:], 3.0 * kept.similarities(embedding))
 
 
 CENTRES = units(np.random.default_rng(9), 40, 4)
