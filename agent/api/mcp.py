@@ -7,7 +7,6 @@ turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged dec
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -142,7 +141,7 @@ async def search(
         ask = asking.ask_of(point, caller, query, body, None, "query")
         if corpus is not None:
             vector_stores.require(point, corpus)
-            ask = replace(ask, allowed=vector_stores.arms_of(point, corpus, None))
+            ask = vector_stores.within(point, ask, corpus)
         decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, None, None))
         return SearchResults(
             results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id

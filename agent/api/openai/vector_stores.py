@@ -1,6 +1,7 @@
 """`/v1/vector_stores`: each corpus as a store that OpenAI's clients search; a search is a decision."""
 
-from collections.abc import Collection, Mapping
+import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from agent.api.schemas import IdempotencyKey, Name, Timeout
 from agent.replies import Chosen, Reply, construct
 from agent.serving import DecisionPoint
 from agent.serving import ask as asking
-from agent.turn import Decided
+from agent.turn import Ask, Decided
 from arms.base import Passage
 
 router = APIRouter(tags=["answers"])
@@ -136,7 +137,6 @@ async def search(
     """
     point, caller = at_model(point, caller, body.model)
     require(point, store)
-    arms = arms_of(point, store, body.agent.allowed_arms)
     query = _query(body)
     k = min(body.max_num_results, point.config.limits.passages)
     if body.filters is not None and body.agent.filters is not None:
@@ -146,7 +146,7 @@ async def search(
     least = None if body.ranking_options is None else body.ranking_options.score_threshold
     scored = {"k": k, "by_score": least is not None}
     ask = asking.ask_of(point, caller, query, body, key, "query", body.filters, **scored)
-    ask = ask if arms is None else replace(ask, allowed=arms)
+    ask = within(point, ask, store)
     decided, _, finished = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     kept = [p for p in decided.retrieval.passages if least is None or p.score >= least]
     cost = finished.execution.cost
@@ -191,16 +191,17 @@ def require(point: DecisionPoint, store: str) -> None:
         raise ApiError("vector_store_not_found", f"there is no store {store!r}; {there}", "store")
 
 
-def arms_of(point: DecisionPoint, store: str, allowed: Collection[str] | None) -> frozenset[str] | None:
-    """Return the arms that may search one of several corpora, None for any. Raises ApiError."""
+def within(point: DecisionPoint, ask: Ask, store: str) -> Ask:
+    """Return a question of which one of several corpora is searched. Raises ApiError."""
     arms = point.config.searching(store)
     if arms is None:
-        return None
-    if not (kept := arms if allowed is None else arms.intersection(allowed)):
-        which = "no arm" if allowed is None else "none of the allowed arms"
+        return ask
+    if not (kept := arms if ask.allowed is None else arms & ask.allowed):
+        which = "no arm" if ask.allowed is None else "none of the allowed arms"
         message = f"{which} searches corpus {store!r} alone; an arm of kind bm25 with `corpus: {store}` would"
         raise ApiError("no_eligible_arm", message, "store")
-    return kept
+    digest = ask.request_digest and hashlib.sha256(f"{ask.request_digest} {store}".encode()).hexdigest()
+    return replace(ask, allowed=kept, request_digest=digest)
 
 
 def _query(body: VectorStoreSearch) -> str:

@@ -72,6 +72,16 @@ async def test_allowed_arms_are_those_of_the_store_too(several: Service) -> None
     assert found.json()["agent"]["pmf"] == {"near": 1.0}
 
 
+async def test_the_same_request_to_another_store_is_another_request(several: Service) -> None:
+    body, key = {"query": "what?"}, {"idempotency-key": "once"}
+    first, again = [
+        await several.client.post("/v1/vector_stores/docs/search", json=body, headers=key) for _ in range(2)
+    ]
+    assert first.json()["agent"]["decision_id"] == again.json()["agent"]["decision_id"]
+    other = await several.client.post("/v1/vector_stores/tickets/search", json=body, headers=key)
+    assert other.status_code == 409
+
+
 @pytest.mark.parametrize(
     ("store", "agent", "said"),
     [
