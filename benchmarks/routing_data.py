@@ -22,6 +22,7 @@ from functools import cache, cached_property
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -182,7 +183,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     wanted = {name for row in both.passages for ids in row for name in ids or ()}
     found: dict[str, Passage] = {}
     for one in folders:
-        for told in _lines(one / "corpus.jsonl.gz"):
+        for told in json_lines(one / "corpus.jsonl.gz"):
             if told["id"] in wanted:
                 found[told["id"]] = Passage(told["id"], told["title"], told["text"])
     texts = [f"{passage.title}\n{passage.text}" for passage in found.values()]
@@ -271,6 +272,7 @@ def _table(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _lines(path: Path) -> Iterator[dict[str, str]]:
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON lines of a compressed file."""
     with gzip.open(path, "rb") as file:
         yield from map(orjson.loads, file)

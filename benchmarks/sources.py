@@ -12,10 +12,9 @@ Beside them: the source that is best in hindsight; the right one of each questio
 searched and fused; and one index over all passages, where they can be brought together.
 """
 
-import gzip
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +27,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
+from routing_data import json_lines
 from routing_online import DENSE
 from threadpoolctl import threadpool_limits
 
@@ -98,7 +98,7 @@ class Sources:
 
     def __init__(self, folder: Path, home: Path) -> None:
         rows: defaultdict[str, list[bytes]] = defaultdict(list)
-        for line in read_lines(folder / "qa" / "corpus.jsonl.gz"):
+        for line in json_lines(folder / "qa" / "corpus.jsonl.gz"):
             name, _, own = line["id"].partition("/")
             rows[name].append(orjson.dumps({**line, "id": own}))
         self.names, self.home = tuple(rows), home
@@ -114,10 +114,8 @@ class Sources:
         have = Resources(corpus, home / "indexes", {}, specs)
         prepare(have)
         self.arms = [build_arm(name, have) for name in rows]
-        merged = Resources(
-            ingest_all([CorpusSource(str(whole), home / "whole")]), home / "indexes", {}, specs
-        )
-        one = Resources(merged.corpus, merged.indexes, {}, {"merged": ArmSpec(kind="bm25")})
+        merged = ingest_all([CorpusSource(str(whole), home / "whole")])
+        one = Resources(merged, have.indexes, {}, {"merged": ArmSpec(kind="bm25")})
         prepare(one)
         self.merged = build_arm("merged", one)
         self.sizes = {name: len(part) for name, part in zip(rows, corpus.parts.values(), strict=True)}
@@ -156,12 +154,6 @@ class Sources:
         questions = read_questions(output)
         print("made of", dict(Counter(q.gold_ids[0].partition("/")[0] for q in questions)))
         return self.ask([q.text for q in questions], [q.gold_ids for q in questions], "made questions")
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON lines of a compressed file."""
-    with gzip.open(path, "rb") as lines:
-        yield from map(orjson.loads, lines)
 
 
 def _share(passages: Sequence[Any], gold: Sequence[str]) -> float:
@@ -223,7 +215,7 @@ def main(
     home = keep or Path(tempfile.mkdtemp(prefix="sources-"))
     home.mkdir(parents=True, exist_ok=True)
     sources = Sources(folder, home)
-    lines = [line for line in read_lines(folder / "qa" / "queries.jsonl.gz") if line["gold_ids"]]
+    lines = [line for line in json_lines(folder / "qa" / "queries.jsonl.gz") if line["gold_ids"]]
     asked = sources.ask(
         [line["question"] for line in lines], [line["gold_ids"] for line in lines], "real questions"
     )
