@@ -120,6 +120,8 @@ class Query:
         seed: Seed of stochastic arms, derived from the decision id.
         where: What the metadata of every passage fulfils; None for any.
         groups: Those of the caller: a passage with `allowed_groups` is for one of these.
+        expected: How well arms are expected to fit the question, the higher the better; empty where that is
+            not known.
     """
 
     text: str
@@ -127,6 +129,7 @@ class Query:
     seed: int = 0
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
+    expected: Mapping[str, float] = field(default_factory=dict)
 
     def embedding(self, backbone: str, *, arm: str) -> "NDArray[np.float32]":
         """Return the vector of `backbone`, shape (dim,). Raises MissingEmbeddingError."""

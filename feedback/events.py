@@ -15,6 +15,9 @@ LABELS = "labels"
 ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""
 
+SIMILARITY = "similarity"
+"""The feature of an arm that says how near the question is to passages of its source."""
+
 
 class Mode(StrEnum):
     """How the arm was chosen; only `EXPLORE` is learned from or evaluated."""
@@ -92,6 +95,20 @@ class Context:
             others = {name: value for name, value in features.items() if name != ROUTER}
             arms[arm] = {**others, ROUTER: scores[arm]} if arm in scores else others
         return replace(self, arms=arms)
+
+    @property
+    def expected(self) -> Mapping[str, float]:
+        """How well each arm is expected to fit: its score by the router, else the similarity of its source.
+
+        Of one kind for all arms that have it; empty where neither is known.
+
+        >>> Context("?", arms={"a": {"router": 0.9, "similarity": 0.1}, "b": {"similarity": 0.2}}).expected
+        {'a': 0.9}
+        """
+        for name in (ROUTER, SIMILARITY):
+            if found := {arm: own[name] for arm, own in self.arms.items() if name in own}:
+                return found
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from feedback.events import (
     ROUTER,
+    SIMILARITY,
 )
 
 Otherwise = TypeVar("Otherwise", float, None)
@@ -25,7 +26,7 @@ FORM = (
 )
 """Names of all features of the form of a question."""
 
-OURS = frozenset((*FORM, "cost_weight", "position", ROUTER))
+OURS = frozenset((*FORM, "cost_weight", "position", ROUTER, SIMILARITY))
 """Names of features that no text of a caller is in: an erasure keeps them."""
 
 _PSEUDONYM = re.compile("#[0-9a-f]{16}")

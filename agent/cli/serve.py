@@ -148,7 +148,7 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     from arms.indexes import build_once, prepare_vectors
     from arms.llm import LateWriter
     from arms.models import require_whole
-    from arms.retrievers import Resources, catalog
+    from arms.retrievers import Resources, catalog, prepare_profiles
     from arms.retrievers import prepare as prepare_arms
     from feedback.log import open_log
 
@@ -167,6 +167,8 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
         )
         prepare_arms(resources, progress=progress)
         catalog.fill_damaged(resources, progress)
+        if (similarity := point.features.similarity) is not None:
+            prepare_profiles(point.arms, similarity, resources, progress)
         if point.router is not None:
             saved.warn_of_corpus(saved.read_about(point.router.path), corpus.digest)
         for name in saved.looked_at(point.router):

@@ -310,10 +310,10 @@ class AppConfig(BaseModel):
             build_policy(self.warm_start.policy, names)
         if self.fallback is not None and self.fallback not in names:
             raise ValueError(f"fallback {self.fallback!r} is not an arm{did_you_mean(self.fallback, names)}")
-        seen = self.features.embedding
-        if seen is not None and seen.backbone not in self.backbones:
-            hint = did_you_mean(seen.backbone, self.backbones)
-            raise ValueError(f"features.embedding.backbone {seen.backbone!r} is not declared{hint}")
+        for name, seen in (("embedding", self.features.embedding), ("similarity", self.features.similarity)):
+            if seen is not None and seen.backbone not in self.backbones:
+                hint = did_you_mean(seen.backbone, self.backbones)
+                raise ValueError(f"features.{name}.backbone {seen.backbone!r} is not declared{hint}")
         if self.floor * len(names) > 1:
             raise ValueError(
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"

@@ -106,6 +106,7 @@ def open_here(
 
 def _encoders_of_decisions(config: AppConfig) -> frozenset[str]:
     """Return the backbones that the policy and the router embed questions with."""
-    features = set() if config.features.embedding is None else {config.features.embedding.backbone}
+    seen = (config.features.embedding, config.features.similarity)
+    features = {one.backbone for one in seen if one is not None}
     router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
     return frozenset(features | router)

@@ -6,7 +6,7 @@ from .cost_curve import CostCurve, cost_curve
 from .evaluate import Evaluation, evaluate_model
 from .label import MEASURES, Labelling, label_questions
 from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
-from .router_features import ObservedFeatures, observed_features, relevance_of_others
+from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
 from .score import CONTAINS, JUDGE, Scoring, corpus_of, score_arms
 from .synthesize import Synthesis, make_questions
 from .train import (
@@ -54,6 +54,7 @@ __all__ = [
     "read_questions",
     "relevance_of_others",
     "router_spec",
+    "sampled_profiles",
     "score_arms",
     "select_portfolio",
     "train_cascade",

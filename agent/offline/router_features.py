@@ -11,11 +11,13 @@ from agent.offline.labelled_data import Retrieved
 from agent.routers import Features, RouterError, Stage, cross_validation, dataset
 from agent.routers import features as router_features
 from arms.base import Passage, Progress
-from arms.corpus import Corpus
+from arms.corpus import Corpus, ingest_all
 from arms.indexes import PassageVectors, prepare_vectors
 from arms.models import Backbone, build_embedder
 from arms.portfolio import Outcomes
+from arms.profile import NO_PROFILES, Profile
 from arms.relevance import Case, Examples, Fitting, RelevanceModel
+from arms.retrievers import Resources, prepare_profiles, read_profiles
 
 BLOCK = 256
 """Questions between two steps of the progress."""
@@ -117,6 +119,8 @@ def observed_features(
     asked = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
     )
+    profiles = sampled_profiles(config, on_progress, backbone)
+    asked = replace(asked, passages={name: one.vectors for name, one in profiles.items()})
     if stage is Stage.QUESTION:
         return ObservedFeatures(asked)
     passages = Retrieved.of(outcomes, config, on_progress)
@@ -142,6 +146,29 @@ def observed_features(
         for text, row in zip(texts, passages.rankings, strict=True)
     ]
     return replace(observed, features=observed.with_relevance(predicted))
+
+
+def sampled_profiles(
+    config: AppConfig, on_progress: Progress, backbone: str | None = None
+) -> Mapping[str, Profile]:
+    """Return what the sources of all arms are about, where the configuration looks at it.
+
+    Args:
+        config: Settled; its sources are sampled where that is missing.
+        on_progress: Called with the progress.
+        backbone: The only encoder whose vectors are wanted; None for any.
+
+    Raises:
+        CorpusError: A corpus cannot be read.
+        ModelNotFoundError: The model of the backbone is not where its name says.
+    """
+    spec = config.features.similarity
+    if spec is None or backbone not in (None, spec.backbone):
+        return NO_PROFILES
+    corpus = ingest_all(config.corpus_sources, progress=on_progress)
+    have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    prepare_profiles(config.arms, spec, have, on_progress)
+    return read_profiles(config.arms, spec, have)
 
 
 def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:

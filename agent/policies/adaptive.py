@@ -33,13 +33,13 @@ from agent.policies.encoding import (
     check_context,
     check_reward,
     check_whole,
+    prior_scores,
     question_columns,
     question_contributions,
 )
 from agent.policies.sampling import greedy
 from agent.policies.serialization import pack, seal, unpack, unseal
 from feedback.events import ROUTER, Context, Decision
-from feedback.texts import value_of
 
 Array = NDArray[np.float64]
 
@@ -165,7 +165,8 @@ class Adaptive:
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         prior: Expected reward of arms before any is known, where no arm has a score.
         prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms
-            may be without it. None to expect the same of every arm.
+            may be without it. None to expect the same of every arm. Where no arm has a score, it is the
+            similarity of the question to the source of each arm, if the context has that.
         newcomer: By how much an arm without a score is expected to be better than the best score, in
             standard deviations of a reward. Its own rewards outweigh that, and are not forgotten in this:
             an arm that was bad is not taken for unknown once its rewards are old.
@@ -377,13 +378,9 @@ class Adaptive:
     def _priors(
         self, model: _Model, context: Context, arms: Sequence[str], rows: NDArray[np.intp]
     ) -> _Priors:
-        name = None if self._base is not None else self._settings["prior_feature"]
-        scores = np.array(
-            [
-                math.nan if name is None else value_of(context.arms.get(arm, {}), name, math.nan)
-                for arm in arms
-            ]
-        )
+        scores = np.full(len(arms), math.nan)
+        if self._base is None:
+            scores = prior_scores(context, arms, self._settings["prior_feature"])
         scored = ~np.isnan(scores)
         bonus = self._bonus(model, rows)
         expected = self._settings["prior"] if self._base is None else self._base

@@ -1,15 +1,15 @@
 """Check the input of a policy, and turn a question into columns."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
-from feedback.events import Context, Decision
-from feedback.texts import by_pseudonym, pseudonym
+from feedback.events import ROUTER, SIMILARITY, Context, Decision
+from feedback.texts import by_pseudonym, pseudonym, value_of
 
 
 def check_whole(least: int, **settings: int) -> None:
@@ -51,6 +51,22 @@ def check_reward(decision: Decision, reward: float) -> None:
         arms = ", ".join(decision.arms)
         raise PolicyError(f"decision {decision.id!r} drew {decision.drawn!r}, which is not among: {arms}")
     check_context(decision.context)
+
+
+def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDArray[np.float64]:
+    """Return the feature of each arm that is its expected reward, NaN for an arm without it, shape (n_arms,).
+
+    Args:
+        context: The features.
+        arms: The arms.
+        name: Name of the feature; None for none. Where it is the score of a router and no arm has one, it is
+            the similarity of the question to their sources.
+    """
+    for feature in () if name is None else (name, SIMILARITY) if name == ROUTER else (name,):
+        found = np.array([value_of(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
+        if not np.isnan(found).all():
+            return found
+    return np.full(len(arms), math.nan)
 
 
 def hashed(features: Mapping[str, float], dims: int) -> list[float]:

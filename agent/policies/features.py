@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from arms.profile import ProfileSpec
 from feedback.events import ROUTER, Context
 from feedback.texts import FORM as FORM
 from feedback.texts import QUESTION_WORDS
@@ -85,6 +86,11 @@ class FeatureSpec(BaseModel):
     )
     embedding: EmbeddingSpec | None = Field(
         default=None, description="Embedding of the question as dense features; null for none."
+    )
+    similarity: ProfileSpec | None = Field(
+        default=None,
+        description="How near the question is to passages that are sampled from the source of each arm, as a "
+        "feature of the arm; null leaves it out. Policies without the scores of a router start from it.",
     )
     cost_weights: tuple[float, float] | None = Field(
         default=None,

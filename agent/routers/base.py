@@ -80,14 +80,12 @@ class Schema:
         question = features.question
         if features.names != self.names:
             question = question[:, positions(features.names, self.names)]
-        return Features(
-            features.arms,
-            features.texts,
-            self.names,
-            question,
-            features.embedding,
-            _columns(features.retrieved, self.retrieved),
-            _columns(features.answered, self.answered),
+        return replace(
+            features,
+            names=self.names,
+            question=question,
+            retrieved=_columns(features.retrieved, self.retrieved),
+            answered=_columns(features.answered, self.answered),
         )
 
 

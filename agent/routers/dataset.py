@@ -5,8 +5,8 @@ the searches, or the answers, that they are computed from.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -82,6 +82,8 @@ class Features:
         embedding: Unit vectors of the questions, shape (n_questions, dim); dim is 0 without embeddings.
         retrieved: Features of the arms after all have searched; None before.
         answered: Features of the arms after all have answered; None before. It needs `retrieved`.
+        passages: Unit vectors of passages of the source of each arm, shape (m, dim), for a router that is
+            fitted; arms over the same source share an array, and one without a profile is left out.
 
     Raises:
         RouterError: Shapes or names do not fit, there are answers without searches, or a feature of a
@@ -95,6 +97,7 @@ class Features:
     embedding: NDArray[np.float32]
     retrieved: ArmTable | None = None
     answered: ArmTable | None = None
+    passages: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _distinct("arm", self.arms)
@@ -140,6 +143,7 @@ class Features:
             self.embedding[at],
             None if self.retrieved is None else self.retrieved.rows(at),
             None if self.answered is None else self.answered.rows(at),
+            self.passages,
         )
 
     def of(self, arms: Sequence[str]) -> "Features":

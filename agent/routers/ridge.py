@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
@@ -20,7 +21,8 @@ class RidgeParameters(Parameters):
         "words",
         description="What the regression sees: TF-IDF of words and pairs of words, the embedding, named "
         "features with principal components of the embedding, or the embedding and how near the question is "
-        "to those of training that each arm answers best.",
+        "to those of training that each arm answers best and, with `features.similarity` in the "
+        "configuration, to passages of its source.",
     )
     neighbors: int = Field(5, ge=1, description="Nearest questions of each arm, where it sees neighbors.")
     strengths: Strengths = Field(
@@ -59,7 +61,7 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             self._preparation = Preparation.of(features, self.chosen.dims)
         inputs = self._inputs(features)
         if self.chosen.sees == "neighbors":
-            self._neighbors = Neighbors.of(inputs, utility, self.chosen.neighbors)
+            self._neighbors = Neighbors.of(inputs, utility, self.chosen.neighbors, self._passages(features))
             inputs = self._neighbors.inputs(inputs, training=True)
         strengths = sorted(self.chosen.strengths, reverse=True)
 
@@ -78,6 +80,10 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             inputs = self._neighbors.inputs(inputs)
         scores: Floats = inputs @ self._coefficients + self._means
         return scores[:, positions(self._fitted.arms, features.arms)]
+
+    @staticmethod
+    def _passages(features: Features) -> list[NDArray[np.float32] | None]:
+        return [features.passages.get(arm) for arm in features.arms]
 
     def _inputs(self, features: Features) -> Any:
         """Return the inputs of the regression, shape (n, d), sparse or dense."""

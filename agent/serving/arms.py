@@ -11,6 +11,7 @@ from agent.routers import saved
 from agent.turn import ArmInfo, Embeddings, TurnLoop
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import catalog as llm_catalog
+from arms.profile import NO_PROFILES, Profile, ProfileSpec
 from arms.retrievers import ArmSpec, catalog
 from feedback.log import Store
 from feedback.registry import ArmSet, arm_sets
@@ -48,6 +49,10 @@ class Arms(Protocol):
         """Return whether any passage of the corpus is for some groups alone. Raises ArmError."""
         ...
 
+    async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Mapping[str, Profile]:
+        """Return what the sources of arms are about, where that is known. Raises ArmError."""
+        ...
+
     def of(self, specs: Mapping[str, ArmSpec]) -> "Arms":
         """Return what runs other arms in the same places. Raises ArmBuildError."""
         ...
@@ -61,8 +66,13 @@ class Arms(Protocol):
         ...
 
 
-def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
-    """Return what a turn knows of each arm before it runs."""
+def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> dict[str, ArmInfo]:
+    """Return what a turn knows of each arm before it runs.
+
+    Args:
+        config: The arms.
+        profiles: What their sources are about, where that is looked at.
+    """
     return {
         name: ArmInfo(
             catalog.embeddings_of(name, config.arms),
@@ -73,6 +83,7 @@ def arm_infos(config: AppConfig) -> dict[str, ArmInfo]:
             cached=spec.cache,
             searched=catalog.search_digest(name, config.arms),
             bound=catalog.search_bound(name, config.arms),
+            profile=profiles.get(name),
         )
         for name, spec in config.actions.items()
         for how in [config.answering_of(name)]
@@ -169,9 +180,15 @@ class ArmRegistry:
         """
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
+        profiles = await self.profiles_of(config)
         logged, configured = config.arm_documents, self._configured
         found = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
-        self._serve(config, found.seq)
+        self._serve(config, found.seq, profiles)
+
+    async def profiles_of(self, config: AppConfig) -> Mapping[str, Profile]:
+        """Return what the sources of all arms are about, where the policy looks at it. Raises ArmError."""
+        spec = config.features.similarity
+        return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
 
     def stop(self) -> None:
         """Cancel a build that is under way."""
@@ -184,15 +201,16 @@ class ArmRegistry:
             config = self.config.with_arms(found.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
+            profiles = await self.profiles_of(config)
             if found.seq == self._wanted:  # none is newer by now
-                self._serve(config, found.seq)
+                self._serve(config, found.seq, profiles)
         except (ConfigError, ArmError) as error:
             if found.seq != self._unbuilt:
                 logger.warning("still serving the arms before set %d: %s", found.seq, error)
             self._unbuilt = found.seq
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
-    def _serve(self, config: AppConfig, seq: int) -> None:
+    def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:
         """Serve the arms of a configuration, unless a newer set is served already."""
         if seq <= self.seq:
             return
@@ -201,7 +219,7 @@ class ArmRegistry:
             saved.warn_of_unknown(self._router, config.actions)
         self.config, self.seq = config, seq
         self._turns.former = {**self._turns.former, **self._turns.arms}
-        self._turns.arms = self._switched(arm_infos(config))
+        self._turns.arms = self._switched(arm_infos(config, profiles))
         self._on_serve()
 
     def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:

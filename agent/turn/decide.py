@@ -32,8 +32,9 @@ from arms import tracing
 from arms.base import UNUSED, ArmError, Query, Retrieval
 from arms.filters import Comparison, Compound
 from arms.llm import UNPROMPTED, Bound, Message, base, writing
+from arms.profile import Profile
 from feedback.budget import Price
-from feedback.events import Context, Decision, Mask, Mode
+from feedback.events import SIMILARITY, Context, Decision, Mask, Mode
 
 
 class NoEligibleArmError(ValueError):
@@ -299,6 +300,7 @@ class ArmInfo:
         searched: Hash of what it searches and how: arms that have it in common find the same; empty where
             that is not known.
         bound: Most that a search has the language model read and write.
+        profile: What its source is about; None where that is not looked at, or not known.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -310,6 +312,7 @@ class ArmInfo:
     cached: bool = False
     searched: str = ""
     bound: Bound = UNPROMPTED
+    profile: Profile | None = None
 
 
 NO_MODELS: Mapping[str, str] = MappingProxyType({})
@@ -501,7 +504,7 @@ def context_of(
     Args:
         question: The text of the request.
         spec: Which features the context has.
-        embeddings: Embeddings of the question, by the backbone that `spec` names, if it names one.
+        embeddings: Embeddings of the question, by the backbones that `spec` names.
         arms: The live arms.
         extra: The caller's own features.
         cost_weight: Cost weight of the request.
@@ -510,12 +513,18 @@ def context_of(
         FeatureError: An extra number is not finite.
         ValueError: An embedding is too short.
     """
+    of_arms = {name: info.features for name, info in arms.items()}
+    if spec.similarity is not None:
+        vector = embeddings[spec.similarity.backbone]
+        for name, info in arms.items():
+            if info.profile is not None:
+                of_arms[name] = {**info.features, SIMILARITY: info.profile.similarity(vector)}
     return describe(
         question,
         spec,
         embedding=embeddings[spec.embedding.backbone] if spec.embedding else None,
         extra=extra,
-        arms={name: info.features for name, info in arms.items()},
+        arms=of_arms,
         cost_weight=cost_weight,
     )
 

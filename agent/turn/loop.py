@@ -437,6 +437,7 @@ class TurnLoop:
                 probes = scored.probes
                 seen = scored.context, probes, serving, scored.candidate_scores
                 decision = decider.choose(ask, names, *seen, masked, models)
+                query = replace(query, expected=decision.context.expected)
                 turns.decided(span, decision)
         except BaseException:  # no execution will have what arms spent before the draw
             self.charge(ask.decision_id, spending.cost)
@@ -504,7 +505,9 @@ class TurnLoop:
         self.decider.masked([decision.drawn], models=llms_of(ask, arms))
         commit = TurnCommit(self.log, decision, on_commit, is_durable=True)
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
-        async with aclosing(self._carry_out(ask, self._query(ask), recorder, commit)) as events:
+        async with aclosing(
+            self._carry_out(ask, self._query(ask, decision.context), recorder, commit)
+        ) as events:
             async for event in events:
                 yield event
 
@@ -518,7 +521,7 @@ class TurnLoop:
             ArmError: The search failed.
         """
         arms = self.known
-        query = self._query(ask)  # only the arm may need an embedding
+        query = self._query(ask, decision.context)  # only the arm may need an embedding
         served = execution.served or decision.drawn
         self.decider.masked([served])
         recorder = TurnRecorder(decision, arms, _depth(self.decider.serving))
@@ -541,7 +544,7 @@ class TurnLoop:
         other = replace(decision, arms=(arm,), probabilities=(1.0,), drawn=arm)
         recorder, failure = TurnRecorder(other, self.known, _depth(self.decider.serving)), None
         try:
-            retrieval = await self.retrieve(self._query(ask), ask, recorder)
+            retrieval = await self.retrieve(self._query(ask, decision.context), ask, recorder)
             async with aclosing(self.generate(ask, retrieval.passages, recorder)) as chunks:
                 async for _ in chunks:
                     pass
@@ -647,16 +650,17 @@ class TurnLoop:
     ) -> tuple[Query, Context]:
         """Return the query and the context, embedded where the policy or a router needs that."""
         scorers = () if ask.forced is not None else scorers_of(serving or self.decider.serving)
-        readers = (self.features.embedding, *scorers)
+        readers = (self.features.embedding, self.features.similarity, *scorers)
         backbones = {reader.backbone for reader in readers if reader is not None}
         embeddings = await self._embedded(ask.question, frozenset(backbones)) if backbones else {}
         weight = self.cost_weight if ask.cost_weight is None else ask.cost_weight
         context = context_of(ask.question, self.features, embeddings, arms, ask.context, cost_weight=weight)
-        return self._query(ask, embeddings), context
+        return self._query(ask, context, embeddings), context
 
-    def _query(self, ask: Ask, embeddings: Embeddings | None = None) -> Query:
+    def _query(self, ask: Ask, context: Context, embeddings: Embeddings | None = None) -> Query:
+        """Return what arms are asked; the context of the decision holds how well each is expected to fit."""
         seed = sampling.seed_of_arm(ask.continues or ask.decision_id, self.decider.salt)
-        return Query(ask.question, embeddings or {}, seed, ask.where, ask.groups)
+        return Query(ask.question, embeddings or {}, seed, ask.where, ask.groups, context.expected)
 
     async def _embedded(self, question: str, backbones: frozenset[str]) -> Embeddings:
         try:

@@ -47,7 +47,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.config import AppConfig
-from agent.offline import observed_features, of_arms, read_place, read_questions
+from agent.offline import observed_features, of_arms, read_place, read_questions, sampled_profiles
 from agent.routers import (
     Features,
     RouterError,
@@ -67,6 +67,7 @@ from arms.base import Progress
 from arms.jobs import seed_of
 from arms.models import build_embedder, digest_backbone
 from arms.portfolio import Outcomes
+from arms.profile import NO_PROFILES, Profile
 from arms.questions import Question
 from arms.suggestions import did_you_mean
 from feedback.drift import record_warm_start
@@ -520,10 +521,10 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
             draws=settings.draws,
             seed=settings.seed,
         )
-        contexts = contexts_of(
-            config, [question.text for question in outcomes.questions], on_progress, scored
-        )
-        source = seen_as(config) + ("" if scored is None else scored.source)
+        texts = [question.text for question in outcomes.questions]
+        profiles = sampled_profiles(config.settled(), on_progress)
+        contexts = contexts_of(config, texts, on_progress, scored, profiles)
+        source = seen_as(config, profiles) + ("" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
         known = _known(store, settings.beside)
@@ -561,8 +562,8 @@ def _known(store: Store, beside: Beside | None) -> set[str]:
     return {label_digest(one) for one in traffic.label_ids(store, beside.runs, others=beside.others)}
 
 
-def seen_as(config: AppConfig) -> str:
-    """Return what a context depends on besides the question: features, the encoder, features of arms.
+def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> str:
+    """Return what a context depends on besides the question: features, encoder, features of arms, profiles.
 
     Raises:
         ModelNotFoundError: The model of the backbone is not where its name says.
@@ -572,11 +573,20 @@ def seen_as(config: AppConfig) -> str:
         backbone = config.backbones[seen.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
     arms = {name: info.features for name, info in arm_infos(config).items()}
-    return orjson.dumps([config.features.model_dump(mode="json"), encoder, arms]).decode()
+    # without a key that most do not have: what was inserted before there was one is not inserted again
+    features = config.features.model_dump(mode="json", exclude={*(() if profiles else ("similarity",))})
+    sampled = {
+        name: blake2b(one.vectors.tobytes(), digest_size=8).hexdigest() for name, one in profiles.items()
+    }
+    return orjson.dumps([features, encoder, arms, *([sampled] if sampled else [])]).decode()
 
 
 def contexts_of(
-    config: AppConfig, texts: Sequence[str], on_progress: Progress, scored: RouterScores | None = None
+    config: AppConfig,
+    texts: Sequence[str],
+    on_progress: Progress,
+    scored: RouterScores | None = None,
+    profiles: Mapping[str, Profile] = NO_PROFILES,
 ) -> list[Context]:
     """Return the contexts of questions, as a service with this configuration would make them.
 
@@ -585,11 +595,13 @@ def contexts_of(
         texts: The questions.
         on_progress: Called with the progress.
         scored: Scores of the configured router; None for none.
+        profiles: What the sources of the arms are about, where the features look at it.
     """
-    arms, seen = arm_infos(config), config.features.embedding
-    vectors = (
-        [{}] * len(texts) if seen is None else _embedded(config, seen.backbone, texts, on_progress, scored)
-    )
+    arms, seen = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
+    vectors: list[Embeddings] = [{} for _ in texts]
+    for backbone in dict.fromkeys(one.backbone for one in seen if one is not None):
+        found = _embedded(config, backbone, texts, on_progress, scored)
+        vectors = [{**row, **more} for row, more in zip(vectors, found, strict=True)]
     contexts = [
         context_of(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
         for text, embedding in zip(texts, vectors, strict=True)

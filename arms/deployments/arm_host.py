@@ -38,6 +38,7 @@ from arms.llm import (
     most_tokens,
 )
 from arms.models import Backbone, ModelNotFoundError
+from arms.profile import Profile, ProfileSpec
 from arms.retrievers import (
     ArmSpec,
     ArmSpecError,
@@ -49,6 +50,7 @@ from arms.retrievers import (
     catalog,
     no_selector,
     prepare,
+    read_profiles,
 )
 
 THREADS = max(4, os.cpu_count() or 4)
@@ -230,6 +232,17 @@ class ArmHost:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except Exception as error:
             raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
+
+    async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
+        """Return what the sources of arms are about, of those that were sampled. Raises ArmError."""
+
+        def read() -> dict[str, Profile]:
+            return read_profiles(specs, spec, replace(self._resources, specs=specs))
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+        except Exception as error:
+            raise ArmError(f"profiles of sources: {type(error).__name__}: {error}") from error
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return those of these passages that are in the corpus. Raises ArmError."""

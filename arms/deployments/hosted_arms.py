@@ -19,6 +19,7 @@ from arms.deployments import retrieval_cache, spans
 from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
 from arms.deployments.embedders import Embedders
 from arms.deployments.retrieval_cache import RetrievalCache
+from arms.profile import Profile, ProfileSpec
 from arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmSpec, catalog, closure, is_settled
 from arms.suggestions import did_you_mean
 
@@ -296,6 +297,10 @@ class HostedArms:
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors of the passages in the corpus. Raises ArmError."""
         return await self._here.vectors(backbone, ids)
+
+    async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
+        """Return what the sources of arms are about, of those that were sampled. Raises ArmError."""
+        return await self._here.profiles(specs, spec)
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return those of these passages that are in the corpus. Raises ArmError."""

@@ -3,7 +3,7 @@
 from . import build_once, entities, entity_graph, vectors
 from .build_once import IndexMismatchError
 from .entity_graph import Graph
-from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, prepare_vectors
+from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, embedded_text, prepare_vectors
 
 __all__ = [
     "Graph",
@@ -13,6 +13,7 @@ __all__ = [
     "VectorIndex",
     "Vectors",
     "build_once",
+    "embedded_text",
     "entities",
     "entity_graph",
     "prepare_vectors",

@@ -13,6 +13,7 @@ from .engines.collection import EngineArm
 from .expand import ExpandArm, ExpandParams
 from .external.frameworks import RetrieverArm, RetrieverParams
 from .external.mcp import McpArm, McpParams
+from .federated import FederatedArm, FederatedParams
 from .fusion import FusionArm, FusionParams, fuse
 from .generative.cascade import CascadeArm, CascadeParams
 from .generative.ensemble import EnsembleArm, EnsembleParams
@@ -39,6 +40,7 @@ from .kind import (
 )
 from .learned_fusion import LearnedFusionArm, LearnedFusionParams
 from .new_arms import NewArms
+from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
 from .rerank import PlackettLuceParams, RegularizeParams, RerankedArm, regularized
 from .vendi import VendiParams
@@ -67,6 +69,8 @@ __all__ = [
     "EnsembleParams",
     "ExpandArm",
     "ExpandParams",
+    "FederatedArm",
+    "FederatedParams",
     "FusionArm",
     "FusionParams",
     "GraphArm",
@@ -106,5 +110,7 @@ __all__ = [
     "is_settled",
     "no_selector",
     "prepare",
+    "prepare_profiles",
+    "read_profiles",
     "regularized",
 ]

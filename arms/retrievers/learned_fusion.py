@@ -63,21 +63,23 @@ class LearnedFusionArm:
         )
 
 
-def _model(params: LearnedFusionParams) -> RelevanceModel:
-    """Read the model. Raises ArmBuildError."""
+def relevance_model(location: str) -> RelevanceModel:
+    """Read a model of relevance. Raises ArmBuildError."""
     try:
-        return read_model(Path(locate(params.model)))
+        return read_model(Path(locate(location)))
     except (ModelNotFoundError, RelevanceError) as error:
         raise ArmBuildError(str(error)) from None
 
 
 def _prepare(params: LearnedFusionParams, _: Resources, progress: Progress | None) -> None:
     del progress
-    _model(params)
+    relevance_model(params.model)
 
 
 def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members) -> LearnedFusionArm:
-    return LearnedFusionArm(name, [member(other) for other in params.arms], params, _model(params))
+    return LearnedFusionArm(
+        name, [member(other) for other in params.arms], params, relevance_model(params.model)
+    )
 
 
 KIND = Kind(

@@ -21,6 +21,7 @@ from agent.serving import Backends, Gate, Replica, Telemetry
 from arms.base import ArmError, Passage, Query, Retrieval
 from arms.llm import Generator, base
 from arms.models.embedding import HashingEmbedder
+from arms.profile import Profile, ProfileSpec
 from arms.retrievers import ArmSpec
 from feedback.clock import SteadyClock
 from feedback.errors import LogUnavailableError
@@ -104,6 +105,7 @@ class FakeArms:
         unbuildable: Arms that cannot be built.
         looked_at: The backbone and the passages of each call for vectors.
         kept: What an arm has found before, by name.
+        sampled: What the sources of arms are about.
     """
 
     def __init__(self, behaviour: Mapping[str, Search] | None = None) -> None:
@@ -114,6 +116,7 @@ class FakeArms:
         self.unbuildable: frozenset[str] = frozenset()
         self.looked_at: list[tuple[str, tuple[str, ...]]] = []
         self.kept: dict[str, Retrieval] = {}
+        self.sampled: Mapping[str, Profile] = {}
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
         del query, k
@@ -135,6 +138,10 @@ class FakeArms:
         return [
             Passage(f"{arm}-{i}", f"title {i}", f"text {i}") for arm, _, i in found if arm and i.isdigit()
         ]
+
+    async def profiles(self, specs: Mapping[str, ArmSpec], spec: ProfileSpec) -> Mapping[str, Profile]:
+        del spec
+        return {name: one for name, one in self.sampled.items() if name in specs}
 
     async def restricted(self) -> bool:
         return False

@@ -463,17 +463,19 @@ def with_relevance(features: Features, seen: Observed, model: RelevanceModel) ->
 def stacked(parts: Sequence[Features]) -> Features:
     """Return the questions of several features of the same arms and columns, one after the other."""
     first = parts[0]
-    tables = [
+    retrieved, answered = (
         None
         if table is None
         else ArmTable(table.names, np.concatenate([getattr(one, name).values for one in parts]))
         for name, table in (("retrieved", first.retrieved), ("answered", first.answered))
-    ]
+    )
     return Features(
         first.arms,
         tuple(text for one in parts for text in one.texts),
         first.names,
         np.concatenate([one.question for one in parts]),
         np.concatenate([one.embedding for one in parts]),
-        *tables,
+        retrieved,
+        answered,
+        first.passages,
     )

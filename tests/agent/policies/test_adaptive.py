@@ -155,6 +155,19 @@ def test_before_the_first_reward_the_router_decides() -> None:
     assert Adaptive().probabilities(nothing, ARMS).tolist() == pytest.approx([1 / 3] * 3)
 
 
+def test_where_no_arm_has_a_score_the_similarity_of_its_source_decides() -> None:
+    near = {arm: {"similarity": value} for arm, value in {"bm25": 0.2, "dense": 0.3, "rrf": 0.7}.items()}
+    assert Adaptive().probabilities(Context("?", arms=near), ARMS).tolist() == [0.0, 0.0, 1.0]
+    scored = {**near, "bm25": {"similarity": 0.2, "router": 0.4}, "dense": {"router": 0.3}}
+    bounds = dict(zip(ARMS, Adaptive(newcomer=0.0).bounds(Context("?", arms=scored), ARMS), strict=True))
+    alone = {"bm25": {"router": 0.4}, "dense": {"router": 0.3}}
+    assert bounds == dict(
+        zip(ARMS, Adaptive(newcomer=0.0).bounds(Context("?", arms=alone), ARMS), strict=True)
+    ), "of no arm where another one has a score"
+    other = Adaptive(prior_feature="steps").probabilities(Context("?", arms=near), ARMS)
+    assert other.tolist() == pytest.approx([1 / 3] * 3)
+
+
 def swapped(t: int) -> dict[str, float]:
     best, worst = (0.8, 0.2) if t < 1500 else (0.2, 0.8)
     return {"bm25": best, "dense": 0.5, "rrf": worst}

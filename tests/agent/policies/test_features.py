@@ -150,6 +150,7 @@ def test_features_without_settings_are_the_documented_ones() -> None:
         "stop_words": False,
         "shape": True,
         "embedding": None,
+        "similarity": None,
         "cost_weights": None,
     }
     assert EmbeddingSpec(backbone="b").model_dump() == {

@@ -1,12 +1,14 @@
 """Nearest training questions: against a search one by one, and where a line through the embedding fails."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from agent.routers.catalog import load_router
 from agent.routers.dataset import Features, Floats, RoutingDataset
-from agent.routers.neighbors import AT_ONCE, Neighbors
+from agent.routers.neighbors import AT_ONCE, WEIGHT, Neighbors
 from agent.routers.ridge import RidgeRouter
 
 
@@ -121,3 +123,37 @@ def test_a_router_that_was_saved_has_the_same_neighbors() -> None:
     assert (router.scores(asked) != RidgeRouter(sees="neighbors").fit(labels).scores(asked)).any()
     some = Features(("c", "a"), asked.texts, (), asked.question, asked.embedding)
     np.testing.assert_array_equal(again.scores(some), router.scores(asked)[:, [2, 0]])
+
+
+def test_passages_of_the_source_of_each_arm_are_seen_too() -> None:
+    rng = np.random.default_rng(11)
+    embedding, utility, asked = units(rng, 20), rng.random((20, 4)), units(rng, 5)
+    docs, tickets = units(rng, 6), units(rng, 3)
+    kept = Neighbors.of(embedding, utility, 2, [docs, tickets, None, docs])
+    assert (kept.passages.shape, kept.sources.sum(axis=0).tolist()) == ((9, 8), [6, 3, 0, 6])
+    inputs = kept.inputs(asked)
+    assert inputs.shape == (5, 8 + 4 + 4)
+    np.testing.assert_allclose(inputs[:, :12], Neighbors.of(embedding, utility, 2).inputs(asked))
+    for row, question in enumerate(asked):
+        near = [float(np.sort(one @ question)[-2:].mean()) for one in (docs, tickets)]
+        expected = [near[0], near[1], 0.0, near[0]]
+        np.testing.assert_allclose(inputs[row, 12:] / WEIGHT, expected, atol=2e-3)
+
+
+def test_a_training_question_is_compared_with_every_passage() -> None:
+    rng = np.random.default_rng(12)
+    embedding = units(rng, 10)
+    kept = Neighbors.of(embedding, rng.random((10, 2)), 1, [embedding, None])
+    np.testing.assert_allclose(kept.inputs(embedding, training=True)[:, 10] / WEIGHT, 1.0, atol=2e-3)
+
+
+def test_a_router_that_was_fitted_with_passages_needs_none_to_score_and_is_the_same_once_saved() -> None:
+    rng = np.random.default_rng(13)
+    labels, asked = groups(80, 3), groups(20, 4).features
+    sampled = {arm: units(rng, 4, 4) for arm in "abc"}
+    router = RidgeRouter(sees="neighbors").fit(
+        replace(labels, features=replace(labels.features, passages=sampled))
+    )
+    np.testing.assert_allclose(load_router(router.save()).scores(asked), router.scores(asked), atol=1e-9)
+    without = RidgeRouter(sees="neighbors").fit(labels)
+    assert not np.allclose(without.scores(asked), router.scores(asked))

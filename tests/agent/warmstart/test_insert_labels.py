@@ -39,6 +39,7 @@ from agent.warmstart import insert_labels as run
 from agent.warmstart.labels import labels_of, reward_of, seen_as, turns
 from arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
 from arms.portfolio import outcomes as portfolio_outcomes
+from arms.profile import Profile
 from arms.questions import Question
 from feedback.errors import LogUnavailableError
 from feedback.events import LABELS, Context, Cost, Decision, Mode
@@ -420,6 +421,7 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
         {"backbones": {"tiny": {"model": "hashing:48"}}},
         {"backbones": {"tiny": {"model": f"hashing:{DIM}", "query_prefix": "query: "}}},
         {"arms": {**CONFIG["arms"], "far": {"kind": "bm25"}}},
+        {"features": {"embedding": {"backbone": "tiny", "dims": 4}, "similarity": {"backbone": "tiny"}}},
     ],
 )
 def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
@@ -427,7 +429,19 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
     assert seen_as(parse(first)) == seen_as(parse(first))
-    assert seen_as(parse(first)) != seen_as(parse({**first, **changes}))
+    profiles = {name: Profile(np.eye(2, dtype=np.float32), 1) for name in changes.get("features", ())}
+    assert seen_as(parse(first)) != seen_as(parse({**first, **changes}), profiles)
+
+
+def test_labels_are_anew_where_a_source_has_changed() -> None:
+    config = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
+    before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32), 1)} for k in (1, 2))
+    assert seen_as(config, before) == seen_as(config, {**before})
+    assert seen_as(config, before) != seen_as(config, after)
+
+
+def test_labels_of_before_there_were_profiles_are_not_anew() -> None:
+    assert '"similarity"' not in seen_as(parse(CONFIG))
 
 
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(

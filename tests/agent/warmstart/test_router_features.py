@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from agent.config import AppConfig, parse
-from agent.offline import Training, observed_features, read_labelled, train_router
+from agent.offline import Training, observed_features, read_labelled, sampled_profiles, train_router
 from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
 from agent.warmstart import InsertSettings, contexts_of
 from agent.warmstart import insert_labels as enter_labels
 from agent.warmstart.labels import RouterScores, charged, score_labelled
 from arms import manifest
+from arms.models.embedding import HashingEmbedder
 from arms.portfolio import Outcomes
 from arms.portfolio import outcomes as portfolio_outcomes
 from arms.questions import Question
@@ -26,7 +27,7 @@ from feedback.log import Store
 from feedback.reward import Prices
 from feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import look_up
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, DIM, Service
 from tests.agent.trained_routers import TEXTS, kept
 from tests.neighbours import SUBJECTS, write_corpus
 
@@ -107,6 +108,30 @@ def entered(config: AppConfig) -> list[Example]:
     found = list(read_examples(store, config.reward.join))
     store.close()
     return found
+
+
+# -- what sources are about ----------------------------------------------------------------------------
+
+
+def test_labels_and_routers_see_what_the_source_of_each_arm_is_about(
+    config: AppConfig, tmp_path: Path
+) -> None:
+    features = {"similarity": {"backbone": "tiny", "passages": 5, "nearest": 2}}
+    config = parse({**config.model_dump(mode="json"), "features": features})
+    profiles = sampled_profiles(config, silent)
+    assert {name: one.vectors.shape for name, one in profiles.items()} == {
+        name: (5, DIM) for name in config.arms if name != "none"
+    }
+    (context,) = contexts_of(config, ["Which river?"], silent, None, profiles)
+    vector = HashingEmbedder(DIM).encode_queries(["Which river?"])[0]
+    for name, own in context.arms.items():
+        assert own.get("similarity") == (profiles[name].similarity(vector) if name in profiles else None)
+    outcomes = read_labelled([file_of(tmp_path, rows(6, seed=1))])
+    seen = observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features.passages
+    assert seen.keys() == profiles.keys()
+    other = parse({**config.model_dump(mode="json"), "features": {}})
+    assert sampled_profiles(other, silent) == {}
+    assert sampled_profiles(config, silent, "other") == {}
 
 
 # -- whose scores they are ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus import CorpusSource
+from arms.corpus import CorpusSource, ingest_all
 from arms.deployments import (
     ArmHost,
     ArmSettings,
@@ -28,7 +28,8 @@ from arms.filters import Comparison
 from arms.llm.base import ScriptedGenerator
 from arms.models import Backbone
 from arms.models.embedding import HashingEmbedder
-from arms.retrievers import ArmSpec
+from arms.profile import ProfileSpec
+from arms.retrievers import ArmSpec, Resources, prepare_profiles
 from tests.arms.deployments.places import BACKBONES, SPECS, Light, Waiting, open_host, own
 
 SEA = "Where is the sea?"
@@ -216,6 +217,28 @@ async def test_a_host_searches_several_corpora_and_gives_the_passages_of_each(se
         f"docs of {SEA} 0",
     ]
     assert (await several.vectors("tiny", ["docs/0", "tickets/1", "web/1"])).keys() == {"docs/0", "tickets/1"}
+
+
+async def test_a_host_knows_what_the_sources_of_arms_are_about(several: HostedArms, tmp_path: Path) -> None:
+    spec = ProfileSpec(backbone="tiny", passages=2)
+    assert await several.profiles(SEVERAL, spec) == {}
+    have = Resources(
+        ingest_all(
+            [
+                CorpusSource(str(tmp_path / f"{name}.jsonl"), tmp_path / "corpora" / name, name)
+                for name in ("docs", "tickets")
+            ]
+        ),
+        tmp_path / "indexes",
+        BACKBONES,
+        SEVERAL,
+    )
+    prepare_profiles(["docs", "tickets"], spec, have)
+    found = await several.profiles(SEVERAL, spec)
+    sizes = {name: len(one.vectors) for name, one in found.items()}
+    assert sizes == {"docs": 2, "both": 4, "tickets": 2}
+    with pytest.raises(ArmError, match="profiles of sources: KeyError: 'big'"):
+        await several.profiles(SEVERAL, ProfileSpec(backbone="big"))
 
 
 async def test_permissions_of_one_corpus_hold_in_arms_over_both(several: HostedArms) -> None:

@@ -1,0 +1,162 @@
+"""Federated search: the sources that fit a question best are asked in turn, until enough is found.
+
+It needs no label: sources are ordered by the score of the service's router where there is one, else by how
+near the question is to passages sampled from each (`arms.retrievers.profiles`); what is found is ranked, and
+judged, by a model of relevance.
+
+Source: Shokouhi and Si 2011, Federated search, Foundations and Trends in Information Retrieval 5(1):
+resource selection, then the merging of results.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
+from arms.profile import Profile, ProfileSpec, similarities
+from arms.relevance import RelevanceModel
+from arms.retrievers.kind import Kind, MemberNames, Members, Resources
+from arms.retrievers.learned_fusion import PRETRAINED, relevance_model
+from arms.retrievers.profiles import prepare_profiles, read_profiles
+
+logger = logging.getLogger(__name__)
+
+JUDGED = 2
+"""The most relevant passages, whose mean relevance says whether enough was found: some questions need two."""
+
+
+class FederatedParams(BaseModel):
+    """Parameters of a federated search."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arms: MemberNames = Field(description="Names of the arms that are asked, such as one over each source.")
+    profile: ProfileSpec = Field(
+        description="How each source is sampled; the sample of `features.similarity` is used again."
+    )
+    most: int = Field(2, ge=1, description="Arms that are asked at most.")
+    enough: float | None = Field(
+        None,
+        gt=0.0,
+        lt=1.0,
+        description="Mean predicted relevance of the two best passages from which no further arm is asked; "
+        "null always asks `most`.",
+    )
+    depth: int = Field(8, ge=1, description="Passages of each member that are ranked, at least k.")
+    model: str = Field(
+        PRETRAINED,
+        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
+        "train again into another folder, because the log identifies the arm by this one.",
+    )
+
+
+class FederatedArm:
+    """Ask the members that fit the question best, in turn, and keep the most relevant passages of all.
+
+    A member that fails is left out, and the next one asked in its place. Steps are those of all that were
+    asked, as each waits for the one before.
+
+    Args:
+        name: The arm.
+        members: In the order of `params.arms`.
+        params: Parameters.
+        profiles: The profile of each member that has one.
+        model: Model of relevance.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Sequence[Arm],
+        params: FederatedParams,
+        profiles: Mapping[str, Profile],
+        model: RelevanceModel,
+    ) -> None:
+        self.name = name
+        self.backbones = frozenset({params.profile.backbone}).union(*(member.backbones for member in members))
+        self._members = dict(zip(params.arms, members, strict=True))
+        self._params, self._profiles, self._model = params, profiles, model
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        """Search, with a stage of the result for each member that was asked.
+
+        Raises:
+            ArmError: Every member has failed.
+        """
+        params = self._params
+        rankings: dict[str, tuple[Passage, ...]] = {}
+        relevance: dict[str, float] = {}
+        runs, errors = list[StageRun](), dict[str, ArmError]()
+        for name in self._ordered(query):
+            if len(rankings) == params.most:
+                break
+            try:
+                found = self._members[name].search(query, max(k, params.depth))
+            except ArmError as error:
+                errors[name] = error
+                runs.append(StageRun((name,), (name,), 0, 0))
+                continue
+            rankings[name] = found.passages
+            relevance = self._model.relevance(query.text, rankings)
+            best = sorted(relevance.values(), reverse=True)[:JUDGED]
+            enough = sum(best) / JUDGED
+            runs.append(StageRun((name,), (), found.steps, found.tokens, name, enough))
+            if params.enough is not None and enough >= params.enough:
+                break
+        if not rankings:
+            raise ArmError(
+                f"every member of arm {self.name!r} failed: "
+                + "; ".join(f"{name}: {error}" for name, error in errors.items())
+            )
+        passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
+        kept = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
+        return Retrieval(
+            passages=tuple(passages[name].scored(relevance[name]) for name in kept),
+            steps=sum(run.steps for run in runs),
+            tokens=sum(run.tokens for run in runs),
+            stages=tuple(runs),
+        )
+
+    def _ordered(self, query: Query) -> list[str]:
+        """Return the members, the one that fits best first; of equal ones, in the order of the parameters."""
+        fit: Mapping[str, float] = query.expected
+        if not self._members.keys() <= fit.keys():
+            fit = similarities(self._profiles, query.embedding(self._params.profile.backbone, arm=self.name))
+        # nothing is known of a source without a profile: it is as good as the others are in the mean
+        unknown = sum(fit.values()) / len(fit) if fit else 0.0
+        return sorted(self._members, key=lambda name: -fit.get(name, unknown))
+
+
+def _prepare(params: FederatedParams, have: Resources, progress: Progress | None) -> None:
+    relevance_model(params.model)
+    prepare_profiles(params.arms, params.profile, have, progress)
+
+
+def _build(name: str, params: FederatedParams, have: Resources, member: Members) -> FederatedArm:
+    profiles = read_profiles(params.arms, params.profile, have)
+    for other in params.arms:
+        if other not in profiles:
+            logger.warning(
+                "arm %r: member %r has no profile, and counts as the mean of the others", name, other
+            )
+    members = [member(other) for other in params.arms]
+    return FederatedArm(name, members, params, profiles, relevance_model(params.model))
+
+
+KIND = Kind(
+    "federated",
+    "asks the [sources that fit the question best](#federated-search), until enough is found",
+    FederatedParams,
+    _build,
+    _prepare,
+    backbones=lambda params: (params.profile.backbone,),
+    members=lambda params: params.arms,
+    models=lambda params: (params.model,),
+    steps=lambda params: float(min(params.most, len(params.arms))),
+    light=True,
+    filters=True,
+    draws=True,
+    example={"arms": ["bm25", "dense"], "profile": {"backbone": "minilm"}},
+)
+"""It finds something else where the router has changed, so it counts as one that draws."""

@@ -1,0 +1,230 @@
+"""The profile of a source: some of its passages as vectors, which show what it is about before any label.
+
+A corpus is sampled at random. A source that can only be searched, such as a search engine that something
+else fills or an MCP server, is sampled through its own search, with single words of what was found before.
+
+Sources: Si and Callan 2003, Relevant document distribution estimation method for resource selection, SIGIR;
+Callan and Connell 2001, Query-based sampling of text databases, ACM TOIS 19(2).
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from arms.base import Arm, ArmError, Passage, Progress, Query
+from arms.corpus import Corpus
+from arms.indexes import build_once, embedded_text
+from arms.manifest import Identity
+from arms.models import Embedder, build_embedder, digest_backbone
+from arms.profile import Profile, ProfileSpec
+from arms.retrievers.catalog import build_arm, closure, described, search_digest
+from arms.retrievers.kind import NONE, Resources
+from arms.tokenizer import words
+
+logger = logging.getLogger(__name__)
+
+VECTORS = "vectors.npy"
+
+SEED = 0
+
+CHARACTERS = 300
+"""Characters of a passage that are embedded: the subject of a longer one shows in its beginning."""
+
+AT_ONCE = 64
+"""Passages that are embedded between two steps of the progress."""
+
+FOUND = 10
+"""Passages of one search of a source that is sampled through its search."""
+
+FIRST_WORDS = ("information", "people", "time", "use", "system", "problem", "number", "world", "new", "name")
+"""Words that the first searches of such a source are made of; later ones come from its own passages."""
+
+FAILURES = 3
+"""Searches in a row that may fail before a source is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of passages.
+
+    Attributes:
+        name: Name of an arm that searches it.
+        corpus: The passages; None where they can only be searched.
+        identity: What its profile depends on.
+    """
+
+    name: str
+    corpus: Corpus | None
+    identity: Identity
+
+    def folder(self, indexes: Path) -> Path:
+        """Return the folder of its profile."""
+        return build_once.folder(indexes, "profile", self.identity)
+
+
+def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[Source]:
+    """Return the sources that an arm and its members search, each once; none where they search nothing.
+
+    Raises:
+        ArmSpecError: There is no such arm, or one is described wrongly.
+        ModelNotFoundError: The model of the backbone cannot be found.
+    """
+    settings: dict[str, str | int] = {
+        "model": digest_backbone(have.backbones[spec.backbone]),
+        "passages": spec.passages,
+        "characters": CHARACTERS,
+    }
+    found: dict[Path, Source] = {}
+    for part, own in closure(name, have.specs).items():
+        kind, params = described(part, own)
+        if own.kind == NONE.name or kind.members(params):
+            continue
+        if own.corpus is not None or kind.searches_corpus:
+            corpus = have.of(own).corpus
+            source = Source(part, corpus, {"corpus": corpus.digest, **settings})
+        else:
+            searched = search_digest(part, have.specs)
+            source = Source(part, None, {"searched": searched, "searches": spec.searches, **settings})
+        found.setdefault(source.folder(have.indexes), source)
+    return list(found.values())
+
+
+def prepare_profiles(
+    names: Iterable[str], spec: ProfileSpec, have: Resources, progress: Progress | None = None
+) -> None:
+    """Sample the sources of some arms and embed the samples, where that is missing.
+
+    A source that cannot be searched now, or finds nothing, is left without a profile, with a warning.
+
+    Args:
+        names: The arms.
+        spec: How sources are sampled.
+        have: The resources of all arms; those that are searched are built.
+        progress: Progress callback.
+
+    Raises:
+        ArmSpecError: There is no such arm, or one is described wrongly.
+        ModelNotFoundError: The model of a backbone cannot be found.
+    """
+
+    @cache  # loaded for the first source that is missing
+    def encoder(backbone: str) -> Embedder:
+        return build_embedder(have.backbones[backbone])
+
+    for name in names:
+        for source in sources_of(name, spec, have):
+            if not _is_there(source, have.indexes):
+                _prepare(source, spec, have, encoder, progress)
+
+
+def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> dict[str, Profile]:
+    """Return the profile of each arm of which some source has one.
+
+    Raises:
+        ArmSpecError: There is no such arm, or one is described wrongly.
+        ModelNotFoundError: The model of the backbone cannot be found.
+    """
+
+    @cache  # arms over the same sources share the vectors
+    def read(folders: tuple[Path, ...]) -> Profile:
+        return Profile(np.concatenate([np.load(one / VECTORS) for one in folders]), spec.nearest)
+
+    found = {}
+    for name in names:
+        there = [one for one in sources_of(name, spec, have) if _is_there(one, have.indexes)]
+        if there:
+            found[name] = read(tuple(one.folder(have.indexes) for one in there))
+    return found
+
+
+def _is_there(source: Source, indexes: Path) -> bool:
+    try:
+        build_once.check(source.folder(indexes), source.identity)
+    except build_once.IndexMismatchError:
+        return False
+    return True
+
+
+def _prepare(
+    source: Source,
+    spec: ProfileSpec,
+    have: Resources,
+    encoder: Callable[[str], Embedder],
+    progress: Progress | None,
+) -> None:
+    if source.corpus is not None:
+        passages = _drawn(source.corpus, spec.passages)
+    elif spec.searches:
+        try:
+            passages = sampled(build_arm(source.name, have), spec, encoder, progress)
+        except ArmError as error:
+            logger.warning("arm %r has no profile, because its search fails: %s", source.name, error)
+            return
+    else:
+        return
+    if not passages:
+        logger.warning("arm %r has no profile: no passage was found in its source", source.name)
+        return
+
+    def write(unfinished: Path) -> None:
+        blocks = []
+        for start in range(0, len(passages), AT_ONCE):
+            texts = [embedded_text(one)[:CHARACTERS] for one in passages[start : start + AT_ONCE]]
+            blocks.append(encoder(spec.backbone).encode_passages(texts))
+            if progress is not None:
+                progress(f"profile of {source.name}", start + len(texts), len(passages))
+        np.save(unfinished / VECTORS, np.concatenate(blocks))
+
+    build_once.build(source.folder(have.indexes), source.identity, write)
+
+
+def _drawn(corpus: Corpus, n: int) -> list[Passage]:
+    """Return passages of a corpus, drawn at random without replacement."""
+    rows = np.random.default_rng(SEED).choice(len(corpus), min(n, len(corpus)), replace=False)
+    return corpus.passages(sorted(rows.tolist()))
+
+
+def sampled(
+    arm: Arm, spec: ProfileSpec, encoder: Callable[[str], Embedder], progress: Progress | None = None
+) -> list[Passage]:
+    """Return passages of a source, found by searching it for single words.
+
+    The first words are general ones; as soon as something is found, words are drawn from that. So no text
+    of another source is sent to this one.
+
+    Args:
+        arm: Searches the source.
+        spec: The passages to find, and the most searches.
+        encoder: Returns the encoder of a backbone that the arm needs.
+        progress: Called after every search.
+
+    Raises:
+        ArmError: Three searches in a row have failed.
+    """
+    rng = np.random.default_rng(SEED)
+    found: dict[str, Passage] = {}
+    general, own, asked, failed = list(FIRST_WORDS), list[str](), set[str](), 0
+    for done in range(1, spec.searches + 1):
+        if len(found) >= spec.passages or not (own or general):
+            break
+        word = own.pop(int(rng.integers(len(own)))) if own else general.pop(0)
+        asked.add(word)
+        vectors = {name: encoder(name).encode_queries([word])[0] for name in arm.backbones}
+        try:
+            new = [one for one in arm.search(Query(word, vectors), FOUND).passages if one.id not in found]
+            failed = 0
+        except ArmError:
+            new, failed = [], failed + 1
+            if failed == FAILURES:
+                raise
+        found |= {one.id: one for one in new}
+        texts = [embedded_text(one)[:CHARACTERS] for one in new]
+        fresh = {word for text in texts for word in words(text, "english") if len(word) > 2}
+        own += sorted(word for word in fresh - asked - {*own} if not word.isdigit())
+        if progress is not None:
+            progress(f"sampling {arm.name}", done, spec.searches)
+    return list(found.values())[: spec.passages]

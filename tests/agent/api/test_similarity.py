@@ -1,0 +1,83 @@
+"""How near a question is to each source: in decisions, in their distributions, and in what arms are asked."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arms.llm import base
+from arms.models.embedding import HashingEmbedder
+from arms.profile import Profile
+from tests.agent.fakes import DIM, FakeArms, Service
+
+QUESTION = "How is a ticket closed?"
+VECTOR = HashingEmbedder(DIM).encode_queries([QUESTION])[0]
+OTHER = HashingEmbedder(DIM).encode_queries(["lambda"])[0]
+
+ARMS: dict[str, Any] = {
+    "docs": {"kind": "bm25", "corpus": "docs"},
+    "tickets": {"kind": "bm25", "corpus": "tickets"},
+    "none": {"kind": "none"},
+}
+CORPORA = {name: {"source": f"/data/{name}"} for name in ("docs", "tickets")}
+SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny", "nearest": 1}}
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    arms = FakeArms()
+    arms.sampled = {
+        "docs": Profile(np.stack([OTHER]), 1),
+        "tickets": Profile(np.stack([OTHER, VECTOR]), 1),
+        "later": Profile(np.stack([0.5 * VECTOR]), 1),
+    }
+    changes: dict[str, Any] = {
+        "corpora": CORPORA,
+        "arms": ARMS,
+        "features": SIMILARITY,
+        "policy": {"kind": "adaptive"},
+        "floor": 0.01,
+    }
+    async with Service(tmp_path, base.ScriptedGenerator({}), searched=arms, **changes).running() as running:
+        yield running
+
+
+async def retrieve(service: Service, question: str = QUESTION, **agent: Any) -> dict[str, Any]:
+    response = await service.client.post("/v1/retrieve", json={"query": question, "agent": agent})
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    kept = await service.client.get(f"/v1/decisions/{found['agent']['decision_id']}")
+    return {**found, **kept.json()}
+
+
+def similarity(decision: dict[str, Any]) -> dict[str, float]:
+    return {arm: own["similarity"] for arm, own in decision["arm_features"].items() if "similarity" in own}
+
+
+async def test_a_decision_holds_the_similarity_of_each_arm_whose_source_has_a_profile(
+    service: Service,
+) -> None:
+    found = similarity(await retrieve(service))
+    assert found.keys() == {"docs", "tickets"}
+    assert found["tickets"] == pytest.approx(1.0, abs=1e-5)
+    assert found["docs"] == pytest.approx(float(OTHER @ VECTOR), abs=1e-5)
+
+
+async def test_a_policy_without_rewards_and_router_starts_from_the_similarity(service: Service) -> None:
+    near = await retrieve(service, allowed_arms=["docs", "tickets"])
+    assert near["agent"]["pmf"]["tickets"] == pytest.approx(0.99)
+
+
+async def test_an_arm_is_asked_with_how_well_each_is_expected_to_fit(service: Service) -> None:
+    found = await retrieve(service, allowed_arms=["tickets"])
+    (_, query, _) = service.arms.calls[-1]
+    assert query.expected == similarity(found)
+
+
+async def test_an_arm_that_is_put_has_the_profile_of_its_source(service: Service) -> None:
+    arms = {**ARMS, "later": {"kind": "bm25", "corpus": "docs", "params": {"k1": 2.0}}}
+    response = await service.client.put("/v1/arms", json={"arms": arms})
+    assert response.status_code == 200, response.text
+    assert similarity(await retrieve(service))["later"] == pytest.approx(0.5, abs=1e-5)

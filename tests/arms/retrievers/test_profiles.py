@@ -1,0 +1,224 @@
+"""Profiles of sources: drawn from a corpus, sampled through a search, compared with a question."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arms.base import ArmError, Passage, Query, Retrieval
+from arms.corpus import Corpus, CorpusSource, ingest_all
+from arms.indexes import embedded_text
+from arms.models import Backbone, Embedder
+from arms.models.embedding import HashingEmbedder
+from arms.profile import Profile, ProfileSpec, similarities
+from arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles, read_profiles
+from tests.arms.contract import DIM
+from tests.arms.corpus.test_corpora import write
+
+TINY = {"tiny": Backbone(model=f"hashing:{DIM}"), "other": Backbone(model="hashing:32")}
+SPEC = ProfileSpec(backbone="tiny", passages=3, nearest=2)
+
+SPECS = {
+    "docs": ArmSpec(kind="bm25", corpus="docs"),
+    "near": ArmSpec(kind="dense", corpus="docs", params={"backbone": "tiny"}),
+    "tickets": ArmSpec(kind="bm25", corpus="tickets"),
+    "both": ArmSpec(kind="rrf", params={"arms": ["near", "docs", "tickets"]}),
+    "none": ArmSpec(kind="none"),
+    "web": ArmSpec(kind="tests.arms.retrievers.test_profiles:Web"),
+    "down": ArmSpec(kind="tests.arms.retrievers.test_profiles:Down"),
+    "empty": ArmSpec(kind="tests.arms.retrievers.test_profiles:Empty"),
+}
+
+
+class Web:
+    """A search over a few pages: those that contain a word of the query, two at a time."""
+
+    backbones: frozenset[str] = frozenset()
+    pages = (
+        *("people walk by the lake", "the lake is deep", "a deep mine", "the mine has gold"),
+        *("gold coins", "silver coins", "unreachable island"),
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[str] = []
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        self.asked.append(query.text)
+        found = [page for page in self.pages if query.text in page.split()]
+        return Retrieval(tuple(Passage(page, "", page) for page in found[: min(k, 2)]))
+
+
+class Down(Web):
+    """A search that always fails."""
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        super().search(query, k)
+        raise ArmError("connection refused")
+
+
+class Empty(Web):
+    """A search that finds nothing."""
+
+    pages = ()
+
+
+def encoder(backbone: str) -> Embedder:
+    return HashingEmbedder({"tiny": DIM, "other": 32}[backbone])
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Corpus:
+    cities = ["Vienna", "Oslo", "Rome", "Bonn", "Paris"]
+    return ingest_all([write(tmp_path, "docs", cities), write(tmp_path, "tickets", cities[:2])])
+
+
+@pytest.fixture
+def have(two: Corpus, tmp_path: Path) -> Resources:
+    return Resources(two, tmp_path / "indexes", TINY, SPECS)
+
+
+@given(
+    vectors=st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=1, max_size=8),
+    nearest=st.integers(1, 10),
+)
+def test_a_similarity_is_the_mean_of_the_nearest_passages(vectors: list[list[float]], nearest: int) -> None:
+    rows, question = np.array(vectors, dtype=np.float32), np.array([0.6, 0.0, 0.8], dtype=np.float32)
+    highest = sorted((rows @ question).tolist(), reverse=True)[:nearest]
+    assert Profile(rows, nearest).similarity(question) == pytest.approx(sum(highest) / len(highest), abs=1e-5)
+
+
+def test_a_question_of_another_backbone_is_refused() -> None:
+    with pytest.raises(ArmError, match=r"profile of vectors of 4 numbers .* shape \(3,\)"):
+        Profile(np.eye(4, dtype=np.float32), 1).similarity(np.ones(3, dtype=np.float32))
+
+
+def test_a_profile_is_of_passages_of_the_corpus_that_an_arm_searches(have: Resources, two: Corpus) -> None:
+    prepare_profiles(["docs", "tickets"], SPEC, have)
+    found = read_profiles(["docs", "tickets"], SPEC, have)
+    assert {name: one.vectors.shape for name, one in found.items()} == {"docs": (3, DIM), "tickets": (2, DIM)}
+    texts = [embedded_text(one)[: profiles.CHARACTERS] for one in two.part("docs")]
+    known = {row.tobytes() for row in HashingEmbedder(DIM).encode_passages(texts)}
+    assert {row.tobytes() for row in found["docs"].vectors} < known
+    assert found["docs"].nearest == 2
+
+
+def test_arms_over_the_same_sources_share_a_profile_and_a_fusion_has_that_of_its_members(
+    have: Resources,
+) -> None:
+    prepare_profiles(SPECS.keys() - {"web", "down", "empty"}, SPEC, have)
+    found = read_profiles(["docs", "near", "both", "none"], SPEC, have)
+    assert [*found] == ["docs", "near", "both"]
+    assert found["docs"].vectors is found["near"].vectors
+    assert found["both"].vectors.shape == (5, DIM)
+    assert len([*have.indexes.iterdir()]) == 2
+
+
+def test_a_profile_is_made_once_and_again_where_its_corpus_or_the_encoder_or_the_size_changes(
+    have: Resources, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        steps.append(f"{what}: {done} of {total}")
+
+    prepare_profiles(["docs"], SPEC, have, progress)
+    prepare_profiles(["docs"], SPEC, have, progress)
+    assert steps == ["profile of docs: 3 of 3"]
+    prepare_profiles(["docs"], SPEC.model_copy(update={"passages": 4}), have, progress)
+    prepare_profiles(["docs"], SPEC.model_copy(update={"backbone": "other"}), have, progress)
+    assert steps[1:] == ["profile of docs: 4 of 4", "profile of docs: 3 of 3"]
+    (tmp_path / "later").mkdir()
+    changed = ingest_all([write(tmp_path / "later", "docs", ["Lima"]), write(tmp_path, "tickets", ["Oslo"])])
+    later = Resources(changed, have.indexes, TINY, SPECS)
+    assert read_profiles(["docs"], SPEC, later) == {}
+    prepare_profiles(["docs"], SPEC, later, progress)
+    assert steps[3:] == ["profile of docs: 1 of 1"]
+
+
+def test_a_damaged_profile_is_made_again(have: Resources) -> None:
+    prepare_profiles(["docs"], SPEC, have)
+    (file,) = have.indexes.glob("profile-*/vectors.npy")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert read_profiles(["docs"], SPEC, have) == {}
+    prepare_profiles(["docs"], SPEC, have)
+    assert file.read_bytes() == whole
+
+
+def test_a_source_without_a_corpus_is_sampled_with_words_of_what_was_found() -> None:
+    web = Web("web")
+    found = profiles.sampled(web, ProfileSpec(backbone="tiny", passages=6), encoder)
+    assert {one.text for one in found} == {*Web.pages} - {"unreachable island"}
+    assert web.asked[:2] == ["information", "people"]
+    assert len({*web.asked}) == len(web.asked)
+    assert {*web.asked[2:]} <= {word for page in Web.pages for word in page.split()}
+
+
+def test_no_more_is_searched_or_kept_than_was_asked_for() -> None:
+    web = Web("web")
+    assert len(profiles.sampled(web, ProfileSpec(backbone="tiny", passages=1), encoder)) == 1
+    assert web.asked == ["information", "people"]
+    few = Web("web")
+    profiles.sampled(few, ProfileSpec(backbone="tiny", searches=4), encoder)
+    assert len(few.asked) == 4
+
+
+def test_words_are_embedded_for_an_arm_that_needs_it() -> None:
+    class Near(Web):
+        backbones = frozenset({"other"})
+
+        def search(self, query: Query, k: int) -> Retrieval:
+            assert query.embedding("other", arm=self.name).shape == (32,)
+            return super().search(query, k)
+
+    assert profiles.sampled(Near("near"), SPEC, encoder)
+
+
+def test_a_search_that_fails_leaves_an_arm_without_a_profile_and_the_others_with_theirs(
+    have: Resources, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare_profiles(["down", "empty", "web"], SPEC, have)
+    assert [*read_profiles(["down", "empty", "web"], SPEC, have)] == ["web"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "arm 'down' has no profile, because its search fails: connection refused",
+        "arm 'empty' has no profile: no passage was found in its source",
+    ]
+
+
+def test_a_search_may_fail_twice_in_a_row() -> None:
+    class Shaky(Web):
+        def search(self, query: Query, k: int) -> Retrieval:
+            found = super().search(query, k)
+            if len(self.asked) % 3:
+                raise ArmError("busy")
+            return found
+
+    shaky = Shaky("shaky")
+    profiles.sampled(shaky, ProfileSpec(backbone="tiny", searches=10), encoder)
+    assert len(shaky.asked) == 10
+    down = Down("down")
+    with pytest.raises(ArmError, match="refused"):
+        profiles.sampled(down, SPEC, encoder)
+    assert len(down.asked) == profiles.FAILURES
+
+
+def test_a_source_that_may_not_be_searched_has_no_profile(have: Resources) -> None:
+    spec = SPEC.model_copy(update={"searches": 0})
+    prepare_profiles(["web", "docs"], spec, have)
+    assert [*read_profiles(["web", "docs"], spec, have)] == ["docs"]
+
+
+def test_similarities_are_those_of_the_arms_with_a_profile() -> None:
+    known = {"a": Profile(np.eye(2, dtype=np.float32)[:1], 1), "b": Profile(np.eye(2, dtype=np.float32), 1)}
+    assert similarities(known, np.array([0.0, 1.0])) == {"a": 0.0, "b": 1.0}
+
+
+def test_one_corpus_without_a_name_has_a_profile(tmp_path: Path) -> None:
+    named = write(tmp_path, "docs", ["Vienna"])
+    corpus = ingest_all([CorpusSource(named.source, tmp_path / "one")])
+    alone = Resources(corpus, tmp_path / "indexes", TINY, {"words": ArmSpec(kind="bm25")})
+    prepare_profiles(["words"], SPEC, alone)
+    assert read_profiles(["words"], SPEC, alone)["words"].vectors.shape == (1, DIM)
