@@ -1,9 +1,14 @@
 """The example of several sources, served: stores, arms, feedback, and arms that are put later."""
 
+import json
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import mcp
 import pytest
@@ -23,7 +28,50 @@ OF_NO_ONE_SOURCE = {"router": None, "points": {}, "personalizer": None, "warm_st
 """What the service of the other tests has beside its corpus."""
 
 
-def example(folder: Path) -> dict[str, Any]:
+class Web:
+    """A search of others, which can be stopped and started again."""
+
+    pages = tuple(f"weather in {month}" for month in ("april", "may", "june", "july", "august", "october"))
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.server: ThreadingHTTPServer | None = None
+
+    def start(self) -> None:
+        pages = self.pages
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked = {*parse_qs(urlsplit(self.path).query)["q"][0].lower().split()}
+                found = [page for page in pages if asked & {*page.split()}] or [pages[0]]
+                reply = json.dumps({"results": [{"id": page, "text": page} for page in found]}).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+        self.server = None
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    searched = Web()
+    searched.start()
+    yield searched
+    searched.stop()
+
+
+def example(folder: Path, web: Web) -> dict[str, Any]:
     """Return the settings of the example, with little to read, a quick encoder and its own folders."""
     document = yaml.safe_load((ROOT / "examples/sources.yaml").read_text(encoding="utf-8"))
     args: dict[str, Any] = document["applications"][0]["args"]
@@ -34,21 +82,26 @@ def example(folder: Path) -> dict[str, Any]:
         for page in pages:
             shutil.copy2(ROOT / args["corpora"][name]["source"] / page, sources[name])
     args["arms"]["engine"]["params"]["path"] = str(folder / "engines")
+    address = f"http://127.0.0.1:{web.port}/search"
+    params = {"url": address, "request": {"q": "{question}"}, "timeout_s": 1.0}
+    args["arms"]["web"] = {"kind": "remote", "params": params}
+    args["arms"]["best"]["params"]["arms"].append("web")
     own = {
         "home": str(folder / "home"),
         "corpus": {"name": "stdlib", "source": "stdlib"},
         "corpora": {name: {"source": str(sources[name])} for name in args["corpora"]},
         "backbones": {"minilm": {"model": "hashing:64"}},
         "llm": {"engine": "embedded" if has_model else "scripted"},
+        "limits": {"arm_timeout_s": 5.0, "llm_timeout_s": 30.0, "arm_failures": 2, "arm_rest_s": 1.0},
     }
     return {**args, **OF_NO_ONE_SOURCE, **own}
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def sources(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Live]:
     """The example, with its search engine filled by the command that the file names."""
     folder = tmp_path_factory.mktemp("sources")
-    settings = example(folder)
+    settings = example(folder, web)
     config = configuration(folder, free_port(), **settings)
     done = CliRunner().invoke(app, ["ingest", "--into", "engine", "-c", str(config)])
     assert "passages written, 0 deleted" in done.output, done.output
@@ -128,3 +181,63 @@ def test_an_arm_that_is_put_searches_a_source_of_the_configuration_and_no_other(
     refusal = sources.client.put("/v1/arms", json={"arms": {"web": {"kind": "bm25", "corpus": "web"}}})
     assert refusal.status_code == 400
     assert "unknown corpus 'web'" in refusal.json()["error"]["message"]
+
+
+def test_a_decision_holds_the_similarity_of_every_source_and_an_arm_asks_the_nearest_first(
+    sources: Live,
+) -> None:
+    near = {"How is feedback sent to the service?": "guides", "weather in april": "web"}
+    for question, source in near.items():
+        found = sources.look_up(question, allowed_arms=["best"])
+        kept = sources.client.get(f"/v1/decisions/{found['decision_id']}").json()
+        fits = {arm: own["similarity"] for arm, own in kept["arm_features"].items() if "similarity" in own}
+        assert fits.keys() == kept["arm_features"].keys()
+        one_each = ("library", "guides", "engine", "web")
+        assert max(one_each, key=lambda arm: fits[arm]) == source
+        assert kept["stages"][0]["arms"] == [source]
+
+
+@pytest.mark.timeout(300)
+def test_a_source_is_lost_and_found_again_under_traffic_and_every_propensity_can_be_recomputed(
+    sources: Live, web: Web
+) -> None:
+    asked: list[dict[str, Any]] = []
+    both = {"allowed_arms": ["web", "library", "best"]}
+
+    def ask(n: int) -> dict[str, Any]:
+        found = sources.look_up(f"weather of day {n}", **both)
+        asked.append(found)
+        return found
+
+    def drawn(share: float) -> bool:
+        """Whether the policy has learned to ask the source."""
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(ask, range(24)))
+        told = [(one["decision_id"], 1.0 if one["arm_served"] == "web" else -1.0) for one in found]
+        sources.learned(sources.tell(*told))
+        return all(ask(n)["pmf"]["web"] > share for n in range(4))
+
+    until(lambda: drawn(0.8), 60.0)
+    stop = threading.Event()
+
+    def traffic(n: int) -> None:
+        while not stop.is_set():
+            ask(n := n + 1)
+
+    web.stop()
+    lost = len(asked)
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(traffic, n) for n in (0, 1000)]
+        try:
+            until(lambda: sum("web" not in one["pmf"] for one in asked[lost:]) > 20, 60.0)
+            web.start()
+            until(lambda: sum(one["arm_served"] == "web" for one in asked[-40:]) > 20, 60.0)
+        finally:
+            stop.set()
+        for one in running:
+            one.result()  # no request has failed
+    without = [one for one in asked[lost:] if "web" not in one["pmf"]]
+    assert all(sum(one["pmf"].values()) == pytest.approx(1.0) for one in without)
+    for one in [*asked[lost - 8 : lost + 40], *without[:20], *asked[-20:]]:
+        verified = sources.client.get(f"/v1/decisions/{one['decision_id']}/verify").json()
+        assert verified["verified"], verified
