@@ -15,7 +15,6 @@ than 0.05 each, on average.
 
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections import deque
@@ -244,18 +243,13 @@ def task(
     item: tuple[int, str], folder: Path, paths: Sequence[Path], among: Sequence[str]
 ) -> dict[str, Figures]:
     """Let one policy answer the questions of some worlds in one order; of all, where none is named."""
-    _import_from(paths)
+    learners_rivals.import_from(paths)
     seed, name = item
     return {
         title: figures(play(name, world, (seed, number)), world)
         for number, (title, world) in enumerate(worlds(folder, seed).items())
         if title in among or not among
     }
-
-
-def _import_from(paths: Sequence[Path]) -> None:
-    """Make other packages importable, after those that are installed."""
-    sys.path.extend(str(path) for path in paths if str(path) not in sys.path)
 
 
 # -- kill -9 -------------------------------------------------------------------------------------------
@@ -443,7 +437,7 @@ def main(
 ) -> None:
     """Play all worlds, and print tables."""
     console, paths = Console(width=200), rivals or []
-    _import_from(paths)
+    learners_rivals.import_from(paths)
     missing = learners_rivals.available()
     for name, why in missing.items():
         console.print(f"left out: {name} ({why})", style="yellow")

@@ -11,6 +11,7 @@ path, each filled by `pip install --target FOLDER mabwiser paretobandit litellm`
 
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -209,6 +210,11 @@ RIVALS: dict[str, Callable[[Sequence[str], int, int], Rival]] = {
     "LiteLLM adaptive": LiteLLM,
 }
 """By name: made for some arms, so many numbers of a question and a seed."""
+
+
+def import_from(paths: Sequence[Path]) -> None:
+    """Make other packages importable, after those that are installed."""
+    sys.path.extend(str(path) for path in paths if str(path) not in sys.path)
 
 
 def available() -> dict[str, str]:
