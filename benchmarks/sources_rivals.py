@@ -134,7 +134,7 @@ def llamaindex_embedding(encode: Callable[[Sequence[str]], NDArray[np.float32]])
 
 
 class Haystack:
-    """Haystack's router by a language model; the prompt is of its user, and says what LlamaIndex's does."""
+    """Haystack's router by a language model; its user writes the prompt, here in the words of LlamaIndex."""
 
     def __init__(self, url: str, key: str) -> None:
         from haystack.components.generators.chat import OpenAIChatGenerator
@@ -153,9 +153,11 @@ class Haystack:
             generator,
             list(DESCRIPTIONS),
             [rf"\b{i}\b" for i in range(1, len(DESCRIPTIONS) + 1)],
-            f"Sources of passages are described below, numbered 1 to {len(DESCRIPTIONS)}.\n{numbered}\n"
-            "The user asks a question. Do not answer it: say the number of the source that is most "
-            "relevant to it, and nothing else.",
+            f"Some choices are given below, in a numbered list (1 to {len(DESCRIPTIONS)}), where each item "
+            f"corresponds to a summary.\n---------------------\n{numbered}\n---------------------\n"
+            "The user asks a question. Using only the choices above and not prior knowledge, return the "
+            "number of the choice that is most relevant to the question, and nothing else. Do not answer "
+            "the question.",
         )
 
     def choose(self, question: str) -> list[int]:
@@ -221,12 +223,11 @@ def ask_rival(make: Callable[[], Rival], texts: Sequence[str], rows: Sequence[in
     """Have a rival choose for some questions, but for those whose answers are in a file; add its answers."""
     file.touch()
     known = {row["question"]: row for row in map(orjson.loads, file.read_bytes().splitlines())}
-    rival = make()
-    rival.choose("Where is the library?")  # loads what is loaded at the first question
+    rival, left = make(), [row for row in rows if texts[row] not in known]
+    if left:
+        rival.choose("Where is the library?")  # loads what is loaded at the first question
     with file.open("ab") as kept:
-        for row in track(rows, file.stem):
-            if texts[row] in known:
-                continue
+        for row in track(left, file.stem):
             start = time.perf_counter()
             sources = rival.choose(texts[row])
             seconds = time.perf_counter() - start
@@ -252,15 +253,20 @@ def by_embedding(asked: Asked) -> Choices:
     return choices(range(len(named)), named, seconds)
 
 
-def fitted(asked: Asked, labels: Asked, names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
-    """Return what our routers choose for all questions, fitted to made ones."""
-    chosen = {}
+def fitted(asked: Asked, labels: Asked, names: tuple[str, ...]) -> dict[str, Choices]:
+    """Return what our routers choose for all questions, fitted to made ones; the first are timed."""
+    encoder, rows = build_embedder(ENCODER), np.arange(len(asked.texts))
+    chosen, nothing = {}, np.empty(0)
     for name, spec in ROUTERS.items():
         router = build_router(RouterSpec.model_validate(spec))
         router = router.fit(RoutingDataset(features_of(labels, names), labels.recall))
-        chosen[f"router on {name} of made questions"] = router.scores(features_of(asked, names)).argmax(
-            axis=1
-        )
+        source, seconds = router.scores(features_of(asked, names)).argmax(axis=1), []
+        for text in asked.texts[:TIMED]:
+            start = time.perf_counter()
+            one = Asked((text,), encoder.encode_queries([text]), nothing, nothing, nothing)
+            router.scores(features_of(one, names))
+            seconds.append(time.perf_counter() - start)
+        chosen[f"router on {name} of made questions"] = Choices(rows, source, median(seconds))
     return chosen
 
 
@@ -307,31 +313,21 @@ def main(
             found[name] = ask_rival(
                 lambda make=make: make(served.url, served.key), asked.texts, sample.tolist(), file
             )
-    found["LlamaIndex EmbeddingSingleSelector"] = by_embedding(asked)
     everywhere = np.arange(len(lines))
-    ours = fitted(asked, sources.made(made), names)
-    ours["the best source in hindsight"] = np.full(len(lines), asked.recall.mean(axis=0).argmax())
-    ours["the right source"] = asked.recall.argmax(axis=1)
-    for rows in (sample, everywhere) if model is not None else (everywhere,):
-        table = Table(
-            "",
-            "questions",
-            "searches",
-            "Recall@4",
-            "95% interval",
-            "right source",
-            "seconds",
-            "no source",
-            box=MARKDOWN,
-        )
+    found["LlamaIndex EmbeddingSingleSelector"] = by_embedding(asked)
+    found |= fitted(asked, sources.made(made), names)
+    best = np.full(len(lines), asked.recall.mean(axis=0).argmax())
+    found["the best source in hindsight"] = Choices(everywhere, best)
+    found["the right source"] = Choices(everywhere, asked.recall.argmax(axis=1))
+    heads = "", "questions", "searches", "Recall@4", "95% interval", "right source", "seconds", "no source"
+    for rows in (everywhere,) if model is None else (sample, everywhere):
+        table = Table(*heads, box=MARKDOWN)
         for name, chosen in found.items():
-            if len(chosen.rows) == len(rows):
-                table.add_row(*row_of(name, chosen, asked.recall, right))
-            elif len(chosen.rows) > len(rows):
+            if len(chosen.rows) > len(rows):  # for all questions
                 part = Choices(rows, chosen.source[rows], chosen.seconds)
                 table.add_row(*row_of(name, part, asked.recall, right))
-        for name, source in ours.items():
-            table.add_row(*row_of(name, Choices(rows, source[rows]), asked.recall, right))
+            elif len(chosen.rows) == len(rows):
+                table.add_row(*row_of(name, chosen, asked.recall, right))
         Console(width=160).print(table)
     for name, chosen in found.items():
         if chosen.several:
