@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Protocol
@@ -310,9 +311,7 @@ def main(
         served = Served(model, threads)
         for name, make in LLM_RIVALS.items():
             file = home / f"{re.sub(r'[^a-z]+', '-', name.lower())}.jsonl"
-            found[name] = ask_rival(
-                lambda make=make: make(served.url, served.key), asked.texts, sample.tolist(), file
-            )
+            found[name] = ask_rival(partial(make, served.url, served.key), asked.texts, sample.tolist(), file)
     everywhere = np.arange(len(lines))
     found["LlamaIndex EmbeddingSingleSelector"] = by_embedding(asked)
     found |= fitted(asked, sources.made(made), names)
