@@ -21,7 +21,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,11 +37,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from routing_data import json_lines
-from sources import ENCODER, ROUTERS, Asked, Floats, Sources, features_of
+from sources import ENCODER, ROUTERS, Asked, Floats, Sources, features_of, fit
 from threadpoolctl import threadpool_limits
 
-from agent.routers import RoutingDataset, build_router
-from agent.routers.catalog import RouterSpec
 from arms.models import build_embedder
 from feedback.ope.intervals import bootstrap
 from feedback.ope.sample import Terms
@@ -254,17 +252,17 @@ def by_embedding(asked: Asked) -> Choices:
     return choices(range(len(named)), named, seconds)
 
 
-def fitted(asked: Asked, labels: Asked, names: tuple[str, ...]) -> dict[str, Choices]:
+def fitted(asked: Asked, labels: Asked, sources: Sources) -> dict[str, Choices]:
     """Return what our routers choose for all questions, fitted to made ones; the first are timed."""
     encoder, rows = build_embedder(ENCODER), np.arange(len(asked.texts))
-    chosen, nothing = {}, np.empty(0)
-    for name, spec in ROUTERS.items():
-        router = build_router(RouterSpec.model_validate(spec))
-        router = router.fit(RoutingDataset(features_of(labels, names), labels.recall))
+    chosen, names = {}, sources.names
+    for name, (spec, sees) in ROUTERS.items():
+        router = fit(spec, labels, sources, with_profiles=sees)
         source, seconds = router.scores(features_of(asked, names)).argmax(axis=1), []
-        for text in asked.texts[:TIMED]:
+        for row in range(TIMED):
+            one = asked.some(np.array([row]))
             start = time.perf_counter()
-            one = Asked((text,), encoder.encode_queries([text]), nothing, nothing, nothing)
+            one = replace(one, vectors=encoder.encode_queries(one.texts))
             router.scores(features_of(one, names))
             seconds.append(time.perf_counter() - start)
         chosen[f"router on {name} of made questions"] = Choices(rows, source, median(seconds))
@@ -314,7 +312,7 @@ def main(
             found[name] = ask_rival(partial(make, served.url, served.key), asked.texts, sample.tolist(), file)
     everywhere = np.arange(len(lines))
     found["LlamaIndex EmbeddingSingleSelector"] = by_embedding(asked)
-    found |= fitted(asked, sources.made(made), names)
+    found |= fitted(asked, sources.made(made), sources)
     best = np.full(len(lines), asked.recall.mean(axis=0).argmax())
     found["the best source in hindsight"] = Choices(everywhere, best)
     found["the right source"] = Choices(everywhere, asked.recall.argmax(axis=1))
