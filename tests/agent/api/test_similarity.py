@@ -11,6 +11,7 @@ from arms.llm import base
 from arms.models.embedding import HashingEmbedder
 from arms.profile import Profile
 from tests.agent.fakes import DIM, FakeArms, Service
+from tests.agent.trained_routers import kept
 
 QUESTION = "How is a ticket closed?"
 VECTOR = HashingEmbedder(DIM).encode_queries([QUESTION])[0]
@@ -81,3 +82,27 @@ async def test_an_arm_that_is_put_has_the_profile_of_its_source(service: Service
     response = await service.client.put("/v1/arms", json={"arms": arms})
     assert response.status_code == 200, response.text
     assert similarity(await retrieve(service))["later"] == pytest.approx(0.5, abs=1e-5)
+
+
+async def test_a_search_that_is_repeated_is_asked_with_what_was_expected_then(service: Service) -> None:
+    key = {"idempotency-key": "once"}
+    for _ in range(2):
+        body = {"query": QUESTION, "agent": {"allowed_arms": ["tickets"]}}
+        assert (await service.client.post("/v1/retrieve", json=body, headers=key)).status_code == 200
+    (_, first, _), (_, again, _) = service.arms.calls
+    assert again.expected == first.expected
+    assert first.expected.keys() == {"docs", "tickets"}
+
+
+async def test_with_a_router_an_arm_is_asked_with_its_scores(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "router", rounds=20, stage="question", kind="pointwise_xgboost")
+    arms = FakeArms()
+    arms.sampled = {"bm25": Profile(np.stack([VECTOR]), 1)}
+    changes: dict[str, Any] = {"router": {"path": str(folder)}, "features": SIMILARITY}
+    async with Service(tmp_path, base.ScriptedGenerator({}), searched=arms, **changes).running() as service:
+        decision = await retrieve(service, allowed_arms=["bm25", "dense"])
+    (_, query, _) = arms.calls[-1]
+    scores = {arm: own["router"] for arm, own in decision["arm_features"].items() if "router" in own}
+    assert query.expected == scores
+    assert "bm25" in scores
+    assert decision["arm_features"]["bm25"]["similarity"] == pytest.approx(1.0, abs=1e-5)

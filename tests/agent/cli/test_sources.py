@@ -12,7 +12,7 @@ from agent.cli.main import app
 from agent.cli.serve import prepare
 from agent.config import parse
 from arms.corpus import ingest_all
-from arms.retrievers import ArmSpecError, Resources, catalog
+from arms.retrievers import ArmSpecError, Resources, catalog, read_profiles
 from tests.agent.fakes import CONFIG
 
 NAMES = ("library", "guides", "reference")
@@ -148,3 +148,15 @@ def test_ingest_prints_the_line_that_fits_the_configuration(place: Place) -> Non
     done = CliRunner().invoke(app, words)
     assert f"serve it with   corpora: {{guides: {{source: {source}}}}}" in done.output
     assert place.files() == before, "it is there already"
+
+
+def test_sources_are_sampled_where_the_policy_looks_at_similarity(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.document["features"] = {"similarity": {"backbone": "tiny", "passages": 2}}
+    config = parse(place.document).settled()
+    prepare(config, lambda *_: None)
+    spec = config.features.similarity
+    assert spec is not None
+    have = Resources(ingest_all(config.corpus_sources), config.indexes_path, config.backbones, config.arms)
+    sizes = {name: len(one.vectors) for name, one in read_profiles(config.arms, spec, have).items()}
+    assert sizes == {name: 6 if name == "all" else 2 for name in config.arms}

@@ -96,6 +96,7 @@ def test_a_key_like_no_other_lists_those_that_are_known() -> None:
         ("policy/params", {"arg": ""}, "policy 'vowpal' has no parameter 'arg'; did you mean 'args'?"),
         ("policy", {"kind": "fixed", "params": {"arm": "x"}}, "policy 'fixed' names the arm 'x'"),
         ("features/embedding", {"backbone": "tny"}, "features.embedding.backbone 'tny' is not declared"),
+        ("features/similarity", {"backbone": "tny"}, "features.similarity.backbone 'tny' is not declared"),
         ("features/embedding", {}, "key 'features.embedding.backbone' is missing"),
         ("floor", 0.5, "floor 0.5 is too large for 3 arms: at most 0.3333"),
         ("floor", 0, "floor: Input should be greater than 0, got 0"),

@@ -49,8 +49,13 @@ async def test_the_arms_of_the_configuration_search_in_this_process(tmp_path: Pa
             {"other"},
             set(),
         ),
+        (
+            {"arms": {"bm25": {"kind": "bm25"}}, "features": {"similarity": {"backbone": "other"}}},
+            {"other"},
+            set(),
+        ),
     ],
-    ids=["nothing", "an arm", "the policy"],
+    ids=["nothing", "an arm", "the policy", "the similarity"],
 )
 def test_an_encoder_of_decisions_is_loaded_at_once_and_one_of_arms_later(
     tmp_path: Path, settings: dict[str, Any], loaded: set[str], loading: set[str]

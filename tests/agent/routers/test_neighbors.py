@@ -157,3 +157,9 @@ def test_a_router_that_was_fitted_with_passages_needs_none_to_score_and_is_the_s
     np.testing.assert_allclose(load_router(router.save()).scores(asked), router.scores(asked), atol=1e-9)
     without = RidgeRouter(sees="neighbors").fit(labels)
     assert not np.allclose(without.scores(asked), router.scores(asked))
+
+
+def test_some_of_the_questions_and_of_the_arms_keep_the_passages() -> None:
+    features = replace(groups(6, 5).features, passages={"a": units(np.random.default_rng(1), 2, 4)})
+    for some in (features.rows([0, 3]), features.of(["c", "a"])):
+        assert some.passages is features.passages

@@ -222,3 +222,42 @@ def test_one_corpus_without_a_name_has_a_profile(tmp_path: Path) -> None:
     alone = Resources(corpus, tmp_path / "indexes", TINY, {"words": ArmSpec(kind="bm25")})
     prepare_profiles(["words"], SPEC, alone)
     assert read_profiles(["words"], SPEC, alone)["words"].vectors.shape == (1, DIM)
+
+
+def test_words_of_every_passage_that_was_found_are_searched_for() -> None:
+    class Pair(Web):
+        pages = ("people river", "people lake", "river forest", "lake valley")
+
+    found = profiles.sampled(Pair("pair"), ProfileSpec(backbone="tiny"), encoder)
+    assert {one.text for one in found} == {*Pair.pages}
+
+
+def test_of_the_last_search_only_as_many_are_kept_as_were_asked_for() -> None:
+    class Generous(Web):
+        def search(self, query: Query, k: int) -> Retrieval:
+            self.asked.append(query.text)
+            return Retrieval(tuple(Passage(f"{query.text} {n}", "", f"page {n}") for n in range(k)))
+
+    generous = Generous("generous")
+    found = profiles.sampled(generous, ProfileSpec(backbone="tiny", passages=3), encoder)
+    assert [one.id for one in found] == ["information 0", "information 1", "information 2"]
+
+
+def test_another_number_of_searches_is_another_profile(have: Resources) -> None:
+    prepare_profiles(["web"], SPEC.model_copy(update={"searches": 2, "passages": 50}), have)
+    few = read_profiles(["web"], SPEC.model_copy(update={"searches": 2, "passages": 50}), have)
+    prepare_profiles(["web"], SPEC.model_copy(update={"passages": 50}), have)
+    many = read_profiles(["web"], SPEC.model_copy(update={"passages": 50}), have)
+    assert len(few["web"].vectors) < len(many["web"].vectors)
+
+
+def test_passages_are_drawn_without_replacement_and_read_to_their_300th_character(tmp_path: Path) -> None:
+    names = [f"city {n}" for n in range(profiles.AT_ONCE + 6)]
+    long = ingest_all([write(tmp_path, "docs", [*names, "x" * 400 + " end"])])
+    have = Resources(long, tmp_path / "indexes", TINY, {"docs": ArmSpec(kind="bm25", corpus="docs")})
+    spec = ProfileSpec(backbone="tiny", passages=1000)
+    prepare_profiles(["docs"], spec, have)
+    found = read_profiles(["docs"], spec, have)["docs"].vectors
+    texts = [embedded_text(one)[:300] for one in long]
+    assert found.shape == (len(names) + 1, DIM)
+    np.testing.assert_array_equal(found, HashingEmbedder(DIM).encode_passages(texts))
