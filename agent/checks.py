@@ -30,7 +30,7 @@ from agent.access import is_loopback
 from agent.config import AppConfig, warm_start
 from arms import manifest
 from arms.base import ArmError
-from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
+from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
 from arms.indexes import build_once
 from arms.llm import LlmSpec, catalog, writing
 from arms.models import Backbone, ModelNotFoundError, digest_of, locate, model_problems
@@ -537,7 +537,7 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
     """Return what is known of a corpus, and the corpus where it was read and is whole."""
     name, place = source.folder.name, source.source
     try:
-        open_source(place if place == "stdlib" else Path(place).expanduser())
+        open_source(located(place))
     except CorpusError as error:
         key = f"corpora.{name}.source" if source.name else "corpus.source"
         return Finding(f"corpus {name!r}: {error}", f"correct {key}"), None

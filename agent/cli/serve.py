@@ -45,7 +45,7 @@ START_S = 600.0
 LOOK_S = 0.1
 """Pause between two looks at whether the processes still run."""
 
-SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, or `stdlib`."
+SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
 
 
 class LaunchError(Exception):
@@ -390,7 +390,7 @@ def ingest_corpus(
         if source is None or name is None:
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
         from agent.config import CorpusSpec
-        from arms.corpus import ingest
+        from arms.corpus import ingest, located
 
         spec = CorpusSpec(name=name, source=source)
         settings = opened(config)
@@ -400,7 +400,7 @@ def ingest_corpus(
         console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
         for line in corpus.skipped():
             errors.print(f"skipped {line}", markup=False)
-        place = source if source == "stdlib" else Path(source).absolute()
+        place = located(source)
         one = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"
         console.print(f"serve it with   {several if settings.corpora else one}", **PLAIN)

@@ -233,10 +233,10 @@ def _asked_engine() -> Engine:
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
-    from arms.corpus import CorpusError, open_source
+    from arms.corpus import BUILT_IN, CorpusError, located, open_source
 
-    if source != "stdlib":
-        found = open_source(Path(source).expanduser())
+    if source not in BUILT_IN:
+        found = open_source(located(source))
         first = next((one for one in found.records() if one.passages or one.problem), None)
         if first is None or first.problem:
             raise CorpusError(
@@ -333,8 +333,10 @@ def render_config(
         llm: The language model; None for the one of the shipped configuration.
         log_url: Where the log is; None is a file in the home.
     """
+    from arms.corpus import located
+
     text = resources.files("agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    source = corpus.source if corpus.source == "stdlib" else str(Path(corpus.source).expanduser().absolute())
+    source = located(corpus.source)
 
     def section(found: re.Match[str]) -> str:
         lines = [*_comment(_HOME), f"home: ~/.armwise/{corpus.name}"]

@@ -38,7 +38,7 @@ from agent.routers import saved
 from agent.spec import lines
 from agent.telemetry import TelemetrySpec
 from arms.base import checked_name
-from arms.corpus import CorpusSource
+from arms.corpus import CorpusSource, located
 from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
@@ -589,9 +589,9 @@ class AppConfig(BaseModel):
 
     def settled(self) -> "AppConfig":
         """Return the configuration with the paths of this machine and environment filled in."""
-        corpus = self.corpus.model_copy(update={"source": _settled(self.corpus.source)})
+        corpus = self.corpus.model_copy(update={"source": located(self.corpus.source)})
         corpora = {
-            name: spec.model_copy(update={"source": _settled(spec.source)})
+            name: spec.model_copy(update={"source": located(spec.source)})
             for name, spec in self.corpora.items()
         }
         router = self.router and self.router.settled()
@@ -603,11 +603,6 @@ class AppConfig(BaseModel):
             "corpora": corpora,
         }
         return self.model_copy(update={**settled, "router": router, "warm_start": warm_start})
-
-
-def _settled(source: str) -> str:
-    """Return a source with its path on this machine."""
-    return source if source == "stdlib" else str(Path(source).expanduser().absolute())
 
 
 def _token_prices(models: Mapping[str, LlmSpec]) -> dict[str, tuple[float, float, float]]:

@@ -79,8 +79,8 @@ class CorpusSpec(BaseModel):
     )
     source: str = Field(
         default="stdlib",
-        description="A JSONL file, a BEIR folder, a folder of documents, one of them, or `stdlib`: "
-        "the documentation of this interpreter's standard library.",
+        description="A JSONL file, a BEIR folder, a folder of documents, one of them, or what this "
+        "interpreter has of its own: `stdlib`, its standard library, or `language`, its language reference.",
     )
 
     @classmethod

@@ -3,10 +3,11 @@
 from .corpora import Corpora, CorpusSource, ingest_all
 from .corpus import Corpus, ingest, problems
 from .permissions import Permitted
-from .readers import open_source
+from .readers import BUILT_IN, located, open_source
 from .records import CorpusError
 
 __all__ = [
+    "BUILT_IN",
     "Corpora",
     "Corpus",
     "CorpusError",
@@ -14,6 +15,7 @@ __all__ = [
     "Permitted",
     "ingest",
     "ingest_all",
+    "located",
     "open_source",
     "problems",
 ]

@@ -66,7 +66,7 @@ class Manifest:
 
     Attributes:
         name: Display name.
-        source: An absolute path, or `stdlib`.
+        source: An absolute path, or the name of a built-in source.
         fingerprint: Hash of the source's sizes and times, or of the interpreter.
         created_at: Start of the ingest, in seconds since the epoch, UTC.
         records: Number of records read: lines, files or names.
@@ -265,7 +265,7 @@ def ingest(
 
     Args:
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
-            them, or `stdlib`.
+            them, `stdlib` or `language`.
         target: The folder of the corpus; created if missing.
         skip_bad: Skip records that cannot be read, and list them in `Corpus.skipped`. A file that is never
             read, such as a link to outside of a folder, is listed there in any case.

@@ -1,7 +1,7 @@
-"""Sources of passages: JSON lines, BEIR folders, folders of documents, the standard library.
+"""Sources of passages: JSON lines, BEIR folders, folders of documents, what the interpreter has of its own.
 
-A source yields records, lazily and always in the same order: a line, a file, a row or a
-documented name. A record holds passages, or a problem. Reading resumes after `n` records
+A source yields records, lazily and always in the same order: a line, a file, a row, a
+documented name or a topic. A record holds passages, or a problem. Reading resumes after `n` records
 with `records(n)`.
 
 PDF, HTML and DOCX files are parsed by another process, `arms.corpus.documents`, and CSV files by
@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, Protocol
 import orjson
 
 from arms.base import Passage
-from arms.corpus import documents, stdlib, tables
+from arms.corpus import documents, language, stdlib, tables
 from arms.corpus.chunking import WORD, chunks, spans_of
 from arms.corpus.records import MAX_TEXT, CorpusError, Record, checked, fingerprint_of, front_matter
 from arms.filters import Metadata
@@ -335,8 +335,11 @@ def markdown_title(text: str) -> str:
     return heading[1].rstrip(" \t#") if heading else ""
 
 
-STDLIB = "stdlib"
-"""Name of the source that is the documentation of the running interpreter."""
+BUILT_IN = {
+    "stdlib": (stdlib, "the standard library"),
+    "language": (language, "the language reference"),
+}
+"""Names of the sources that every interpreter has, each with the module that writes it and what it is."""
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -346,7 +349,7 @@ class Source(Protocol):
 
     Attributes:
         name: Display name of the corpus.
-        place: An absolute path, or `stdlib`.
+        place: An absolute path, or the name of a built-in source.
     """
 
     name: str
@@ -365,16 +368,25 @@ class Source(Protocol):
         ...
 
 
+def located(source: str | Path) -> str:
+    """Return a source as an absolute path, or a built-in one by its name.
+
+    >>> located("language"), located("/data/notes")
+    ('language', '/data/notes')
+    """
+    return str(source) if source in BUILT_IN else str(Path(source).expanduser().absolute())
+
+
 def open_source(source: str | Path) -> Source:
-    """Return the source at a path, or the standard library for `stdlib`.
+    """Return the source at a path, or a built-in one: `stdlib` or `language`.
 
     Write `./stdlib` for a folder of that name.
 
     Raises:
         CorpusError: The path does not exist, or has an unknown format.
     """
-    if source == STDLIB:
-        return StandardLibrary()
+    if source in BUILT_IN:
+        return BuiltIn(str(source))
     path = Path(source).resolve()
     if path.is_dir():
         beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
@@ -383,7 +395,8 @@ def open_source(source: str | Path) -> Source:
         return JsonLines(beir[0], name=path.name) if beir else Folder(path)
     path = Path(os.path.abspath(source))  # its own name: that of a link, whose target may have another ending
     if not path.is_file():
-        raise CorpusError(f"no corpus at {path}: expected a file, a folder or {STDLIB!r}")
+        names = " or ".join(map(repr, BUILT_IN))
+        raise CorpusError(f"no corpus at {path}: expected a file, a folder, {names}")
     if path.name.endswith(JSONL_SUFFIXES):
         return JsonLines(path, name=path.name.partition(".")[0])
     if path.suffix.lower() not in SUFFIXES:
@@ -422,35 +435,40 @@ class JsonLines:
                     yield Record(where, stored.tell(), problem=str(error))
 
 
-class StandardLibrary:
-    """The docstrings of the interpreter's standard library, read by a process of `arms.corpus.stdlib`.
+class BuiltIn:
+    """What the interpreter has of its own, read by a process of the module that writes it.
 
-    The passages about `heapq` have the ids `heapq`, `heapq#1`, `heapq#2`.
+    The passages about `heapq` in `stdlib` have the ids `heapq`, `heapq#1`, `heapq#2`, and so have those of a
+    topic in `language`.
+
+    Args:
+        name: One of `BUILT_IN`.
     """
 
-    name = STDLIB
-    place = STDLIB
+    def __init__(self, name: str) -> None:
+        self.name = self.place = name
+        self._module, self._what = BUILT_IN[name]
 
     def fingerprint(self) -> str:
         """Hash the version and the build of the interpreter."""
-        return fingerprint_of(f"{STDLIB} {sys.version} {sys.platform}", [])
+        return fingerprint_of(f"{self.name} {sys.version} {sys.platform}", [])
 
     def total(self) -> int | None:
-        """Return None: unknown before the modules are imported."""
+        """Return None: unknown before it is read."""
         return None
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """Yield one record per documented name."""
+        """Yield one record per documented name, or per topic."""
         isolated = ["-I", "-S"]  # neither the environment, nor the working folder, nor site-packages
         reading = subprocess.run(
-            [sys.executable, *isolated, stdlib.__file__],
+            [sys.executable, *isolated, str(self._module.__file__)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )
         if reading.returncode != 0:
             last = reading.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise CorpusError(f"the standard library could not be read: {last or reading.returncode}")
+            raise CorpusError(f"{self._what} could not be read: {last or reading.returncode}")
         lines = enumerate(reading.stdout.splitlines(), start=1)
         for done, line in itertools.islice(lines, start, None):
             (whole,) = _parse(line)

@@ -185,7 +185,9 @@ def test_a_fingerprint_of_one_file_changes_with_it(tmp_path: Path, name: str) ->
 
 
 def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no corpus at .*nowhere"):
+    with pytest.raises(
+        CorpusError, match=r"no corpus at .*nowhere: expected a file, a folder, 'stdlib' or 'language'"
+    ):
         open_source(tmp_path / "nowhere")
     (tmp_path / "docs.xlsx").write_text("a,b")
     with pytest.raises(CorpusError, match=r"must end with one of \.jsonl, \.jsonl\.gz, \.md, .*\.pdf"):
