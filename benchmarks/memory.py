@@ -1,6 +1,6 @@
 """How much memory the idle default service takes, process by process, and how long its start is.
 
-    python benchmarks/memory.py [--config serve_config.yaml] [--source FOLDER] [--arms bm25,dense]
+    python benchmarks/memory.py [--config agent/config/template.yaml] [--source FOLDER] [--arms bm25,dense]
     python benchmarks/memory.py --pid PID
 
 Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
@@ -60,7 +60,7 @@ class Usage:
 
 def service(
     config: Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")] = ROOT
-    / "serve_config.yaml",
+    / "agent/config/template.yaml",
     source: Annotated[Path, typer.Option("--source", help="The checkout whose code is served.")] = ROOT,
     pid: Annotated[int | None, typer.Option("--pid", help="Measure this `armwise serve`.")] = None,
     settle: Annotated[float, typer.Option("--settle", help="Seconds of idle time.")] = SETTLE_S,

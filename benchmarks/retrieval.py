@@ -1,6 +1,6 @@
 """Recall@k of the arms of a configuration, by data set.
 
-    python benchmarks/retrieval.py FOLDER [--config serve_config.yaml] [--home HOME] [-k 4]
+    python benchmarks/retrieval.py FOLDER [--config agent/config/template.yaml] [--home HOME] [-k 4]
 
 FOLDER has `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset, question,
 gold_ids). If it also has `outcomes.jsonl.gz` (id, dataset, arm, recall), the recalls of those
@@ -107,7 +107,7 @@ def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder with the corpus and the queries.")],
     config: Annotated[Path, typer.Option(help="Configuration of arms and backbones.")] = Path(
-        "serve_config.yaml"
+        "agent/config/template.yaml"
     ),
     home: Annotated[Path, typer.Option(help="Folder of corpus and indexes.")] = Path(".retrieval"),
     k: Annotated[int, typer.Option("-k", help="Passages that an arm may return.")] = 4,

@@ -1,6 +1,6 @@
 """Run the service at half of what it carries, and watch its memory, handles, threads and latencies.
 
-    python benchmarks/soak.py [--minutes 60] [--config serve_config.yaml] [--csv FILE] [--plot FILE]
+    python benchmarks/soak.py [--minutes 60] [--config agent/config/template.yaml] [--csv FILE] [--plot FILE]
 
 Starts `armwise serve` with the file's arms and an empty log. Clients then ask questions of
 examples/stdlib_questions.jsonl and judge every answer: recall 1 where a passage is one that answers it.
@@ -316,7 +316,7 @@ async def soak(
 def main(
     minutes: Annotated[float, typer.Option(help="At half load.")] = 60.0,
     config: Annotated[Path, typer.Option("--config", "-c", help="A Ray Serve configuration.")] = ROOT
-    / "serve_config.yaml",
+    / "agent/config/template.yaml",
     chat_every: Annotated[float, typer.Option(help="Seconds between answers of the language model.")] = 10.0,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Where to write the samples.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Where to draw the memory.")] = None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent.config import AppConfig, CorpusSpec
 
 TEMPLATE = "template.yaml"
-"""The shipped `serve_config.yaml`."""
+"""The configuration of one corpus."""
 
 SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
 """The JSON Schema of a configuration file; `agent.config.schema` makes it."""
@@ -247,7 +247,7 @@ def _sound_corpus(source: str) -> None:
 def _language_model(
     corpus: "CorpusSpec", engine: Engine, given: dict[str, str], *, asks: bool
 ) -> dict[str, str] | None:
-    """Return the settings of the language model; None for those of the shipped configuration."""
+    """Return the settings of the language model; None for those of the template."""
     from agent.checks import llm_findings
 
     while True:
@@ -330,7 +330,7 @@ def render_config(
 
     Args:
         corpus: A path is written as an absolute one.
-        llm: The language model; None for the one of the shipped configuration.
+        llm: The language model; None for the one of the template.
         log_url: Where the log is; None is a file in the home.
     """
     from arms.corpus import located

@@ -115,6 +115,9 @@ class PoolSpec(_Grid):
     index: Literal["flat", "hnsw", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
+    corpus: str | None = Field(
+        default=None, description="What the arms of the families search, where there are several corpora."
+    )
     dense: bool = Field(
         default=True, description="Whether to include an arm of kind `dense` for each backbone."
     )
@@ -184,7 +187,7 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     >>> list(expand(PoolSpec(backbones=("a", "b"), discounted=None, vendi=None, graph=None)))
     ['dense-a', 'dense-b']
     """
-    specs: dict[str, ArmSpec] = dict(_grids(pool))
+    specs = {name: spec.model_copy(update={"corpus": pool.corpus}) for name, spec in _grids(pool)}
     excluded = set(select_names(specs, pool.exclude, "exclude: no arm of the grids", PoolError))
     kept = {name: spec for name, spec in specs.items() if name not in excluded}
     for name in pool.extra:

@@ -15,6 +15,8 @@ from agent.config import AppConfig, parse
 from tests.agent.api.test_routes import OPEN, ROUTES
 from tests.deploy.chart import CHART, GOLDEN, ROOT, VALUES, ChartError, rendered, values_of
 
+TEMPLATE = ROOT / "agent/config/template.yaml"
+
 KUBERNETES = "1.37"
 SCHEMA = json.loads((Path(__file__).parent / "rayservice.schema.json").read_text(encoding="utf-8"))
 
@@ -84,8 +86,8 @@ def test_a_field_that_kubernetes_does_not_know_is_found(golden: list[dict[str, A
     assert list(Draft202012Validator(SCHEMA).iter_errors(service))
 
 
-def test_the_served_configuration_is_the_projects_own_with_what_a_cluster_needs() -> None:
-    own = yaml.safe_load((ROOT / "serve_config.yaml").read_text(encoding="utf-8"))
+def test_the_served_configuration_is_that_of_one_corpus_with_what_a_cluster_needs() -> None:
+    own = yaml.safe_load(TEMPLATE.read_text(encoding="utf-8"))
     made = served(documents((GOLDEN / "default.yaml").read_text(encoding="utf-8")))
     ServeDeploySchema.model_validate(made)
     args, expected = made["applications"][0]["args"], own["applications"][0]["args"]

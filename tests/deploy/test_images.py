@@ -19,6 +19,7 @@ from agent.config import parse
 
 ROOT = Path(__file__).parents[2]
 DOCKER, COMPOSE = ROOT / "deploy/docker", ROOT / "deploy/compose"
+TEMPLATE = ROOT / "agent/config/template.yaml"
 SERVICES = ("armwise", "grafana", "postgres", "prometheus")
 
 
@@ -102,10 +103,9 @@ def test_what_is_written_goes_to_volumes_and_tmp() -> None:
         assert path.startswith((*volumes, "/tmp/")), name
 
 
-def test_the_configurations_in_containers_are_the_projects_own_but_for_address_key_and_log() -> None:
+def test_the_configurations_in_containers_are_that_of_one_corpus_but_for_address_key_and_log() -> None:
     own, image, composed = (
-        served(path)
-        for path in (ROOT / "serve_config.yaml", DOCKER / "serve_config.yaml", COMPOSE / "serve_config.yaml")
+        served(path) for path in (TEMPLATE, DOCKER / "serve_config.yaml", COMPOSE / "serve_config.yaml")
     )
     for made, added in ((image, {"keys"}), (composed, {"keys", "log_url", "hosts"})):
         assert made["http_options"] == {"host": "0.0.0.0", "port": 8000}

@@ -105,7 +105,7 @@ def guide() -> Iterator[Followed]:
         path = release / "cluster.yaml"
         corpus = {"name": "small", "source": str(write_corpus(network.folder / "corpus.jsonl"))}
         places = {"log_url": url, "home": str(network.folder / "home"), "corpus": corpus}
-        path.write_text(yaml.safe_dump(copied(release / "serve_config.yaml", section, places)))
+        path.write_text(yaml.safe_dump(copied(release / "agent/config/template.yaml", section, places)))
         own = {"HOME": str(network.home), "RAY_TMPDIR": str(network.home), "PYTHONPATH": str(release)}
         own |= {"OPERATOR_KEY": KEY, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
         inherited = {

@@ -485,7 +485,7 @@ def test_ingest_needs_a_corpus_or_an_arm(config: Path, words: str, message: str)
     assert message in said(run("ingest", *words.split(), "-c", config), 2)
 
 
-def test_init_writes_a_configuration_that_differs_from_the_shipped_one_by_its_corpus_and_home(
+def test_init_writes_a_configuration_that_differs_from_the_template_by_its_corpus_and_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
@@ -494,15 +494,15 @@ def test_init_writes_a_configuration_that_differs_from_the_shipped_one_by_its_co
     (folder / "a.md").write_text("# Danube\n\nIt meets the sea.\n")
     output = said(run("init", folder, "-o", tmp_path / "ours.yaml"), 0)
     assert "1 passages in corpus 'our-manuals-v2'" in output
-    ours, shipped = (
-        yaml.safe_load(path.read_text())
-        for path in (tmp_path / "ours.yaml", Path(__file__).parents[3] / "serve_config.yaml")
+    config = Path(__file__).parents[3] / "agent" / "config"
+    ours, template = (
+        yaml.safe_load(path.read_text()) for path in (tmp_path / "ours.yaml", config / "template.yaml")
     )
     args = ours["applications"][0]["args"]
     assert args.pop("home") == "~/.armwise/our-manuals-v2"
     assert args["corpus"] == {"name": "our-manuals-v2", "source": str(folder)}
     args["corpus"] = {"name": "stdlib", "source": "stdlib"}
-    assert ours == shipped
+    assert ours == template
     assert "is there already" in said(run("init", folder, "-o", tmp_path / "ours.yaml"), 2)
     said(run("init", folder, "-o", tmp_path / "ours.yaml", "--replace"), 0)
 

@@ -189,3 +189,16 @@ def test_each_further_parameter_of_a_graph_is_in_its_name_in_the_order_of_their_
     ((name, spec),) = expand(pool).items()
     assert name == "graph-m-h1-df2-c3-x_y-5"
     assert spec.params.items() >= {"a": "x/y", "b": 5, "max_hops": 1, "backbone": "m"}.items()
+
+
+def test_the_arms_of_the_families_search_the_corpus_of_the_pool_and_further_ones_that_of_their_own() -> None:
+    words = {"words": {"kind": "bm25", "corpus": "guides"}}
+    arms = expand(only(dense=True, corpus="library", extra=words))
+    assert {name: spec.corpus for name, spec in arms.items()} == {"dense-m": "library", "words": "guides"}
+
+
+def test_the_pool_of_the_questions_fits_the_corpora_of_the_service() -> None:
+    file = load_pool(EXAMPLE.with_name("questions_pool.yaml"))
+    arms = expand(file.pool)
+    catalog.validate_specs(arms, set(file.backbones), ("library", "language", "guides"))
+    assert {"library", "language", "guides"} <= {spec.corpus for spec in arms.values()}
