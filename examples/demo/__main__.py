@@ -9,7 +9,6 @@ import typer
 from agent.cli.console import console, explained, progress
 from agent.cli.options import settings_options
 from agent.cli.serve import address_of
-from agent.config import CorpusSpec
 from arms.local_ray import UMASK
 from examples.demo import demonstrate
 
@@ -20,20 +19,12 @@ app = typer.Typer(add_completion=False)
 @settings_options(
     demonstrate.Demo,
     {"config": "--config -c", "output": "--output -o", "k": "-k"},
-    without=("most", "labelled", "plan"),
-    text=("corpus",),
+    without=("plan",),
 )
 def main(given: dict[str, Any]) -> None:
     """Start a service, take it through its whole loop with real questions, and report on one page."""
     os.umask(UMASK)  # questions and answers lie in its folder
     with explained():
-        if "corpus" in given:
-            name, equals, source = given["corpus"].partition("=")
-            if not equals:
-                raise ValueError(
-                    f"--corpus {given['corpus']}: name=source was expected, such as qa=corpus.jsonl"
-                )
-            given["corpus"] = CorpusSpec(name=name, source=source)
         settings = demonstrate.Demo.model_validate(given)
         host, port = address_of(settings.config)
         console.print(f"watch it live: http://{host}:{port}/console", markup=False)
@@ -42,6 +33,8 @@ def main(given: dict[str, Any]) -> None:
         for chapter in story.chapters:
             outcome = "" if chapter.succeeded else "  did not come about"
             console.print(f"{chapter.took_s:5.0f} s  {chapter.title}{outcome}", markup=False)
+            for moved in chapter.moved:
+                console.print(f"         {moved}", markup=False, soft_wrap=True)
         page = (settings.output / demonstrate.PAGE).absolute()
         console.print(f"the page: {page}", markup=False, soft_wrap=True)
 

@@ -24,6 +24,9 @@ PATIENCE_S = 240.0
 ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
 """How a run stands that is over."""
 
+DESCRIBED = ("kind", "corpus", "params", "host", "answering", "cache")
+"""What describes an arm, of what is said of it."""
+
 BAD, CONFLICT = 400, 409
 
 ATTEMPTS = 3
@@ -97,11 +100,15 @@ class Operator:
         listed = await self._once("/v1/warm-starts", quiet)
         return list(listed["warm_starts"][::-1])
 
-    async def describe_run(self, chapter: Chapter, number: int) -> None:
-        """Describe a run that began by itself."""
-        run = await self._desk.get(f"/v1/warm-starts/{number}")
-        self.show(chapter, f"/v1/warm-starts/{number}", _short(run))
-        await self._keep(chapter, run)
+    async def add_arm(self, chapter: Chapter, name: str, spec: Document) -> None:
+        """Add an arm to those that there are. Raises ClientError."""
+        path = "/v1/arms"
+        now = await self._desk.get(path)
+        arms = {arm["name"]: {key: arm[key] for key in DESCRIBED} for arm in now["arms"]}
+        status, answer = await self._desk.send("PUT", path, {"arms": {**arms, **now["parts"], name: spec}})
+        self._require(status, path, answer)
+        shown = {"arms": {"…": "those that there are", name: spec}}
+        chapter.exchanges.append(self._desk.exchange("PUT", path, shown, {"arm_set": answer["arm_set"]}))
 
     async def evaluate(self, chapter: Chapter, body: Document) -> Document:
         """Ask for an evaluation, and return it once it is done. Raises ClientError."""

@@ -1,6 +1,5 @@
 """The page of a demo: one file that needs nothing else, made of what is on record, with its pictures."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,31 +12,37 @@ from examples.demo.record import Story
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ORACLE = "best arm of each question"
-
 ACROSS = 4
 """Candidates that are drawn side by side at most."""
 
 WINDOW = 200
-"""Questions that a moving average is over."""
+"""Questions that a moving average of rewards is over."""
+
+SMOOTHED = 25
+"""Questions of a kind that one of shares is over."""
 
 
 def page(story: Story) -> str:
     """Return a story as HTML."""
-    first = next(iter(story.worlds))  # the report is about what was asked at first
     pictures = {
-        "rewards": draw_svg(story, rewards, "Mean reward over time"),
-        "shares": draw_svg(story, shares, "Arm shares over time"),
+        "rewards": draw_svg(story, rewards, "Mean reward over time, by kind of question"),
+        "shares": draw_svg(story, shares, "Arm shares over time, by kind of question"),
     }
     if story.trails:
         pictures["evidence"] = draw_svg(story, evidence, "Evidence for each candidate over time")
+    tables = {
+        f"{kind}, {when}": (story.worth(when, kind), story.oracle(when, kind))
+        for when, kinds in story.truth.items()
+        for kind in kinds
+    }
+    when, asked = next(iter(story.truth.items()))  # the report is about what was asked at first
     return filled(
         Path(__file__).parent / "templates" / "demo.html",
         pictures,
         story=story,
         summary=summary(story),
-        tables={world: story.worth(world) for world in story.worlds},
-        forced={f"{CandidateKind.FIXED}:{arm}": value for arm, value in story.worth(first).items()},
+        tables=tables,
+        forced={f"{CandidateKind.FIXED}:{arm}": value for arm, value in story.worth(when, *asked).items()},
     )
 
 
@@ -55,26 +60,20 @@ def summary(story: Story) -> str:
 
 
 def rewards(story: Story) -> "Figure":
-    """Draw what a question earned, beside what the best arm and the best arm of each question would have."""
-    figure, axes = _figure(4.2)
-    earned = np.array([turn.reward for turn in story.turns], dtype=np.float64)
-    begun = min(WINDOW // 8, len(earned) - 1)  # the mean of a few rewards is noise
-    asked = np.arange(1, len(earned) + 1)
-    axes.plot(asked[begun:], moving_average(earned, WINDOW)[begun:], color=INK, linewidth=2.2, label="served")
-    for first, last, world in _stretches(story):
-        best, value = next(iter(story.worth(world).items()))
-        colour = PALETTE[story.arms.index(best) % len(PALETTE)]
+    """Draw what a question earned, all together and by kind."""
+    figure, axes = _figure(3.8)
+    for number, kind in enumerate((None, *story.kinds)):
+        turns = [turn for turn in story.turns if kind in (None, turn.group)]
+        earned = np.array([turn.reward for turn in turns], dtype=np.float64)
+        window = WINDOW if kind is None else WINDOW // 2
+        begun = min(window // 4, len(earned) - 1)  # the mean of a few rewards is noise
+        at = np.array([turn.position + 1 for turn in turns])
         axes.plot(
-            [first, last], [value, value], color=colour, linewidth=1.4, label=f"always {best} ({world})"
-        )
-        oracle = story.oracle(world)
-        axes.plot(
-            [first, last],
-            [oracle, oracle],
-            color=GREY,
-            linewidth=1.2,
-            linestyle=":",
-            label="best arm of each question",
+            at[begun:],
+            moving_average(earned, window)[begun:],
+            color=INK if kind is None else PALETTE[(len(story.arms) + number - 1) % len(PALETTE)],
+            linewidth=2.2 if kind is None else 1.3,
+            label="all questions" if kind is None else f"{kind} questions",
         )
     axes.set_ylabel(f"Reward, mean of the last {WINDOW}", color=INK, fontsize=9)
     _marks(axes, story)
@@ -83,18 +82,27 @@ def rewards(story: Story) -> "Figure":
 
 
 def shares(story: Story) -> "Figure":
-    """Draw with which probability each arm was drawn."""
-    figure, axes = _figure(3.2)
-    pmf = np.array([[turn.pmf.get(arm, 0.0) for arm in story.arms] for turn in story.turns])
+    """Draw with which probability each arm was drawn, a panel for each kind of question."""
+    from matplotlib.figure import Figure
+
+    kinds = story.kinds
+    figure = Figure(figsize=(10, 1.2 + 1.9 * len(kinds)), layout="constrained")
+    panels = figure.subplots(len(kinds), 1, squeeze=False, sharex=True).ravel()
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(story.arms))]
-    asked = np.arange(1, len(pmf) + 1)
-    axes.stackplot(asked, moving_average(pmf, WINDOW // 4).T, colors=colours, labels=story.arms, linewidth=0)
-    axes.set_ylim(0.0, 1.0)
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.set_ylabel("Probability of being drawn", color=INK, fontsize=9)
-    for mark in story.marks:
-        axes.axvline(mark.position, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
-    _finish(axes, story)
+    for axes, kind in zip(panels, kinds, strict=True):
+        turns = [turn for turn in story.turns if turn.group == kind]
+        pmf = np.array([[turn.pmf.get(arm, 0.0) for arm in story.arms] for turn in turns])
+        at = [turn.position + 1 for turn in turns]
+        axes.stackplot(at, moving_average(pmf, SMOOTHED).T, colors=colours, labels=story.arms, linewidth=0)
+        axes.set_ylim(0.0, 1.0)
+        axes.yaxis.set_major_formatter("{x:.0%}")
+        axes.set_ylabel(f"{kind} questions", color=INK, fontsize=9)
+        axes.set_xlim(1, max(2, len(story.turns)))
+        _plain(axes)
+        for mark in story.marks:
+            axes.axvline(mark.position, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
+    _marks(panels[0], story)
+    _finish(panels[-1], story)
     return figure
 
 
@@ -124,16 +132,6 @@ def evidence(story: Story) -> "Figure":
     panels[0].set_ylabel("Reward beyond what was served", color=INK, fontsize=9)
     panels[0].legend(fontsize=8, frameon=False, labelcolor=INK, loc="lower right")
     return figure
-
-
-def _stretches(story: Story) -> list[tuple[int, int, str]]:
-    """Return from where to where the traffic is of one world.
-
-    Worlds follow each other, so their turns do.
-    """
-    worlds = [turn.group for turn in story.turns]
-    changes = [0, *(i for i, (one, next_) in enumerate(pairwise(worlds), 1) if one != next_), len(worlds)]
-    return [(first, last, worlds[first]) for first, last in pairwise(changes)]
 
 
 def _marks(axes: Any, story: Story) -> None:

@@ -7,6 +7,12 @@ from typing import Any
 
 from agent.simulation.learning_curves import Truth, Turn
 
+COMPARED = 30
+"""Questions of a kind that shares are a mean of at most; else a quarter of them."""
+
+NAMED = 0.02
+"""Smallest share that is put into words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -44,6 +50,29 @@ class Value:
     effective_n: float
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How often arms are drawn for a kind of question, at the two ends of a chapter.
+
+    Attributes:
+        kind: The kind.
+        first: Mean probability of each arm at first.
+        last: At last.
+    """
+
+    kind: str
+    first: dict[str, float]
+    last: dict[str, float]
+
+    def __str__(self) -> str:
+        arms = (
+            f"{arm} {self.first[arm]:.0%} to {self.last[arm]:.0%}"
+            for arm in self.last
+            if max(self.first[arm], self.last[arm]) >= NAMED
+        )
+        return f"{self.kind}: {', '.join(arms)}"
+
+
 @dataclass(slots=True)
 class Chapter:
     """A part of the story.
@@ -54,6 +83,7 @@ class Chapter:
         exchanges: What was sent for it.
         facts: Figures, by what they are.
         values: What candidates would have earned, where that was asked for.
+        moved: Shares of the arms by kind of question.
         first: Turns of the traffic before it.
         last: Turns of the traffic at its end.
         took_s: How long it took.
@@ -65,6 +95,7 @@ class Chapter:
     exchanges: list[Exchange] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     values: list[Value] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
     first: int = 0
     last: int = 0
     took_s: float = 0.0
@@ -109,8 +140,7 @@ class Story:
 
     Attributes:
         arms: In the order of their colours.
-        worlds: What people ask, by the name of each world, in the order of time.
-        truth: What every arm earns on each question, by world.
+        truth: What every arm earns on each question, by kind of question and by when that was asked.
         turns: The traffic.
         chapters: In the order of time.
         marks: What happened between turns.
@@ -123,8 +153,7 @@ class Story:
     """
 
     arms: tuple[str, ...] = ()
-    worlds: dict[str, str] = field(default_factory=dict)
-    truth: dict[str, Truth] = field(default_factory=dict)
+    truth: dict[str, dict[str, Truth]] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     chapters: list[Chapter] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
@@ -145,14 +174,31 @@ class Story:
         rewards = [turn.reward for turn in self.turns[first:last] if turn.reward is not None]
         return fmean(rewards) if rewards else float("nan")
 
-    def worth(self, world: str) -> dict[str, float]:
-        """Return what each arm earns on average in a world, the best arm first."""
-        found: Mapping[str, Sequence[float]] = {
-            arm: [earned[arm] for earned in self.truth[world].values() if arm in earned] for arm in self.arms
-        }
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of questions, in the order in which they were first asked."""
+        return tuple(dict.fromkeys(turn.group for turn in self.turns))
+
+    def shares(self, first: int, last: int) -> list[Moved]:
+        """Return the shares of the arms at both ends of some turns, by kind of question."""
+        found = []
+        for kind in self.kinds:
+            pmfs = [turn.pmf for turn in self.turns[first:last] if turn.group == kind]
+            if pmfs:
+                n = min(COMPARED, -(-len(pmfs) // 4))
+                found.append(Moved(kind, self._mean(pmfs[:n]), self._mean(pmfs[-n:])))
+        return found
+
+    def _mean(self, pmfs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        return {arm: fmean(pmf.get(arm, 0.0) for pmf in pmfs) for arm in self.arms}
+
+    def worth(self, when: str, *kinds: str) -> dict[str, float]:
+        """Return what each arm earned on average on questions of some kinds, the best arm first."""
+        of_kinds = [earned for kind in kinds for earned in self.truth[when][kind].values()]
+        found = {arm: [earned[arm] for earned in of_kinds if arm in earned] for arm in self.arms}
         means = {arm: fmean(values) for arm, values in found.items() if values}
         return dict(sorted(means.items(), key=lambda item: -item[1]))
 
-    def oracle(self, world: str) -> float:
-        """Return what the best arm of each question earns in a world."""
-        return fmean(max(earned.values()) for earned in self.truth[world].values() if earned)
+    def oracle(self, when: str, kind: str) -> float:
+        """Return what the best arm of each question earned."""
+        return fmean(max(earned.values()) for earned in self.truth[when][kind].values() if earned)

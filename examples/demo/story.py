@@ -1,14 +1,14 @@
-"""The story of the demo, as it happens: a cold service learns, is warmed up, is surprised, and recovers.
+"""The story of the demo, as it happens: a cold service learns which source answers what, and follows them.
 
-    cold -> run -> promoted -> report -> warm -> drift, alarm -> labels, run -> canary -> promoted -> recovery
-         -> one promotion of policy and router, one rollback
+    cold -> run on made questions, canary -> promoted -> report -> warm -> a source becomes stale
+         -> a source is added -> one rollback, one promotion
 
 Each step is a chapter: what was sent, what was answered, and what came of it. Nothing is taken for granted:
-where the gate holds a candidate, or no alarm is raised, the chapter says so and the story goes on.
+where the gate holds a candidate, or a source is not left, the chapter says so and the story goes on.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,21 +19,30 @@ from examples.demo.operator import Document, Operator
 from examples.demo.record import Chapter, Mark, Story, Value
 from examples.demo.traffic import Traffic, World
 
+STALE = "manual"
+"""The arm that asks the search of another team, which becomes stale."""
+
+ADDED = "guides"
+"""The source that is added: its arm, its corpus and the kind of its questions."""
+
+FIRST, LAST = "at first", "at the end"
+"""When every arm is asked every question."""
+
 
 class Plan(BaseModel):
     """How many questions each part of the story takes, and how often something is tried."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cold: int = Field(default=300, ge=1, description="Before the first run.")
-    again: int = Field(default=150, ge=1, description="More evidence, each time that a candidate is held.")
+    cold: int = Field(default=150, ge=1, description="Before the run.")
+    again: int = Field(default=100, ge=1, description="More evidence, each time that a candidate is held.")
     attempts: int = Field(default=6, ge=1, description="Verdicts at most that are asked for of a candidate.")
-    warm: int = Field(default=1000, ge=1, description="After the first run, before the drift.")
-    drift: int = Field(default=500, ge=1, description="At most until an alarm.")
-    settle: int = Field(default=200, ge=1, description="After it, while further alarms may come.")
     share: float = Field(default=0.5, gt=0, lt=1, description="Share of the traffic for the canary.")
-    recovered: int = Field(default=1000, ge=1, description="After the second run.")
-    switched: int = Field(default=50, ge=1, description="After the last promotion, and after its rollback.")
+    warm: int = Field(default=800, ge=1, description="After the run.")
+    stale: int = Field(default=800, ge=1, description="After a source has become stale.")
+    missing: int = Field(default=200, ge=1, description="With questions of a source that no arm searches.")
+    found: int = Field(default=1000, ge=1, description="After an arm over it was added.")
+    switched: int = Field(default=100, ge=1, description="After the rollback, and after the promotion.")
 
 
 class Narrator:
@@ -43,8 +52,8 @@ class Narrator:
         operator: Sends what an operator sends.
         traffic: What users ask.
         before: What they ask at first.
-        after: What they ask after the drift.
-        label: Writes down the labels of a world, for the next run to find.
+        after: What they ask once there are questions of another source.
+        spoil: Makes the search of the other team stale.
         plan: How much of everything.
         story: Takes what happens.
         on_progress: Called with the progress.
@@ -56,7 +65,7 @@ class Narrator:
         traffic: Traffic,
         before: World,
         after: World,
-        label: Callable[[World], int],
+        spoil: Callable[[], None],
         plan: Plan,
         story: Story,
         on_progress: Progress,
@@ -68,29 +77,16 @@ class Narrator:
             story,
             on_progress,
         )
-        self._before, self._after, self._label = before, after, label
+        self._before, self._after, self._spoil = before, after, spoil
 
     async def live(self) -> Story:
         """Live through all of it. Raises ClientError where the service refuses what it should not."""
         started = time.perf_counter()
         story = self._story
         story.turns = self._traffic.turns
-        story.worlds = {world.name: world.about for world in (self._before, self._after)}
-        arms = await self._traffic.client.arms()
-        story.arms = tuple(arms)
-        for world in (self._before, self._after):
-            story.truth[world.name] = await self._traffic.truth(world, arms, self._on_progress)
-        for step in (
-            self.cold,
-            self.run,
-            self.report,
-            self.warm,
-            self.drift,
-            self.labels,
-            self.canary,
-            self.recovery,
-            self.switch,
-        ):
+        story.arms = tuple(await self._traffic.client.arms())
+        await self._truth(FIRST, self._before)
+        for step in (self.cold, self.run, self.report, self.warm, self.stale, self.added, self.switch):
             await step()
         story.took_s = time.perf_counter() - started
         return story
@@ -98,40 +94,62 @@ class Narrator:
     async def cold(self) -> None:
         """Ask a service that knows nothing."""
         async with self._chapter("A cold service") as chapter:
+            kinds = " and ".join(self._story.truth[FIRST])
             chapter.paragraphs.append(
-                "The service starts without a single decision in its log. "
-                f"{self._before.about} For each question it draws an arm, logs with which "
-                "probability, searches, and answers; feedback says how much of what was needed was "
-                "found, and the policy learns from that."
+                "The service starts without a single decision in its log, and knows nothing of its "
+                f"sources: `features.similarity`, which compares a question with each, is left out. {kinds} "
+                f"questions come in turn, {len(self._before.questions)} of them again and again, such as "
+                f"“{self._before.questions[0].question}” For each it draws an arm, logs with which "
+                "probability, searches, and answers; feedback says how much of what was needed was found."
             )
             took_s = await self._ask(self._before, self._plan.cold)
             await self._operator.turn(chapter, self._before.questions[0], self._traffic.k)
             chapter.facts["questions a second"] = f"{self._plan.cold / took_s:.1f}"
 
     async def run(self) -> None:
-        """Warm it up."""
-        async with self._chapter("A warm start, and the gate") as chapter:
-            n = self._label(self._before)
+        """Warm it up from questions made of the sources, and let the gate decide."""
+        async with self._chapter("Made questions, and the gate") as chapter:
             chapter.paragraphs.append(
-                f"{n} questions that are not part of the traffic are labelled: the passages that answer them "
-                "are known, so every arm can be asked without a user seeing it. A run of the warm start "
-                "scores the arms, teaches a candidate what they did beside what the log holds, evaluates it "
-                "on the log, and asks the gate whether it may go live."
+                "A run makes questions from the passages of the sources by rules: what answers them is known "
+                "without a person who labels. Every arm searches for them, a router learns which arm finds "
+                "what, a candidate that begins from its scores is evaluated on the log of the real "
+                "questions, and the gate is asked whether it may go live. Nothing is forced."
             )
-            for attempt in range(self._plan.attempts):
-                if attempt:
-                    chapter.paragraphs.append(
-                        f"So {self._plan.again:,} more questions are asked, and a run again."
-                    )
-                    await self._ask(self._before, self._plan.again)
-                found = await self._operator.warm_start(chapter)
-                if found["status"] not in ("held", "nothing_new"):
-                    break
+            found = await self._operator.warm_start(chapter)
+            version = found["candidate"]
             chapter.succeeded = found["status"] == "promoted"
             if chapter.succeeded:
-                self._mark(f"v{found['candidate']} promoted")
-            else:
+                self._mark(f"v{version} promoted")
+            elif version is not None and found["status"] == "held":
+                chapter.succeeded = await self._canary(chapter, version)
+            if not chapter.succeeded:
                 chapter.paragraphs.append("No candidate went live: what was served goes on as it was.")
+
+    async def _canary(self, chapter: Chapter, version: int) -> bool:
+        """Let a candidate take a share until the gate has seen enough of it; return whether it went live."""
+        operator, begun = self._operator, len(self._story.turns)
+        await operator.canary(chapter, version, self._plan.share, "evidence for the gate")
+        self._mark(f"canary v{version}")
+        chapter.paragraphs.append(
+            f"The gate holds it, so version {version} takes {self._plan.share:.0%} of the traffic. Every "
+            "distribution is mixed of both policies and logged as it was drawn from, so evidence grows "
+            "faster and stays exact."
+        )
+        for _ in range(self._plan.attempts):
+            await self._ask(self._before, self._plan.again)
+            verdict = await operator.judge(chapter, version)
+            why = " ".join(verdict["reasons"]) or "nothing speaks against it."
+            asked = len(self._story.turns) - begun
+            chapter.paragraphs.append(f"After {asked:,} questions the gate says {verdict['verdict']}: {why}")
+            if verdict["promote"]:
+                granted, reasons = await operator.promote(chapter, version, "the gate lets it through")
+                if granted:
+                    self._mark(f"v{version} promoted")
+                    return True
+                chapter.paragraphs.append(f"The promotion was refused: {' '.join(reasons)}")
+        await operator.canary(chapter, version, 0.0, "the gate holds it")
+        self._mark("canary ends")
+        return False
 
     async def report(self) -> None:
         """See what the log says of others."""
@@ -150,113 +168,77 @@ class Narrator:
         """Go on for a while."""
         async with self._chapter("The warm service") as chapter:
             await self._ask(self._before, self._plan.warm)
-            best, value = next(iter(self._story.worth(self._before.name).items()))
-            chapter.paragraphs.append(
-                f"After {self._plan.warm:,} questions more. The best single arm, {best}, would earn "
-                f"{value:.3f} a question, which the service does not know."
-            )
-
-    async def drift(self) -> None:
-        """Let people ask otherwise."""
-        async with self._chapter("The traffic drifts") as chapter:
-            known = (await self._operator.policy())["drift"]["alarms"]
-            earlier = len(await self._operator.settled())
-            self._mark("drift")
-
-            async def alarmed() -> bool:
-                return bool((await self._operator.policy())["drift"]["alarms"] > known)
-
-            await self._ask(self._after, self._plan.drift, alarmed)
-            seen = (await self._operator.policy())["drift"]
-            asked = len(self._story.turns) - chapter.first
-            used = next(iter(self._story.worth(self._before.name)))
-            worth = self._story.worth(self._after.name)
-            best = next(iter(worth))
-            chapter.paragraphs.append(
-                f"{self._after.about} The best single arm until now, {used}, earns {worth[used]:.3f} on "
-                f"such questions; {best} would earn {worth[best]:.3f}."
-            )
-            chapter.succeeded = seen["alarms"] > known
-            if not chapter.succeeded:
-                chapter.paragraphs.append(f"No alarm was raised within {asked:,} questions.")
-                return
-            last = seen["last"]
-            self._mark("alarm")
-            chapter.paragraphs.append(
-                f"Within {asked:,} questions an alarm is raised: {last['subject']}, {last['before']:.2f} "
-                f"before and {last['after']:.2f} now. The floor under every arm is {seen['floor']:g} for a "
-                "while: more is tried where it is no longer known what is best."
-            )
-            self._operator.show(chapter, "/v1/policy", {"drift": seen})
-            await self._ask(self._after, self._plan.settle)
-            for run in (await self._operator.settled())[earlier:]:
-                chapter.paragraphs.append(f"Run {run['id']} began by itself: {run['trigger']}.")
-                await self._operator.describe_run(chapter, run["id"])
-
-    async def labels(self) -> None:
-        """Label questions like the new ones, and warm up again."""
-        async with self._chapter("Labels of the new questions") as chapter:
-            n, seen = self._label(self._after), (await self._operator.policy())["drift"]
-            chapter.paragraphs.append(
-                f"{n} questions like the new ones are labelled, and a run is asked for. "
-                + (
-                    "As an alarm is open, its candidate leaves behind what was known before that."
-                    if seen["warm_start_open"]
-                    else "As no alarm is open, its candidate learns them beside all that was known before."
-                )
-            )
-            found = await self._operator.warm_start(chapter)
-            chapter.succeeded = found["candidate"] is not None
-            if found["status"] == "promoted":
-                self._mark(f"v{found['candidate']} promoted")
-
-    async def canary(self) -> None:
-        """Let the candidate take a share until the gate has seen enough of it."""
-        async with self._chapter("A canary, and a promotion") as chapter:
-            run, operator = self._story.runs[-1], self._operator
-            version = run["candidate"]
-            if version is None or run["status"] != "held":
-                chapter.succeeded = run["status"] == "promoted"
-                chapter.paragraphs.append(f"No canary is needed: the run ended as {run['status']}.")
-                return
-            await operator.canary(chapter, version, self._plan.share, "evidence for the gate")
-            self._mark(f"canary v{version}")
-            chapter.paragraphs.append(
-                f"Version {version} takes {self._plan.share:.0%} of the traffic. Every distribution is mixed "
-                "of both policies and logged as it was drawn from, so evidence grows faster and stays exact."
-            )
-            for _ in range(self._plan.attempts):
-                await self._ask(self._after, self._plan.again)
-                verdict = await operator.judge(chapter, version)
-                why = " ".join(verdict["reasons"]) or "nothing speaks against it."
-                asked = len(self._story.turns) - chapter.first
+            moved = self._story.shares(chapter.first, len(self._story.turns))
+            for one in moved:
+                useful = [arm for arm, value in self._story.worth(FIRST, one.kind).items() if value > 0.0]
+                share = sum(one.last[arm] for arm in useful)
                 chapter.paragraphs.append(
-                    f"After {asked:,} questions the gate says {verdict['verdict']}: {why}"
+                    f"Of {one.kind} questions, {share:.0%} go to an arm that finds passages for them, which "
+                    f"is not said to the service: {', '.join(useful)}."
                 )
-                if verdict["promote"]:
-                    granted, reasons = await operator.promote(chapter, version, "the gate lets it through")
-                    chapter.succeeded = granted
-                    if granted:
-                        self._mark(f"v{version} promoted")
-                        return
-                    chapter.paragraphs.append(f"The promotion was refused: {' '.join(reasons)}")
-            chapter.succeeded = False
-            await operator.canary(chapter, version, 0.0, "the gate holds it")
-            chapter.paragraphs.append("So the canary ends, and what was served goes on.")
+                chapter.succeeded &= share > 0.5
 
-    async def recovery(self) -> None:
-        """See where it ends."""
-        async with self._chapter("Recovery") as chapter:
-            await self._ask(self._after, self._plan.recovered)
-            story, half = self._story, self._plan.recovered // 2
-            (drift,) = (one for one in story.chapters if one.title == "The traffic drifts")
-            fallen, last = story.earned(drift.first, drift.last), story.earned(-half, len(story.turns))
-            best, value = next(iter(story.worth(self._after.name).items()))
+    async def stale(self) -> None:
+        """Let the other team's search become out of date."""
+        async with self._chapter("A source becomes stale") as chapter:
+            known = (await self._operator.policy())["drift"]["alarms"]
+            earlier = self._story.shares(chapter.first - self._plan.warm, chapter.first)
+            self._spoil()
+            self._mark(f"{STALE} stale")
             chapter.paragraphs.append(
-                f"While the traffic drifted, a question earned {fallen:.3f}; the last {half:,} earned "
-                f"{last:.3f} each. The best single arm, {best}, would earn {value:.3f}."
+                f"From now on the search of the other team, the arm {STALE}, answers from an edition that "
+                "was withdrawn. It fails in no other way: only feedback says that what it finds supports "
+                "nothing."
             )
-            chapter.succeeded = last > fallen
+            await self._ask(self._before, self._plan.stale)
+            seen = (await self._operator.policy())["drift"]
+            if seen["alarms"] > known:
+                last = seen["last"]
+                chapter.paragraphs.append(
+                    f"An alarm was raised: {last['subject']}, {last['before']:.2f} before and "
+                    f"{last['after']:.2f} since."
+                )
+                self._operator.show(chapter, "/v1/policy", {"drift": seen})
+            else:
+                chapter.paragraphs.append(f"No alarm was raised within {self._plan.stale:,} questions.")
+            now = self._story.shares(chapter.first, len(self._story.turns))
+            kind, share = max(((one.kind, one.last[STALE]) for one in earlier), key=lambda pair: pair[1])
+            (left,) = (one for one in now if one.kind == kind)
+            best = max(left.last, key=left.last.__getitem__)
+            chapter.paragraphs.append(
+                f"Its share of {kind} questions was {share:.0%} before and is {left.last[STALE]:.0%} now; "
+                f"most of them, {left.last[best]:.0%}, go to {best}."
+            )
+            chapter.succeeded = left.last[STALE] < share / 2
+
+    async def added(self) -> None:
+        """Let people ask of another source, and add an arm over it."""
+        async with self._chapter("A source is added") as chapter:
+            self._mark(f"{ADDED} questions")
+            await self._ask(self._after, self._plan.missing)
+            lost = self._earned(ADDED, chapter.first)
+            spec = {"kind": "bm25", "corpus": ADDED}
+            await self._operator.add_arm(chapter, ADDED, spec)
+            self._mark(f"arm {ADDED}")
+            begun = len(self._story.turns)
+            self._story.arms = tuple(await self._traffic.client.arms())
+            await self._ask(self._after, self._plan.found)
+            (moved,) = (one for one in self._story.shares(begun, len(self._story.turns)) if one.kind == ADDED)
+            chapter.paragraphs.append(
+                f"A third of the questions are about {ADDED} now, which no arm searches: each of them earns "
+                f"{lost:.3f}. While they are asked, an arm over that corpus is added, and the policy tries "
+                f"it. Its share of {ADDED} questions is {moved.last[ADDED]:.0%} at the end of "
+                f"{self._plan.found:,} questions more, of which those about {ADDED} earned "
+                f"{self._earned(ADDED, begun):.3f} each."
+            )
+            chapter.succeeded = moved.last[ADDED] > 0.5
+            await self._truth(LAST, self._after)
+
+    def _earned(self, kind: str, first: int) -> float:
+        """Return the mean reward of questions of a kind since a turn; NaN for none."""
+        rewards = [turn.reward for turn in self._story.turns[first:] if turn.group == kind]
+        known = [reward for reward in rewards if reward is not None]
+        return sum(known) / len(known) if known else float("nan")
 
     async def switch(self) -> None:
         """Put policy and router of a run in service together, and take both back; or the other way round."""
@@ -294,12 +276,20 @@ class Narrator:
         now = await operator.served(lambda policy: _router(policy) != _router(before))
         operator.show(chapter, "/v1/policy", {"version": now["version"], "router": _router(now)})
         self._mark(f"v{version} by hand" if version else "back to v1")
-        await self._ask(self._after, self._plan.switched)
+        await self._traffic.ask(self._after, self._plan.switched, self._on_progress)
         return True
 
-    async def _ask(self, world: World, n: int, enough: Callable[[], Awaitable[bool]] | None = None) -> float:
+    async def _truth(self, when: str, world: World) -> None:
+        """Ask every arm every question of a world, and keep what each earns by kind of question."""
+        earned = await self._traffic.truth(world, self._story.arms, self._on_progress)
+        kept: dict[str, dict[str, dict[str, float]]] = {}
+        for question in world.questions:
+            kept.setdefault(question.group, {})[question.id] = earned[question.id]
+        self._story.truth[when] = kept
+
+    async def _ask(self, world: World, n: int) -> float:
         """Ask questions until all that was said of the answers is learned; return the seconds of asking."""
-        took_s = await self._traffic.ask(world, n, self._on_progress, enough)
+        took_s = await self._traffic.ask(world, n, self._on_progress)
         await self._traffic.learned()
         return took_s
 
@@ -323,6 +313,7 @@ class Narrator:
             chapter.last, chapter.took_s = len(self._story.turns), time.perf_counter() - started
         if chapter.last > chapter.first:
             chapter.facts["questions"] = f"{chapter.last - chapter.first:,}"
+            chapter.moved = self._story.shares(chapter.first, chapter.last)
             chapter.facts["earned a question"] = f"{self._story.earned(chapter.first, chapter.last):.3f}"
         chapter.facts["seconds"] = f"{chapter.took_s:.0f}"
         self._on_progress(title, 1, 1)

@@ -7,14 +7,13 @@ earned can be seen beside what could have been.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from agent.client import Answer, AnswerFailedError, AsyncClient
-from agent.simulation.learning_curves import Truth, Turn
+from agent.simulation.learning_curves import Turn
 from agent.simulation.questions import Question
 from agent.simulation.simulation import in_parallel
 from arms.base import Progress
@@ -34,13 +33,11 @@ class World:
     """What is asked at a time.
 
     Attributes:
-        name: Short, for a legend.
-        about: What people ask now, in a sentence.
+        name: When that is.
         questions: Each with the passages that support it.
     """
 
     name: str
-    about: str
     questions: tuple[Question, ...]
 
 
@@ -70,22 +67,14 @@ class Traffic:
     failed: int = 0
     log_seq: int = 0
 
-    async def ask(
-        self,
-        world: World,
-        n: int,
-        on_progress: Progress,
-        enough: Callable[[], Awaitable[bool]] | None = None,
-        every: int = 50,
-    ) -> float:
+    async def ask(self, world: World, n: int, on_progress: Progress, every: int = 50) -> float:
         """Ask questions, each drawn anew, and send feedback on each answer.
 
         Args:
             world: What to draw from.
             n: How many.
             on_progress: Called with the progress.
-            enough: Says whether to stop before that; asked now and then.
-            every: How many questions lie between two times that it is asked.
+            every: How many questions lie between two times that it is called.
 
         Returns:
             How long that took, in seconds.
@@ -94,13 +83,13 @@ class Traffic:
         for asked in range(0, n, every):
             drawn = self.rng.integers(len(world.questions), size=min(every, n - asked))
             questions = (world.questions[i] for i in drawn.tolist())
-            await in_parallel(questions, self.concurrency, partial(self._turn, world))
-            on_progress(f"traffic: {world.name}", asked + len(drawn), n)
-            if enough is not None and await enough():
-                break
+            await in_parallel(questions, self.concurrency, self._turn)
+            on_progress(f"questions {world.name}", asked + len(drawn), n)
         return time.perf_counter() - started
 
-    async def truth(self, world: World, arms: Sequence[str], on_progress: Progress) -> Truth:
+    async def truth(
+        self, world: World, arms: Sequence[str], on_progress: Progress
+    ) -> dict[str, dict[str, float]]:
         """Force each arm on each question of a world; return what it earns, where it does not fail."""
         earned: dict[str, dict[str, float]] = {question.id: {} for question in world.questions}
         cells = [(question, arm) for question in world.questions for arm in arms]
@@ -113,7 +102,7 @@ class Traffic:
                 self.failed += 1
                 return
             earned[question.id][arm] = self._reward(self._recall(question, answer), answer)
-            on_progress(f"what every arm earns: {world.name}", sum(map(len, earned.values())), len(cells))
+            on_progress(f"what every arm earns, {world.name}", sum(map(len, earned.values())), len(cells))
 
         await in_parallel(cells, self.concurrency, force)
         return earned
@@ -127,7 +116,7 @@ class Traffic:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _turn(self, world: World, question: Question) -> None:
+    async def _turn(self, question: Question) -> None:
         try:
             answer = await self.client.retrieve(question.question, self.k)
         except AnswerFailedError:
@@ -140,7 +129,7 @@ class Traffic:
             Turn(
                 position=len(self.turns),
                 id=question.id,
-                group=world.name,
+                group=question.group,
                 decision_id=agent.decision_id,
                 drawn=agent.arm_drawn,
                 arm=agent.arm_served or agent.arm_drawn,

@@ -21,69 +21,87 @@ from typer.testing import CliRunner
 
 from agent.cli.serve import LaunchError
 from agent.client import AsyncClient, ClientError
-from agent.config import ConfigError, load
-from agent.simulation import load_questions
+from agent.config import ConfigError
 from agent.simulation.questions import QuestionsError
+from arms.base import Passage, Query, Retrieval
+from arms.retrievers.remote import RemoteArm, RemoteParams
 from examples.demo import __main__ as demo_command
 from examples.demo import demonstrate as demo
 from examples.demo import service as demo_service
 from examples.demo.__main__ import app as command_line
-from examples.demo.demonstrate import Demo, Split, lay_out, worlds, write_labels
+from examples.demo.demonstrate import Demo, lay_out, worlds
 from examples.demo.operator import Operator
 from examples.demo.page import page, summary
 from examples.demo.record import Chapter, Story
 from examples.demo.service import Desk, serving
 from examples.demo.story import Narrator, Plan
-from examples.demo.traffic import Traffic, World
+from examples.demo.team import team
+from examples.demo.traffic import Traffic
 from tests.agent.canned import AGENT, COST, PASSAGE, POLICY, RECEIPT
 
 EXAMPLE = Path("examples/demo.yaml")
-ARMS = ("none", "words", "meaning")
-FINDS = {"none": "", "words": "exact", "meaning": "paraphrase"}
-"""The kind of question that an arm finds the passages of."""
+REQUEST: dict[str, Any] = {"q": "{question}", "k": "{k}"}
+ARMS = ("library", "manual", "both")
+FINDS = {
+    "library": ("library",),
+    "manual": ("language",),
+    "both": ("library", "language"),
+    "guides": ("guides",),
+}
+"""The kinds of questions that an arm finds the passages of."""
 
-PLAN = Plan(cold=20, again=10, attempts=2, warm=10, drift=50, settle=5, recovered=20, switched=5)
+PLAN = Plan(cold=20, again=10, attempts=2, warm=40, stale=120, missing=20, found=60, switched=5)
 HELD = "The gain a decision is +0.0400 and at 95% at least -0.0100, which must be above +0.0000."
 
 
-def write_questions(path: Path, n: int = 12, kinds: tuple[str, ...] = ("exact", "paraphrase")) -> Path:
+def write_questions(path: Path, kinds: tuple[str, ...] = ("library", "language", "guides")) -> Path:
     rows = [
-        {"id": f"{kind}-{i}", "question": f"{kind} question {i}", "type": kind, "gold_ids": [f"{kind}:{i}"]}
+        {
+            "id": f"{kind}-{i}",
+            "question": f"{kind} question {i}",
+            "dataset": kind,
+            "gold_ids": [f"{kind}:{i}"],
+        }
         for kind in kinds
-        for i in range(n)
+        for i in range(6)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 class ToyService:
-    """Draws arms evenly, and says of candidates what it was told to.
+    """Draws arms evenly until a candidate is live, and says of candidates what it was told to.
 
     Attributes:
         verdicts: What the gate says, one evaluation after the other; the last one for ever.
-        alarm_after: Feedback on paraphrases until an alarm; None for never.
+        alarm: Whether feedback on a stale source raises an alarm, and the source is left.
         asked: Models that were asked for.
         judged: Decisions that feedback was sent for.
-        said: Promotions and canaries, in order.
+        said: Promotions, canaries and arms, in order.
         refuse: Whether a promotion is refused.
     """
 
-    def __init__(self, *verdicts: bool, alarm_after: int | None = 8) -> None:
-        self.verdicts, self.alarm_after = list(verdicts) or [True], alarm_after
+    def __init__(self, *verdicts: bool, alarm: bool = True) -> None:
+        self.verdicts, self.alarm = list(verdicts) or [True], alarm
+        self.names = list(ARMS)
         self.asked: list[str] = []
         self.judged: list[str] = []
         self.said: list[tuple[str, Any]] = []
         self.refuse = False
         self.live: int | None = None
-        self.kinds: dict[str, str] = {}
+        self.spoiled_at: int | None = None
         self.runs: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
         self.rng, self.ids = np.random.default_rng(3), itertools.count(1)
+
+    def spoil(self) -> None:
+        self.spoiled_at = len(self.judged)
 
     def app(self) -> FastAPI:
         app = FastAPI()
         for method, path, route in (
             ("GET", "/v1/arms", self.arms),
+            ("PUT", "/v1/arms", self.replace_arms),
             ("GET", "/v1/policy", self.policy),
             ("POST", "/v1/retrieve", self.retrieve),
             ("POST", "/v1/feedback", self.feedback),
@@ -101,15 +119,36 @@ class ToyService:
         return app
 
     async def arms(self) -> dict[str, Any]:
-        return {"arms": [{"name": arm, "enabled": True} for arm in ARMS]}
+        described = {
+            "kind": "bm25",
+            "corpus": None,
+            "params": {},
+            "host": "Arms",
+            "answering": {},
+            "cache": False,
+        }
+        arms = [{"name": arm, "enabled": True, **described} for arm in self.names]
+        return {"arms": arms, "parts": {"part": {**described, "action": False}}, "arm_set": len(self.names)}
+
+    async def replace_arms(self, request: Request) -> dict[str, Any]:
+        arms = (await request.json())["arms"]
+        self.said.append(("arms", sorted(arms)))
+        self.names = [name for name, arm in arms.items() if arm.get("action", True)]
+        return await self.arms()
 
     @property
     def alarms(self) -> int:
-        heard = sum(self.kinds[one] == "paraphrase" for one in self.judged)
-        return int(self.alarm_after is not None and heard >= self.alarm_after)
+        return int(self.alarm and self.spoiled_at is not None and len(self.judged) > self.spoiled_at + 8)
+
+    def best(self, kind: str) -> str | None:
+        """Return the arm that most questions of a kind go to."""
+        right = {"library": "library", "language": "both" if self.alarms else "manual", "guides": "guides"}[
+            kind
+        ]
+        return right if self.live and right in self.names else None
 
     async def policy(self) -> dict[str, Any]:
-        alarm = {"subject": "reward of words", "before": 0.9, "after": 0.25}
+        alarm = {"subject": "reward of manual", "before": 0.9, "after": 0.25}
         last = {**alarm, "detector": "adwin", "example_seq": 1, "at": 0.0} if self.alarms else None
         seen = {"alarms": self.alarms, "last": last, "floor": 0.05, "warm_start_open": bool(self.alarms)}
         router = {"kind": "trees", "params": {}, "stage": "cold", "digest": f"of {self.live}", "arms": []}
@@ -128,19 +167,22 @@ class ToyService:
         body = await request.json()
         model = body.get("model", "auto")
         self.asked.append(model)
-        arm = model.removeprefix("arm/") if model != "auto" else str(self.rng.choice(ARMS))
         kind, _, number = body["query"].split()
+        best, n = self.best(kind), len(self.names)
+        pmf = {arm: 1 / n if best is None else 0.8 * (arm == best) + 0.2 / n for arm in self.names}
+        drawn = str(self.rng.choice(list(pmf), p=list(pmf.values())))
+        arm = model.removeprefix("arm/") if model != "auto" else drawn
         decision = f"d{next(self.ids)}"
-        self.kinds[decision] = kind
-        found = f"{kind}:{number}" if FINDS[arm] == kind else "beside"
+        right = kind in FINDS[arm] and not (arm == "manual" and self.spoiled_at is not None)
+        found = f"{kind}:{number}" if right else "beside"
         agent = {
             **AGENT,
             "decision_id": decision,
             "policy_version": 1,
             "arm_drawn": arm,
-            "propensity": 1 / 3,
-            "pmf": dict.fromkeys(ARMS, 1 / 3),
-            "cost": {**COST, "total": float(arm != "none")},
+            "propensity": pmf[arm],
+            "pmf": pmf,
+            "cost": {**COST, "total": 1.0},
         }
         return {"passages": [{**PASSAGE, "id": found}], "agent": agent}
 
@@ -237,22 +279,16 @@ class ToyService:
 
 async def lived(toy: ToyService, folder: Path, story: Story | None = None) -> Story:
     """Live through the story with a toy."""
-    settings = Demo(config=EXAMPLE, questions=write_questions(folder / "questions.jsonl"), output=folder)
-    before, after = worlds(settings)
+    settings = Demo(config=EXAMPLE, output=folder)
+    before, after = worlds(write_questions(folder / "questions.jsonl"))
     story = story or Story(config="arms: {}", command=settings.command)
     transport = httpx.ASGITransport(toy.app())
     async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
         client = AsyncClient("http://service", http=http)
         traffic = Traffic(client, (await client.policy()).reward, 2, 2, np.random.default_rng(0))
         operator = Operator(Desk(http), story, patience_s=1.0, poll_s=0.001)
-        labelled: dict[str, Split] = {split.world.name: split for split in (before, after)}
-
-        def label(world: World) -> int:
-            write_labels(folder / "labelled.jsonl", labelled[world.name].labelled)
-            return len(labelled[world.name].labelled)
-
         tell = lambda *_: None  # noqa: E731
-        return await Narrator(operator, traffic, before.world, after.world, label, PLAN, story, tell).live()
+        return await Narrator(operator, traffic, before, after, toy.spoil, PLAN, story, tell).live()
 
 
 def chapter(story: Story, title: str) -> Chapter:
@@ -263,24 +299,39 @@ def chapter(story: Story, title: str) -> Chapter:
 @pytest.fixture(scope="module")
 def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Story]:
     """A toy, and a story with it in which all comes about."""
-    toy = ToyService(True, False, False, True)
+    toy = ToyService(False, False, True)
     return toy, asyncio.run(lived(toy, tmp_path_factory.mktemp("demo")))
 
 
-def test_the_story_goes_from_a_cold_service_to_recovery(as_hoped: tuple[ToyService, Story]) -> None:
+def test_the_story_goes_from_a_cold_service_to_a_source_that_is_added(
+    as_hoped: tuple[ToyService, Story],
+) -> None:
     toy, story = as_hoped
     assert [mark.label for mark in story.marks] == [
-        *("v101 promoted", "drift", "alarm", "canary v102", "v102 promoted"),
-        *("back to v1", "v102 by hand"),
+        *("canary v101", "v101 promoted", "manual stale", "guides questions", "arm guides"),
+        *("back to v1", "v101 by hand"),
     ]
-    assert toy.said == [("canary", 0.5), ("promote", 102), ("rollback", 1), ("promote", 102)]
-    judged = [one["name"] for evaluation in toy.evaluations for one in evaluation["result"]["candidates"]]
-    assert judged[-2:] == ["version:102", "version:102"], "the canary as it decides"
-    told = " ".join(chapter(story, "A canary, and a promotion").paragraphs)
+    assert toy.said == [
+        *(("canary", 0.5), ("promote", 101), ("arms", ["both", "guides", "library", "manual", "part"])),
+        *(("rollback", 1), ("promote", 101)),
+    ]
+    assert [one.title for one in story.chapters if not one.succeeded] == []
+    told = " ".join(chapter(story, "Made questions, and the gate").paragraphs)
     assert "After 10 questions the gate says hold: The gain" in told
     assert "After 20 questions the gate says promote" in told
     assert len(story.turns) == story.chapters[-1].last
     assert all(turn.position == place for place, turn in enumerate(story.turns))
+
+
+def test_the_shares_of_a_chapter_are_told_by_kind_of_question(as_hoped: tuple[ToyService, Story]) -> None:
+    _, story = as_hoped
+    cold = chapter(story, "A cold service").moved
+    even = "library 33% to 33%, manual 33% to 33%, both 33% to 33%"
+    assert sorted(map(str, cold)) == [f"language: {even}", f"library: {even}"]
+    (language,) = (one for one in chapter(story, "A source becomes stale").moved if one.kind == "language")
+    assert (language.last["manual"], language.last["both"]) == pytest.approx((0.2 / 3, 0.8 + 0.2 / 3))
+    (guides,) = (one for one in chapter(story, "A source is added").moved if one.kind == "guides")
+    assert (guides.last["guides"], guides.last["library"]) == pytest.approx((0.85, 0.05))
 
 
 def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
@@ -288,43 +339,43 @@ def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
 ) -> None:
     toy, story = as_hoped
     forced = [model for model in toy.asked if model != "auto"]
-    assert len(forced) == 2 * 6 * len(ARMS)
+    assert len(forced) == 12 * 3 + 18 * 4, "before the story, and once the source was added"
     assert len(toy.judged) == len(story.turns) + 1  # and the turn that is shown
-    assert story.worth("exact") == pytest.approx({"words": 0.98, "none": 0.0, "meaning": -0.02})
-    assert story.worth("paraphrase") == pytest.approx({"meaning": 0.98, "none": 0.0, "words": -0.02})
-    assert story.oracle("exact") == pytest.approx(0.98)
+    assert story.worth("at first", "language") == pytest.approx(
+        {"manual": 0.98, "both": 0.98, "library": -0.02}
+    )
+    late = {"both": 0.98, "library": -0.02, "manual": -0.02, "guides": -0.02}
+    assert story.worth("at the end", "language") == pytest.approx(late)
+    assert story.oracle("at the end", "guides") == pytest.approx(0.98)
 
 
 async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_path: Path) -> None:
     toy = ToyService(False)
     story = await lived(toy, tmp_path)
-    missed = {one.title for one in story.chapters if not one.succeeded}
-    assert {"A warm start, and the gate", "A canary, and a promotion"} <= missed
-    assert toy.said == [("canary", 0.5), ("canary", 0.0), ("promote", 103), ("rollback", 1)], (
-        "by hand, and back"
-    )
-    assert len(toy.runs) == PLAN.attempts + 1
+    assert not chapter(story, "Made questions, and the gate").succeeded
+    assert toy.said[:2] == [("canary", 0.5), ("canary", 0.0)]
+    assert toy.said[-2:] == [("promote", 101), ("rollback", 1)], "by hand, and back"
+    assert len(toy.runs) == 1
     assert f"0 of {len(story.trails)} candidates" in summary(story)
-    assert "Not all came about: A warm start, and the gate" in summary(story)
+    assert "Not all came about: Made questions, and the gate" in summary(story)
 
 
-async def test_a_drift_without_an_alarm_is_told_as_such(tmp_path: Path) -> None:
-    story = await lived(ToyService(alarm_after=None), tmp_path)
-    drift = chapter(story, "The traffic drifts")
-    assert not drift.succeeded
-    assert "No alarm was raised within 50 questions." in drift.paragraphs
-    assert "As no alarm is open" in chapter(story, "Labels of the new questions").paragraphs[0]
+async def test_a_stale_source_that_is_not_left_is_told_as_such(tmp_path: Path) -> None:
+    story = await lived(ToyService(alarm=False), tmp_path)
+    stale = chapter(story, "A source becomes stale")
+    assert not stale.succeeded
+    assert "No alarm was raised within 120 questions." in stale.paragraphs
     assert story.chapters[-1].title == "One promotion, one rollback"
 
 
 async def test_a_refused_promotion_is_told_with_its_reasons(tmp_path: Path) -> None:
-    toy = ToyService(True, False, True)
+    toy = ToyService(False, True)
     toy.refuse = True
     story = await lived(toy, tmp_path)
-    canary = chapter(story, "A canary, and a promotion")
-    assert not canary.succeeded
-    assert f"The promotion was refused: {HELD}" in canary.paragraphs
-    assert any("promotion_gate_failed" in exchange.answer for exchange in canary.exchanges)
+    made = chapter(story, "Made questions, and the gate")
+    assert not made.succeeded
+    assert f"The promotion was refused: {HELD}" in made.paragraphs
+    assert any("promotion_gate_failed" in exchange.answer for exchange in made.exchanges)
 
 
 async def test_a_story_that_breaks_off_says_where(tmp_path: Path) -> None:
@@ -332,7 +383,7 @@ async def test_a_story_that_breaks_off_says_where(tmp_path: Path) -> None:
     toy.run = toy.broken  # type: ignore[method-assign]
     with pytest.raises(ClientError, match="POST /v1/warm-starts gave 409: another one is under way"):
         await lived(toy, tmp_path, story=story)
-    assert [one.title for one in story.chapters] == ["A cold service", "A warm start, and the gate"]
+    assert [one.title for one in story.chapters] == ["A cold service", "Made questions, and the gate"]
     assert [one.succeeded for one in story.chapters] == [True, False]
     assert story.chapters[-1].paragraphs[-1] == "The demo was broken off here."
 
@@ -381,20 +432,21 @@ def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, S
     assert len(story.chapters) > 3
     assert [one.title for one in story.chapters if one.title not in html] == []
     assert html.count("<svg") == 3
-    assert "curl -X POST http://toy/v1/policies/102/promote" in html
+    assert "curl -X POST http://toy/v1/policies/101/promote" in html
     assert f"{story.earned(0, 20):.3f}" in html
-    assert "fixed:words" in html
-    assert "People ask 6 questions of kind exact" in html
+    assert "fixed:library" in html
+    assert "share of the draws, first and last" in html
+    assert "guides, at the end" in html
 
 
 def test_the_page_of_a_story_that_broke_off_is_made_of_what_there_is(
     as_hoped: tuple[ToyService, Story],
 ) -> None:
     _, story = as_hoped
-    html = page(Story(story.arms, story.worlds, story.truth, story.turns[:7], story.chapters[:1]))
+    html = page(Story(story.arms, story.truth, story.turns[:7], story.chapters[:1]))
     assert html.count("<svg") == 2
     assert "A cold service" in html
-    assert "Recovery" not in html
+    assert "A source becomes stale" not in html
 
 
 def test_what_the_demo_writes_is_of_its_user_alone(tmp_path: Path) -> None:
@@ -406,44 +458,39 @@ def test_what_the_demo_writes_is_of_its_user_alone(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_labels_and_traffic_share_no_question_and_follow_from_the_seed(tmp_path: Path) -> None:
-    questions = write_questions(tmp_path / "q.jsonl", kinds=("a", "b", "c"))
-    settings = Demo(config=EXAMPLE, questions=questions, output=tmp_path)
-    before, after = worlds(settings)
-    assert (before.world.name, after.world.name) == ("a, b", "c")
-    asked = {question.id for question in before.world.questions}
-    labelled = {question.id for question in before.labelled}
-    assert (len(asked), len(labelled), asked & labelled) == (12, 12, set())
-    assert worlds(settings) == (before, after)
-    assert worlds(settings.model_copy(update={"seed": 1}))[0] != before
+def test_questions_of_the_added_source_are_asked_once_it_is_due(tmp_path: Path) -> None:
+    before, after = worlds(write_questions(tmp_path / "q.jsonl"))
+    assert {question.group for question in before.questions} == {"library", "language"}
+    assert {question.group for question in after.questions} == {"library", "language", "guides"}
+    assert (len(before.questions), len(after.questions)) == (12, 18)
 
 
-def test_the_questions_that_come_with_it_are_asked_by_name_first() -> None:
-    before, after = worlds(Demo(config=EXAMPLE, output=Path()))
-    assert {question.type for question in before.world.questions} == {"exact", "two_facts"}
-    assert {question.type for question in after.world.questions} == {"paraphrase"}
+@pytest.mark.parametrize("kinds", [("library", "language"), ("guides",)])
+def test_questions_that_make_no_story_are_refused(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    with pytest.raises(QuestionsError, match="questions of 'guides' and of other kinds were expected"):
+        worlds(write_questions(tmp_path / "q.jsonl", kinds))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"before": ("exakt",)}, "no questions of kind 'exakt' with gold_ids, but of: exact, paraphrase"),
-        ({"before": ("exact",), "after": ("exact",)}, "a drift is a change of what is asked"),
-        ({"before": ("exact", "paraphrase")}, r"kinds before .* and after \[\] must be some each"),
-        ({"questions": "bare"}, "no question has gold_ids"),
-        ({"labelled": 0.9}, "12 questions of exact cannot be split into 5 that are labelled"),
-    ],
-)
-def test_questions_that_make_no_story_are_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    questions = write_questions(tmp_path / "q.jsonl")
-    if "questions" in changes:
-        questions.write_text('{"id": "1", "question": "why?"}\n')
-        changes = {}
-    settings = Demo.model_validate({"config": EXAMPLE, "questions": questions, "output": tmp_path, **changes})
-    with pytest.raises(QuestionsError, match=message):
-        worlds(settings)
+class Two:
+    """An arm that finds two passages for any question."""
+
+    name, backbones = "two", frozenset[str]()
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        return Retrieval(tuple(Passage(f"{query.text}/{i}", "title", "text", 1.0) for i in range(k)))
+
+
+def test_the_search_of_the_other_team_finds_withdrawn_passages_once_it_is_stale() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arm = RemoteArm("manual", RemoteParams(url=f"http://127.0.0.1:{port}/search", request=REQUEST))
+    with team(Two(), "127.0.0.1", port) as stale:
+        fresh = arm.search(Query("what?"), 2)
+        stale.set()
+        old = arm.search(Query("what?"), 2)
+    assert [passage.id for passage in fresh.passages] == ["what?/0", "what?/1"]
+    assert [passage.id for passage in old.passages] == ["withdrawn/what?/0", "withdrawn/what?/1"]
 
 
 def test_a_demo_is_laid_out_anew_and_leaves_shared_corpora_alone(tmp_path: Path) -> None:
@@ -457,8 +504,7 @@ def test_a_demo_is_laid_out_anew_and_leaves_shared_corpora_alone(tmp_path: Path)
     assert not (output / "home" / "log.db").exists()
     assert (output / "mine.txt").exists()
     assert (output / "home" / "corpora" / "stdlib").is_dir()
-    (source,) = load(config).warm_start.sources.values()  # type: ignore[union-attr]
-    assert (source.path, source.measure) == (output / "labelled.jsonl", "R@3")
+    assert config.read_bytes() == EXAMPLE.read_bytes()
 
 
 def test_a_home_that_no_demo_has_made_is_left_alone(tmp_path: Path) -> None:
@@ -469,13 +515,14 @@ def test_a_home_that_no_demo_has_made_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "home" / "precious").is_dir()
 
 
-@pytest.mark.parametrize("lacking", ["warm_start", "drift", "recall"])
+@pytest.mark.parametrize("lacking", ["warm_start", "manual", "recall"])
 def test_a_configuration_without_what_the_story_needs_is_refused(tmp_path: Path, lacking: str) -> None:
     document = yaml.safe_load(EXAMPLE.read_text())
     args = document["applications"][0]["args"]
     if lacking == "recall":
         args["reward"]["metrics"] = {"thumb": {}}
-        args["warm_start"]["sources"]["labelled"]["metrics"] = {"thumb": "R@2"}
+    elif lacking == "manual":
+        args["arms"]["manual"] = {"kind": "none"}
     else:
         args[lacking] = None
     with socket.socket() as probe:
@@ -483,14 +530,8 @@ def test_a_configuration_without_what_the_story_needs_is_refused(tmp_path: Path,
         document["http_options"]["port"] = probe.getsockname()[1]
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(document))
-    with pytest.raises(ConfigError, match="a demo needs `warm_start`, `drift` and a metric 'recall'"):
+    with pytest.raises(ConfigError, match="a demo needs `warm_start`, an arm 'manual' of kind remote and"):
         demo.run(Demo(config=config, output=tmp_path / "out"), lambda *_: None)
-
-
-def test_labels_are_questions_again(tmp_path: Path) -> None:
-    questions = load_questions(write_questions(tmp_path / "q.jsonl"))
-    write_labels(tmp_path / "labelled.jsonl", questions)
-    assert load_questions(tmp_path / "labelled.jsonl") == questions
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_written(tmp_path: Path) -> None:
@@ -565,18 +606,10 @@ def test_a_service_that_does_not_start_is_told_with_its_log(
         raise AssertionError("it is never ready")
 
 
-def test_the_verb_tells_of_questions_that_cannot_be_read(tmp_path: Path) -> None:
-    words = ["--questions", str(tmp_path / "no.jsonl"), "--output", str(tmp_path / "out")]
-    result = CliRunner().invoke(command_line, words)
-    assert result.exit_code == 2
-    assert "cannot read questions from" in result.output
-
-
 def test_the_page_says_by_which_command_it_was_made(tmp_path: Path) -> None:
-    settings = Demo(config=EXAMPLE, questions=tmp_path / "q.jsonl", before=("a b",), output=tmp_path, seed=3)
+    settings = Demo(config=EXAMPLE, output=tmp_path, k=3, seed=3)
     assert settings.command == (
-        f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} "
-        f"--questions {tmp_path}/q.jsonl --seed 3 --before 'a b'"
+        f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} -k 3 --seed 3"
     )
 
 
