@@ -18,7 +18,7 @@ from feedback.answer_metrics import recall_at_k
 POLL_S = 0.5
 """Pause between two looks at what works beside the service."""
 
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """Longest wait for it."""
 
 ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
