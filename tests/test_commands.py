@@ -76,7 +76,7 @@ MODULES = (
 )
 """What `stdlib` and the questions about it are cut down to: encoding all of it takes minutes."""
 
-QUESTIONS = "examples/questions.jsonl"
+QUESTIONS = ("examples/questions.jsonl", "examples/stdlib_questions.jsonl")
 
 LESS = (
     ("arms/corpus/stdlib.py", "sorted(sys.stdlib_module_names)", repr(MODULES)),
@@ -150,7 +150,7 @@ def of_modules(line: str) -> bool:
     """Return whether all that answers a question is in the corpus."""
     row = json.loads(line)
     names = (gold.removeprefix("library/") for gold in row["gold_ids"])
-    return row["dataset"] != "library" or all(name.split(".")[0] in MODULES for name in names)
+    return row.get("dataset", "library") != "library" or all(name.split(".")[0] in MODULES for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +169,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
         text = (folder / name).read_text(encoding="utf-8")
         assert text.count(much) == 1, f"{name} says elsewhere how much there is"
         (folder / name).write_text(text.replace(much, little), encoding="utf-8")
-    asked = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / QUESTIONS).write_text("".join(filter(of_modules, asked)), encoding="utf-8")
+    for name in QUESTIONS:
+        asked = (folder / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (folder / name).write_text("".join(filter(of_modules, asked)), encoding="utf-8")
     environment = Path(sys.prefix)
     for stamp in ("ready", "ready-dev"):  # what is installed is that of this very tree
         (environment / stamp).touch()
