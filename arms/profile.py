@@ -73,5 +73,7 @@ NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
 def similarities(profiles: Mapping[str, Profile], vector: NDArray[np.floating]) -> dict[str, float]:
-    """Return the similarity of a question to the source of each arm that has a profile."""
-    return {name: one.similarity(vector) for name, one in profiles.items()}
+    """Return the similarity of a question to the source of each arm; arms that share a profile cost one."""
+    distinct = {id(one): one for one in profiles.values()}
+    near = {key: one.similarity(vector) for key, one in distinct.items()}
+    return {name: near[id(one)] for name, one in profiles.items()}

@@ -30,12 +30,13 @@ import typer
 from numpy.typing import NDArray
 from rich.box import MARKDOWN
 from rich.console import Console
-from rich.progress import Progress, track
+from rich.progress import track
 from rich.table import Table
 from routing_data import json_lines
 from routing_online import DENSE
 from threadpoolctl import threadpool_limits
 
+from agent.cli.console import progress
 from agent.config import parse
 from agent.offline import Synthesis, make_questions, read_questions
 from agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
@@ -151,14 +152,8 @@ class Sources:
         }
         all_of_them = {ALL: ArmSpec(kind="learned_fusion", params={"arms": list(rows)})}
         have = Resources(corpus, home / "indexes", {"minilm": ENCODER}, {**specs, **several, **all_of_them})
-        with Progress() as bar:
-            task = bar.add_task("indexes and profiles")
-            prepare(
-                have,
-                progress=lambda what, done, total: bar.update(
-                    task, description=what, completed=done, total=total
-                ),
-            )
+        with progress() as on_progress:
+            prepare(have, progress=on_progress)
         self.arms = [build_arm(name, have) for name in rows]
         self.several = {name: build_arm(name, have) for name in (*several, ALL)}
         self.profiles = read_profiles(rows, PROFILE, have)
@@ -212,13 +207,9 @@ class Sources:
         }
         output = self.home / "made.jsonl"
         output.unlink(missing_ok=True)
-        with Progress() as bar:
-            task = bar.add_task("making questions", total=n)
-            make_questions(
-                Synthesis(config=parse(document), output=output, questions=n),
-                Console(quiet=True),
-                lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-            )
+        making = Synthesis(config=parse(document), output=output, questions=n)
+        with progress() as on_progress:
+            make_questions(making, Console(quiet=True), on_progress)
         questions = read_questions(output)
         print("made of", dict(Counter(q.gold_ids[0].partition("/")[0] for q in questions)))
         return self.ask([q.text for q in questions], [q.gold_ids for q in questions], "made questions")

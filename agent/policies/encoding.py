@@ -62,11 +62,14 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
         name: Name of the feature; None for none. Where it is the score of a router and no arm has one, it is
             the similarity of the question to their sources.
     """
-    for feature in () if name is None else (name, SIMILARITY) if name == ROUTER else (name,):
+    unknown = np.full(len(arms), math.nan)
+    if name is None:
+        return unknown
+    for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
         found = np.array([value_of(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
         if not np.isnan(found).all():
             return found
-    return np.full(len(arms), math.nan)
+    return unknown
 
 
 def hashed(features: Mapping[str, float], dims: int) -> list[float]:

@@ -60,12 +60,9 @@ class Neighbors:
         most = known.max(axis=1, keepdims=True)
         differ = (np.nan_to_num(utility, nan=np.inf) < most).any(axis=1, keepdims=True)
         sampled = list({id(one): one for one in passages if one is not None}.values())
-        sources = np.zeros((sum(map(len, sampled)), utility.shape[1]), dtype=np.bool_)
-        for arm, own in enumerate(passages):
-            start = 0
-            for one in sampled:
-                sources[start : start + len(one), arm] = one is own
-                start += len(one)
+        of_arms = np.array([[own is one for own in passages] for one in sampled], dtype=np.bool_)
+        sizes = np.array([len(one) for one in sampled], dtype=np.intp)
+        sources = np.repeat(of_arms.reshape(-1, utility.shape[1]), sizes, axis=0)
         empty = np.empty((0, embedding.shape[1]))
         best = (known == most) & differ & np.isfinite(most)
         return cls(_halved(embedding), best, k, _halved(np.concatenate([empty, *sampled])), sources)

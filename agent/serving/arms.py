@@ -180,12 +180,12 @@ class ArmRegistry:
         """
         config = self.config.with_arms(arms)
         await self._arms.load(config.arms)
-        profiles = await self.profiles_of(config)
+        profiles = await self._profiles_of(config)
         logged, configured = config.arm_documents, self._configured
         found = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
         self._serve(config, found.seq, profiles)
 
-    async def profiles_of(self, config: AppConfig) -> Mapping[str, Profile]:
+    async def _profiles_of(self, config: AppConfig) -> Mapping[str, Profile]:
         """Return what the sources of all arms are about, where the policy looks at it. Raises ArmError."""
         spec = config.features.similarity
         return NO_PROFILES if spec is None else await self._arms.profiles(config.arms, spec)
@@ -201,7 +201,7 @@ class ArmRegistry:
             config = self.config.with_arms(found.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
-            profiles = await self.profiles_of(config)
+            profiles = await self._profiles_of(config)
             if found.seq == self._wanted:  # none is newer by now
                 self._serve(config, found.seq, profiles)
         except (ConfigError, ArmError) as error:

@@ -32,7 +32,7 @@ from arms import tracing
 from arms.base import UNUSED, ArmError, Query, Retrieval
 from arms.filters import Comparison, Compound
 from arms.llm import UNPROMPTED, Bound, Message, base, writing
-from arms.profile import Profile
+from arms.profile import Profile, similarities
 from feedback.budget import Price
 from feedback.events import SIMILARITY, Context, Decision, Mask, Mode
 
@@ -515,10 +515,9 @@ def context_of(
     """
     of_arms = {name: info.features for name, info in arms.items()}
     if spec.similarity is not None:
-        vector = embeddings[spec.similarity.backbone]
-        for name, info in arms.items():
-            if info.profile is not None:
-                of_arms[name] = {**info.features, SIMILARITY: info.profile.similarity(vector)}
+        profiles = {name: info.profile for name, info in arms.items() if info.profile is not None}
+        near = similarities(profiles, embeddings[spec.similarity.backbone])
+        of_arms |= {name: {**of_arms[name], SIMILARITY: value} for name, value in near.items()}
     return describe(
         question,
         spec,

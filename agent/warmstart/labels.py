@@ -574,7 +574,7 @@ def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) ->
         encoder = digest_backbone(backbone), backbone.query_prefix
     arms = {name: info.features for name, info in arm_infos(config).items()}
     # without a key that most do not have: what was inserted before there was one is not inserted again
-    features = config.features.model_dump(mode="json", exclude={*(() if profiles else ("similarity",))})
+    features = config.features.model_dump(mode="json", exclude=set() if profiles else {"similarity"})
     sampled = {
         name: blake2b(one.vectors.tobytes(), digest_size=8).hexdigest() for name, one in profiles.items()
     }

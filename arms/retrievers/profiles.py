@@ -10,7 +10,7 @@ Callan and Connell 2001, Query-based sampling of text databases, ACM TOIS 19(2).
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +115,11 @@ def prepare_profiles(
     def encoder(backbone: str) -> Embedder:
         return build_embedder(have.backbones[backbone])
 
-    for name in names:
-        for source in sources_of(name, spec, have):
-            if not _is_there(source, have.indexes):
-                _prepare(source, spec, have, encoder, progress)
+    # each once: one that cannot be searched is not tried again for every arm over it
+    sources = {one.folder(have.indexes): one for name in names for one in sources_of(name, spec, have)}
+    for source in sources.values():
+        if not _is_there(source, have.indexes):
+            _prepare(source, spec, have, encoder, progress)
 
 
 def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> dict[str, Profile]:
@@ -128,17 +129,19 @@ def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> d
         ArmSpecError: There is no such arm, or one is described wrongly.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
-
-    @cache  # arms over the same sources share the vectors
-    def read(folders: tuple[Path, ...]) -> Profile:
-        return Profile(np.concatenate([np.load(one / VECTORS) for one in folders]), spec.nearest)
-
     found = {}
     for name in names:
         there = [one for one in sources_of(name, spec, have) if _is_there(one, have.indexes)]
-        if there:
-            found[name] = read(tuple(one.folder(have.indexes) for one in there))
+        if folders := tuple(one.folder(have.indexes) for one in there):
+            # arms over the same sources share the vectors
+            found[name] = have.shared(
+                ("profile", folders, spec.nearest), partial(_read, folders, spec.nearest)
+            )
     return found
+
+
+def _read(folders: tuple[Path, ...], nearest: int) -> Profile:
+    return Profile(np.concatenate([np.load(one / VECTORS) for one in folders]), nearest)
 
 
 def _is_there(source: Source, indexes: Path) -> bool:

@@ -261,3 +261,15 @@ def test_passages_are_drawn_without_replacement_and_read_to_their_300th_characte
     texts = [embedded_text(one)[:300] for one in long]
     assert found.shape == (len(names) + 1, DIM)
     np.testing.assert_array_equal(found, HashingEmbedder(DIM).encode_passages(texts))
+
+
+def test_a_source_that_cannot_be_searched_is_tried_once_for_all_arms_over_it(
+    have: Resources, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = {"first": {"arms": ["down", "docs"]}, "second": {"arms": ["tickets", "down"]}}
+    specs = {**SPECS, **{name: ArmSpec(kind="rrf", params=params) for name, params in over.items()}}
+    every = Resources(have.corpus, have.indexes, TINY, specs)
+    prepare_profiles(["first", "down", "second"], SPEC, every)
+    assert len(caplog.records) == 1
+    sizes = {name: len(one.vectors) for name, one in read_profiles([*over, "down"], SPEC, every).items()}
+    assert sizes == {"first": 3, "second": 2}
