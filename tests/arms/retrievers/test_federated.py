@@ -122,6 +122,16 @@ def test_it_stops_as_soon_as_enough_is_found() -> None:
         assert len(found.stages) == n
 
 
+def test_it_stops_at_a_later_source_where_the_first_has_too_little() -> None:
+    all_of_them = arm(members(), most=3).search(query(0.5, 0.9, 0.1), 4)
+    first, second = (stage.probability for stage in all_of_them.stages[:2])
+    assert first is not None
+    assert second is not None
+    assert first < second
+    found = arm(members(), most=3, enough=second).search(query(0.5, 0.9, 0.1), 4)
+    assert asked(found) == ["east", "north"]
+
+
 def test_relevance_is_that_of_the_two_best_passages_so_far() -> None:
     sides = members()
     found = arm(sides, most=2).search(query(0.9, 0.5, 0.1), 4)
