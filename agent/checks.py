@@ -27,7 +27,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from agent.access import is_loopback
-from agent.config import AppConfig, warm_start
+from agent.config import DEFAULT_POINT, AppConfig, warm_start
 from arms import manifest
 from arms.base import ArmError
 from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
@@ -188,6 +188,8 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
     }
     for name, url in sorted(remote):
         yield from _remote(name, url)
+    for point, one in config.by_point.items():
+        yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", one)
 
 
 def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
@@ -241,6 +243,18 @@ def _remote(name: str, url: str) -> Iterator[Finding]:
     if address.scheme == "http":
         what = f"arm {name!r} sends questions to {address.hostname} in plain text"
         yield Finding(what, "use https", serious=False)
+
+
+def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
+    """Yield arms with a price where a dollar counts in no reward and in no budget."""
+    rule, budget = config.reward, config.budget
+    weighed = rule.cost_weight or config.features.cost_weights
+    if (rule.cost.usd and weighed) or (budget is not None and budget.unit == "usd"):
+        return
+    if paid := ", ".join(repr(name) for name, spec in config.arms.items() if spec.usd):
+        zero = "reward.cost_weight" if rule.cost.usd else "reward.cost.usd"
+        what = f"{where}searches of {paid} cost dollars, and {zero} is 0: no reward counts them"
+        yield Finding(what, f"set {zero}, or `budget.usd_per_request`", serious=False)
 
 
 def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:

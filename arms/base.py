@@ -21,43 +21,46 @@ if TYPE_CHECKING:  # the command line imports this file, and must not wait for n
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a language model read and wrote.
+    """What a language model read and wrote, and what paid searches cost.
 
     Attributes:
         prompt_tokens: Tokens that it read.
         completion_tokens: Tokens that it wrote.
         cached_tokens: Those that it read which its engine had read before.
-        usd: Their price.
+        usd: The price of all of it.
+        search_usd: The part of it that searches cost, which has no tokens.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     usd: float = 0.0
+    search_usd: float = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum.
 
         >>> Usage(1, 2) + Usage(10, 20, 5, 0.5)
-        Usage(prompt_tokens=11, completion_tokens=22, cached_tokens=5, usd=0.5)
+        Usage(prompt_tokens=11, completion_tokens=22, cached_tokens=5, usd=0.5, search_usd=0.0)
         """
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
             self.cached_tokens + other.cached_tokens,
             self.usd + other.usd,
+            self.search_usd + other.search_usd,
         )
 
 
 UNUSED = Usage()
-"""Usage of a language model that was not asked."""
+"""Usage of a search that asked no language model and has no price."""
 
 
 class ArmError(Exception):
     """An arm failed; the message names it and the reason.
 
     Attributes:
-        usage: Usage of the language model that the arm had asked by then.
+        usage: What the arm had spent by then.
     """
 
     usage: Usage = UNUSED
@@ -174,8 +177,8 @@ class Retrieval:
         steps: Rounds of retrieval: 0 for none, 1 for a plain search.
         tokens: Tokens of a language model that the arm itself prompted.
         stages: Those that a cascade ran, in order; empty for any other arm.
-        usage: What the language model read and wrote for it, as its host has counted: of all calls, also
-            of those that `tokens` leaves out.
+        usage: What it spent, as its host has counted: on all calls of the language model, also those that
+            `tokens` leaves out, and on searches with a price.
         index_version: Version of the passages' index, set by the host; empty where it is unknown.
         cached: Whether the passages were kept from an earlier search.
     """

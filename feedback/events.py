@@ -215,6 +215,13 @@ class Cost:
     usd: float = 0.0
 
 
+ModelTokens = tuple[int, int, int] | tuple[int, int, int, float]
+"""Tokens read, tokens written, and of those read the ones that the engine had cached.
+
+Where searches had a price, the last number is their dollars: they stand beside the model that arms prompt.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What happened after a decision.
@@ -232,8 +239,8 @@ class Execution:
             arm without.
         index_version: Version of the passages' index; empty where there is none or it is unknown.
         cached: Whether the passages were kept from an earlier search; the cost is that of finding them there.
-        tokens_by_model: Tokens read, tokens written, and of those read the ones that the engine had cached,
-            by name of the language model; empty where none was asked.
+        tokens_by_model: Tokens and dollars of searches by name of the language model; empty where none was
+            asked and no search had a price.
     """
 
     decision_id: str
@@ -247,7 +254,7 @@ class Execution:
     stages: tuple[Mapping[str, object], ...] = ()
     index_version: str = ""
     cached: bool = False
-    tokens_by_model: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
 
 
 class Kind(StrEnum):
@@ -380,7 +387,7 @@ class Example:
         by: Position of the fact that made it ready; 0 outside of the training log. Not compared.
         index_version: Version of the index of its execution, as the next two; nothing is learned from them.
         cached: Whether its passages were kept from an earlier search.
-        tokens_by_model: Tokens read, written and cached by language model.
+        tokens_by_model: Tokens and dollars of searches by name of the language model.
     """
 
     seq: int
@@ -391,4 +398,4 @@ class Example:
     by: int = field(default=0, compare=False)
     index_version: str = ""
     cached: bool = False
-    tokens_by_model: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)

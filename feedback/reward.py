@@ -217,26 +217,30 @@ TokenPrices = Mapping[str, tuple[float, float, float]]
 """USD for 1000 tokens read, written, and read from the engine's cache, by language model."""
 
 
-def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[int]], prices: TokenPrices) -> float:
-    """Return what the tokens of an answer would cost at these prices, in USD.
+def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], prices: TokenPrices) -> float:
+    """Return what the tokens of an answer would cost at these prices, and what its searches did, in USD.
 
     Args:
-        paid: What they did cost; returned where the tokens or a price are not known.
-        tokens_by_model: Tokens read, written, and of those read the ones that the engine had cached.
+        paid: What all did cost; returned where the tokens or a price are not known.
+        tokens_by_model: Tokens read, written, and of those read the ones that the engine had cached; and
+            dollars of searches, where there are any.
         prices: Prices of today.
 
     >>> usd_today(9.0, {"large": (30, 10, 20)}, {"large": (1.0, 2.0, 0.5)})
     0.04
+    >>> usd_today(9.0, {"large": (30, 10, 20, 0.5)}, {"large": (1.0, 2.0, 0.5)})
+    0.54
     >>> usd_today(9.0, {"gone": (30, 10, 0)}, {}), usd_today(9.0, {}, {})
     (9.0, 9.0)
     """
     if not tokens_by_model or not tokens_by_model.keys() <= prices.keys():
         return paid
-    total = 0.0
-    for model, (read, written, cached) in tokens_by_model.items():
+    total = searched = 0.0
+    for model, (read, written, cached, *searches) in tokens_by_model.items():
         per_read, per_written, per_cached = prices[model]
         total += (read - cached) * per_read + cached * per_cached + written * per_written
-    return total / 1000
+        searched += sum(searches)
+    return total / 1000 + searched
 
 
 class RewardRule(BaseModel):
@@ -359,7 +363,7 @@ class RewardRule(BaseModel):
         """
         return self.formula(values, self.cost.total(cost), failed=False, arithmetic=NUMBERS)
 
-    def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[int]]) -> float:
+    def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
         """Return what the tokens of an answer would cost today, in USD; see the function of the same name."""
         return usd_today(paid, tokens_by_model, self.token_prices)
 
@@ -368,7 +372,7 @@ class RewardRule(BaseModel):
         """Whether dollars have a price, and are those that tokens would cost today."""
         return bool(self.token_prices) and self.cost.usd > 0.0
 
-    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[int]]) -> float:
+    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
         """Return the priced sum of a raw cost vector, its tokens at the prices of today."""
         if self.prices_tokens:
             cost = replace(cost, usd=self.usd_today(cost.usd, tokens_by_model))

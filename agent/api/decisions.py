@@ -488,7 +488,9 @@ def _tokens(execution: Execution | None) -> dict[str, ModelTokens] | None:
         return None
     return {
         model: construct(ModelTokens, prompt=read, completion=written, cached=cached)
-        for model, (read, written, cached) in execution.tokens_by_model.items()
+        for model, tokens in execution.tokens_by_model.items()
+        for read, written, cached in [tokens[:3]]
+        if read or written  # a search with a price may stand there alone
     } or None
 
 

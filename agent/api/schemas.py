@@ -351,6 +351,7 @@ class ArmDescription(Request):
     host: Text = "Arms"
     answering: WritingSpec = WritingSpec()
     cache: StrictBool = False
+    usd: Annotated[Finite, Field(ge=0, description="Dollars of one search by this arm.")] = 0.0
 
 
 NewName = Annotated[

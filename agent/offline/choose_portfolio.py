@@ -75,7 +75,7 @@ class Selection(BaseModel):
     )
     cost: str | None = Field(
         default=None,
-        description="Unit of a budget: seconds, steps, tokens, or of a log total_tokens; else seconds, "
+        description="Unit of a budget: seconds, steps, tokens, usd, or of a log total_tokens; else seconds, "
         "or the first of the matrix.",
     )
     start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")

@@ -144,7 +144,7 @@ def remedy(component: str) -> str:
 def cost_of(outcomes: Outcomes, name: str) -> Floats:
     """Return a cost, shape (n_questions, n_arms): NaN where unknown, but 0 for dollars."""
     values = outcomes.costs[name]
-    return np.nan_to_num(values) if name == "usd" else values
+    return np.nan_to_num(values) if name in ("usd", "search_usd") else values
 
 
 def _score(outcomes: Outcomes, name: str) -> Floats:

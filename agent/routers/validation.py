@@ -23,7 +23,7 @@ SHOWN = ("em", "f1")
 
 PAID: Mapping[Stage, tuple[str, ...]] = {
     Stage.QUESTION: (),
-    Stage.RETRIEVED: ("steps", "tokens", "retrieval_s"),
+    Stage.RETRIEVED: ("steps", "tokens", "retrieval_s", "search_usd"),
     Stage.ANSWERED: portfolio_outcomes.COSTS,
 }
 """Costs of all arms that are paid before a router of each stage runs, as far as outcomes list them apart."""
@@ -131,7 +131,21 @@ def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
     for name in PAID[stage]:
         if name in costs:
             costs[name] = np.tile(cost_of(outcomes, name).sum(axis=1, keepdims=True), len(outcomes.arms))
-    return replace(outcomes, costs=costs)
+    charged = replace(outcomes, costs=costs)
+    return charged if stage is Stage.ANSWERED else with_searches(charged, outcomes)
+
+
+def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
+    """Return outcomes whose dollars include those of further searches.
+
+    Args:
+        charged: At `search_usd` of all searches, and at the dollars of an arm's own ones.
+        outcomes: At the costs of an arm's own searches.
+    """
+    if not {"usd", "search_usd"} <= outcomes.costs.keys():
+        return charged
+    more = cost_of(charged, "search_usd") - cost_of(outcomes, "search_usd")
+    return replace(charged, costs={**charged.costs, "usd": cost_of(outcomes, "usd") + more})
 
 
 def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:

@@ -76,7 +76,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
     return {
         name: ArmInfo(
             catalog.embeddings_of(name, config.arms),
-            catalog.arm_features(name, spec),
+            catalog.arm_features(name, spec, catalog.expected_usd(name, config.arms)),
             filters=catalog.filters(name, config.arms),
             answering=how,
             options=llm_catalog.options_of(config.models[how.llm]),

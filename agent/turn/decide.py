@@ -299,7 +299,7 @@ class ArmInfo:
         cached: Whether what it finds is kept.
         searched: Hash of what it searches and how: arms that have it in common find the same; empty where
             that is not known.
-        bound: Most that a search has the language model read and write.
+        bound: Most that a search spends.
         profile: What its source is about; None where that is not looked at, or not known.
     """
 

@@ -222,7 +222,7 @@ class Most:
 
     Attributes:
         tokens: Tokens that language models read and write.
-        usd: Their price.
+        usd: Their price, and that of searches.
     """
 
     tokens: int = 0
@@ -261,9 +261,10 @@ class PriceList:
     templates: Mapping[str, prompts.Template] = field(default_factory=dict)
 
     def search_usage(self, arm: str, question: str) -> Usage:
-        """Return the most that the language model reads and writes for a search of an arm."""
-        read, written = self.arms[arm].bound.tokens(question)
-        return self._usage(writing.DEFAULT, read, written)
+        """Return the most that a search of an arm spends."""
+        bound = self.arms[arm].bound
+        paid = Usage(usd=bound.search_usd, search_usd=bound.search_usd)
+        return self._usage(writing.DEFAULT, *bound.tokens(question)) + paid
 
     def search(self, arm: str, question: str) -> Most:
         """Return the most that a search of an arm may cost."""

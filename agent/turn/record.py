@@ -18,7 +18,7 @@ from agent.turn.decide import UNPROBED, ArmInfo, Probes
 from arms.base import UNUSED, Retrieval, Usage
 from arms.llm import Chunk, base, writing
 from feedback.errors import LogUnavailableError, described
-from feedback.events import Cost, Decision, Execution, Status
+from feedback.events import Cost, Decision, Execution, ModelTokens, Status
 
 SEPARATOR = "\x1e"
 
@@ -169,7 +169,8 @@ class Spending:
     """What the searches of a turn have spent, whatever became of them.
 
     Attributes:
-        by_model: Tokens that language models read and wrote, by name: for arms, and where one failed.
+        by_model: What language models read and wrote, by name: for arms, and where one failed; searches with
+            a price stand beside the model that arms prompt.
         tokens: Tokens of models that are not known here.
     """
 
@@ -385,11 +386,14 @@ class TurnRecorder:
             stages=tuple(map(asdict, self.retrieval.stages)),
             index_version=self.retrieval.index_version,
             cached=self.retrieval.cached,
-            tokens_by_model={
-                model: (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-                for model, usage in by_model.items()
-            },
+            tokens_by_model={model: _tokens(usage) for model, usage in by_model.items()},
         )
+
+
+def _tokens(usage: Usage) -> ModelTokens:
+    """Return a usage as the log has it."""
+    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    return (*tokens, usage.search_usd) if usage.search_usd else tokens
 
 
 def _timed_out(error: Exception) -> bool:

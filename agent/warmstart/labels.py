@@ -432,7 +432,8 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     """Return outcomes at the costs of turns in which some arms search before one is drawn.
 
     Each of these costs the sum of all, any other arm its own search in addition. Failed searches cost
-    nothing. Outcomes do not separate what the searches spend on a language model, so that is not charged.
+    nothing. Outcomes do not separate what the searches spend on a language model, so that is not charged;
+    what searches with a price cost is.
 
     Args:
         outcomes: At the costs of turns without a router.
@@ -442,10 +443,10 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     searches_first = np.isin(np.arange(len(outcomes.arms)), at)
     for name in validation.PAID[Stage.RETRIEVED]:
         if name in costs:
-            own = costs[name]
+            own = utility.cost_of(outcomes, name)
             first = np.where(_answering(outcomes, arms), own[:, at], 0.0).sum(axis=1, keepdims=True)
             costs[name] = first + np.where(searches_first & ~np.isnan(own), 0.0, own)
-    return replace(outcomes, costs=costs)
+    return validation.with_searches(replace(outcomes, costs=costs), outcomes)
 
 
 def _answering(outcomes: Outcomes, arms: Sequence[str]) -> NDArray[np.bool_]:

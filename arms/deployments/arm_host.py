@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from arms import tracing
 from arms.async_bridge import Blocking
-from arms.base import UNUSED, ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
+from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
 from arms.corpus import Corpus, CorpusError, CorpusSource, ingest_all
 from arms.deployments.embedders import Embedders
 from arms.indexes import IndexMismatchError, PassageVectors, prepare_vectors
@@ -40,8 +39,10 @@ from arms.llm import (
 from arms.models import Backbone, ModelNotFoundError
 from arms.profile import Profile, ProfileSpec
 from arms.retrievers import (
+    METER,
     ArmSpec,
     ArmSpecError,
+    Meter,
     OpenTrained,
     Resources,
     Trust,
@@ -196,9 +197,9 @@ class ArmHost:
 
     async def _search(self, built: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
         tracing.enter(carried, query.text)
-        meter = _Meter()
+        meter = Meter()
         context = contextvars.copy_context()  # what the arm prompts and embeds is of the same turn
-        context.run(_METER.set, meter)
+        context.run(METER.set, meter)
         try:
             done = await asyncio.get_running_loop().run_in_executor(
                 built.pool, context.run, built.arm.search, query, k
@@ -208,12 +209,12 @@ class ArmHost:
             meter.abandoned = True  # the thread goes on, and may spend no more
             raise
         except ArmError as error:
-            error.usage = sum(meter.spent, UNUSED)
+            error.usage = meter.total
             raise
         except Exception as error:
             logger.exception("arm %r failed", arm)
             failure = ArmError(f"{type(error).__name__}: {error}")
-            failure.usage = sum(meter.spent, UNUSED)
+            failure.usage = meter.total
             raise failure from error
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -306,23 +307,6 @@ class _Built:
     pool: ThreadPoolExecutor
 
 
-@dataclass(slots=True)
-class _Meter:
-    """What the language model has read and written for a search.
-
-    Attributes:
-        spent: Usage of each call.
-        abandoned: Whether nobody waits for the search any more.
-    """
-
-    spent: list[Usage] = field(default_factory=list)
-    abandoned: bool = False
-
-
-_METER: ContextVar[_Meter | None] = ContextVar("meter", default=None)
-"""Meter of the search that the running thread does."""
-
-
 def metered(write: Write, prices: Prices) -> Write:
     """Return a function that also counts what the language model reads and writes for a search.
 
@@ -335,7 +319,7 @@ def metered(write: Write, prices: Prices) -> Write:
     """
 
     def counted(prompt: Prompt) -> tuple[str, Chunk]:
-        meter = _METER.get() or _Meter()
+        meter = METER.get() or Meter()
         if meter.abandoned:
             raise GeneratorError("nobody waits for this search any more")
         try:
@@ -353,6 +337,7 @@ def metered(write: Write, prices: Prices) -> Write:
 
 
 def key_of(name: str, specs: Specs) -> str:
-    """Return a hash of an arm's name, its description and its members'."""
-    facts = [name, *((n, s.kind, s.corpus, sorted(s.params.items())) for n, s in sorted(specs.items()))]
+    """Return a hash of an arm's name, its description and price, and its members'."""
+    parts = ((n, s.kind, s.corpus, s.usd, sorted(s.params.items())) for n, s in sorted(specs.items()))
+    facts = [name, *parts]
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -34,6 +34,7 @@ from arms.retrievers import (
     Trust,
     build_arm,
     catalog,
+    metering,
     no_selector,
     prepare,
 )
@@ -54,6 +55,7 @@ class Found:
         which: Number of each arm's ranking, or `FAILED`, shape (n_arms,).
         steps: Rounds of retrieval, 0 for an arm that failed, shape (n_arms,).
         tokens: Tokens of a language model, 0 for an arm that failed, shape (n_arms,).
+        usd: Dollars of searches with a price, 0 for an arm that failed, shape (n_arms,).
         problems: Error of each arm that failed, by its column.
     """
 
@@ -61,6 +63,7 @@ class Found:
     which: NDArray[np.intp]
     steps: NDArray[np.float64]
     tokens: NDArray[np.float64]
+    usd: NDArray[np.float64]
     problems: dict[int, str]
 
 
@@ -79,7 +82,7 @@ class Sweep:
     def __init__(self, resources: Resources, names: Sequence[str] | None = None) -> None:
         self._corpus = resources.corpus
         self._column = {name: at for at, name in enumerate(resources.specs if names is None else names)}
-        self._expected_steps = np.zeros(len(self._column))
+        self._expected_steps, self._expected_usd = np.zeros((2, len(self._column)))
         self._batches = [
             (batch, np.array([self._column[name] for name in batch.names]), start)
             for start, batch in self._batched(resources)
@@ -99,6 +102,7 @@ class Sweep:
                 _, group = groups.setdefault((spec.kind, spec.corpus), (kind.batch, {}))
                 group[name] = params
                 self._expected_steps[self._column[name]] = kind.steps(params)
+                self._expected_usd[self._column[name]] = catalog.expected_usd(name, resources.specs)
         for make, group in groups.values():
             own = resources.of(resources.specs[next(iter(group))])
             start = resources.corpus.start(own.corpus.prefix)
@@ -108,14 +112,15 @@ class Sweep:
         """Return at most `k` passages from every arm, or its error."""
         n_arms = len(self._column)
         which = np.full(n_arms, FAILED, dtype=np.intp)
-        steps, tokens = np.zeros((2, n_arms))
+        steps, tokens, usd = np.zeros((3, n_arms))
         columns, rows, problems = self._search_batches(query, k)
         rankings, which[columns] = self._read(rows)
-        steps[columns] = self._expected_steps[columns]
+        steps[columns], usd[columns] = self._expected_steps[columns], self._expected_usd[columns]
         number = {tuple(passage.id for passage in ranking): at for at, ranking in enumerate(rankings)}
         for column, arm in self._alone.items():
             try:
-                answer = arm.search(query, k)
+                with metering() as meter:
+                    answer = arm.search(query, k)
             except (ArmError, GeneratorError) as error:
                 problems[column] = str(error)
                 continue
@@ -124,7 +129,8 @@ class Sweep:
             if which[column] == len(rankings):
                 rankings.append(ranking)
             steps[column], tokens[column] = answer.steps, answer.tokens
-        return Found(tuple(rankings), which, steps, tokens, problems)
+            usd[column] = meter.total.search_usd
+        return Found(tuple(rankings), which, steps, tokens, usd, problems)
 
     def _search_batches(
         self, query: Query, k: int
@@ -246,7 +252,7 @@ class PoolJob:
     def facts(self) -> dict[str, str]:
         """Return the identity of what the arms find. Raises ModelNotFoundError."""
         arms = [
-            (name, spec.kind, spec.params, *([] if spec.corpus is None else [spec.corpus]))
+            (name, spec.kind, spec.params, *filter(None, (spec.corpus, spec.usd)))
             for name, spec in self.specs.items()
         ]
         encoders = {name: backbone.model_dump(exclude={"host"}) for name, backbone in self.backbones.items()}

@@ -298,9 +298,15 @@ class LabelWorker(PoolWorker):
             reply, of_passages = asked.replies[arm].result(), asked.graded[arm].result()
             of_answer = _Graded() if reply.answer is None else answers[reply.answer].result()
             problems = [reply.problem, *of_answer.problems, *of_passages.problems]
-            costs: dict[str, float] = {"steps": asked.found.steps[column].item()}
+            found = asked.found
+            costs: dict[str, float] = {"steps": found.steps[column].item()}
             if reply.answer is not None:
-                costs |= _costs(reply.calls, asked.found.tokens[column].item())
+                costs |= _costs(reply.calls, found.tokens[column].item())
+            searched = found.usd[column].item()
+            if usd := searched + sum(call.usd for call in reply.calls):
+                costs["usd"] = usd
+            if searched:
+                costs["search_usd"] = searched
             outcomes.append(
                 portfolio_outcomes.Outcome(
                     asked.question,
@@ -318,17 +324,15 @@ class LabelWorker(PoolWorker):
 
 
 def _costs(calls: Sequence[Chunk], tokens: float) -> dict[str, float]:
-    """Return the costs of an answer; tokens that an arm spent count as read, as in the service.
+    """Return the costs of an answer but dollars; tokens that an arm spent count as read, as in the service.
 
     Seconds are left out: a block that is repeated after a kill must have the same bytes.
     """
-    costs: dict[str, float] = {
+    return {
         "llm_calls": len(calls),
         "prompt_tokens": sum(call.prompt_tokens for call in calls) + int(tokens),
         "completion_tokens": sum(call.completion_tokens for call in calls),
     }
-    usd = sum(call.usd for call in calls)
-    return {**costs, "usd": usd} if usd else costs
 
 
 def _grade(measures: Sequence[tuple[Measure[T], Grade[T]]], question: Question, what: T) -> _Graded:

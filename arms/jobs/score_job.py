@@ -57,6 +57,7 @@ class ScoreBlock:
         answered: Questions on which each arm did not fail, shape (n_arms,).
         steps: Sum of the rounds of retrieval, shape (n_arms,).
         tokens: Sum of the tokens that the arm spent, shape (n_arms,).
+        usd: Sum of the dollars of searches with a price, shape (n_arms,).
         problems: The first reason of an unknown score, by the arm's column.
     """
 
@@ -64,6 +65,7 @@ class ScoreBlock:
     answered: NDArray[np.float64]
     steps: NDArray[np.float64]
     tokens: NDArray[np.float64]
+    usd: NDArray[np.float64]
     problems: Mapping[int, str]
 
     @property
@@ -81,6 +83,7 @@ class ScoreBlock:
             answered=self.answered,
             steps=self.steps,
             tokens=self.tokens,
+            usd=self.usd,
             problems=np.frombuffer(problems, dtype=np.uint8),
         )
         return file.getvalue()
@@ -91,7 +94,8 @@ class ScoreBlock:
         with np.load(BytesIO(content)) as file:
             by_column = orjson.loads(file["problems"].tobytes())
             problems = {int(column): problem for column, problem in by_column.items()}
-            return cls(file["scores"], file["answered"], file["steps"], file["tokens"], problems)
+            steps, tokens, usd = (file[name] for name in ("steps", "tokens", "usd"))
+            return cls(file["scores"], file["answered"], steps, tokens, usd, problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class ScoreWorker(PoolWorker):
         questions = self._job.questions_of(number)
         n_arms = len(self._job.specs)
         scores = np.empty((len(questions), n_arms), dtype=np.float32)
-        answered, steps, tokens = np.zeros((3, n_arms))
+        answered, steps, tokens, usd = np.zeros((4, n_arms))
         problems: dict[int, str] = {}
         for row, (question, query) in enumerate(zip(questions, self.queries(questions), strict=True)):
             retrieved = self.sweep.search(query, self._scorer.k)
@@ -137,10 +141,11 @@ class ScoreWorker(PoolWorker):
             answered += retrieved.which != FAILED
             steps += retrieved.steps
             tokens += retrieved.tokens
+            usd += retrieved.usd
             for column in np.flatnonzero(np.isnan(scores[row])).tolist():
                 problem = retrieved.problems.get(column) or marks[retrieved.which[column]].problem
                 problems.setdefault(column, f"question {question.id!r}: {problem}")
-        return ScoreBlock(scores, answered, steps, tokens, problems)
+        return ScoreBlock(scores, answered, steps, tokens, usd, problems)
 
     def seconds(self, names: Sequence[str]) -> dict[str, float]:
         """Return the mean seconds of a search, by arm."""
@@ -216,20 +221,24 @@ def _summed(
 ) -> tuple[dict[str, dict[str, float]], dict[str, int], dict[str, str]]:
     """Return the mean costs, the numbers of unknown scores and their first reasons, by arm."""
     names = list(job.specs)
-    answered, steps, tokens, unknown = np.zeros((4, len(names)))
+    answered, steps, tokens, usd, unknown = np.zeros((5, len(names)))
     problems: dict[str, str] = {}
     for number in range(job.n_blocks):
         block = ScoreBlock.unpack(blocks.read(number))
         answered += block.answered
         steps += block.steps
         tokens += block.tokens
+        usd += block.usd
         unknown += np.isnan(block.scores).sum(axis=0)
         for column, problem in block.problems.items():
             problems.setdefault(names[column], problem)
     # an arm that never answered has the expected cost of its kind
     expected = np.array([catalog.arm_features(name, spec)["steps"] for name, spec in job.specs.items()])
+    prices = np.array([catalog.expected_usd(name, job.specs) for name in names])
     some = np.maximum(answered, 1.0)
     means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
+    if prices.any():
+        means["usd"] = np.where(answered > 0, usd / some, prices)
     costs = {cost: dict(zip(names, values.tolist(), strict=True)) for cost, values in means.items()}
     seconds = blocks.read_notes()
     return (

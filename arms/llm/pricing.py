@@ -30,17 +30,19 @@ def most_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Most that a search has a language model read and write.
+    """Most that a search has a language model read and write, and that it pays for searches.
 
     Attributes:
         questions: How often the model reads the text that is searched for.
         read: Tokens that it reads besides.
         written: Tokens that it writes.
+        search_usd: Dollars of searches with a price.
     """
 
     questions: int = 0
     read: int = 0
     written: int = 0
+    search_usd: float = 0.0
 
     @classmethod
     def of_call(
@@ -56,18 +58,23 @@ class Bound:
             messages: Messages of the prompt.
 
         >>> Bound.of_call("Write a search query.", 32, words=100)
-        Bound(questions=1, read=223, written=32)
+        Bound(questions=1, read=223, written=32, search_usd=0.0)
         """
         fixed = most_tokens(instructions) + MESSAGE_TOKENS * messages
         return cls(1, fixed + TOKENS_A_WORD * words + read, written)
 
     def __add__(self, other: "Bound") -> "Bound":
         """Return the bound of both."""
-        return Bound(self.questions + other.questions, self.read + other.read, self.written + other.written)
+        return Bound(
+            self.questions + other.questions,
+            self.read + other.read,
+            self.written + other.written,
+            self.search_usd + other.search_usd,
+        )
 
     def __mul__(self, times: int) -> "Bound":
         """Return the bound of several such searches."""
-        return Bound(self.questions * times, self.read * times, self.written * times)
+        return Bound(self.questions * times, self.read * times, self.written * times, self.search_usd * times)
 
     def searching(self, questions: int, read: int) -> "Bound":
         """Return the bound of the same search for a longer or for another text.
@@ -77,9 +84,9 @@ class Bound:
             read: Tokens of the text besides.
 
         >>> Bound(2, 10, 5).searching(1, 100)
-        Bound(questions=2, read=210, written=5)
+        Bound(questions=2, read=210, written=5, search_usd=0.0)
         """
-        return Bound(self.questions * questions, self.read + self.questions * read, self.written)
+        return replace(self, questions=self.questions * questions, read=self.read + self.questions * read)
 
     def tokens(self, question: str) -> tuple[int, int]:
         """Return the most tokens that are read and written for a question.
@@ -92,7 +99,7 @@ class Bound:
 
 
 UNPROMPTED = Bound()
-"""Bound of a search that prompts no language model."""
+"""Bound of a search that prompts no language model and has no price."""
 
 
 class Prices(BaseModel):

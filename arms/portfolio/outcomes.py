@@ -33,8 +33,11 @@ FILE = "outcomes.jsonl"
 SCORES = ("em", "f1", "acc", "recall", "answer_correctness", "bem", "judge", *judge.SCORE_NAMES)
 """Numbers in [0, 1], higher is better; null if unknown."""
 
-COSTS = ("steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "retrieval_s", "llm_s", "seconds")
-"""Finite numbers that are not negative; null if unknown."""
+COSTS = (
+    "steps", "llm_calls", "prompt_tokens", "completion_tokens", "usd", "search_usd",
+    "retrieval_s", "llm_s", "seconds",
+)  # fmt: skip
+"""Finite numbers that are not negative; null if unknown. `search_usd` is what searches cost of `usd`."""
 
 ABOUT = (
     "id", "question", "dataset", "arm", "passages", "answer", "prompt", "tagged", "follow_up", "error",

@@ -116,9 +116,9 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     """Pick arms whose costs are within a budget.
 
     Every arm is tried as the first one, and the set is filled by the largest gain per cost.
-    After each pick, the set with the one affordable arm of the largest gain is a candidate,
-    too. The best candidate wins. A trial stops when the fractional relaxation of what is left
-    of the budget cannot exceed the best, as gains only fall.
+    After each pick, the set with the one affordable arm of the largest gain is a candidate, too,
+    with the cheapest of several. The best candidate wins. A trial stops when the fractional
+    relaxation of what is left of the budget cannot exceed the best, as gains only fall.
 
     Args:
         scores: Shape (n_arms, n_questions).
@@ -163,7 +163,9 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
                     sums = totals(scores, best, rivals, run)
                     bounds[rivals] = sums - now
                     if sums.max() > value:
-                        chosen, value = [*filled, int(rivals[sums.argmax()])], float(sums.max())
+                        # of arms that are worth the same, the cheapest one
+                        arm = int(rivals[np.lexsort((costs[rivals], -sums))[0]])
+                        chosen, value = [*filled, arm], float(sums.max())
                 more = _fractional(bounds, prices, left)
                 if more <= 0.0 or now + more <= value:
                     break

@@ -40,6 +40,7 @@ from .kind import (
 )
 from .learned_fusion import LearnedFusionArm, LearnedFusionParams
 from .new_arms import NewArms
+from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
 from .rerank import PlackettLuceParams, RegularizeParams, RerankedArm, regularized
@@ -48,6 +49,7 @@ from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
     "DEFAULT_HOST",
+    "METER",
     "UNKNOWN",
     "AnswerSelector",
     "ArmSpec",
@@ -81,6 +83,7 @@ __all__ = [
     "McpArm",
     "McpParams",
     "Members",
+    "Meter",
     "MultistepArm",
     "MultistepParams",
     "NewArms",
@@ -108,6 +111,7 @@ __all__ = [
     "closure",
     "fuse",
     "is_settled",
+    "metering",
     "no_selector",
     "prepare",
     "prepare_profiles",

@@ -28,7 +28,8 @@ from arms.llm import UNPROMPTED, Bound
 from arms.models import is_below
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
 from arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
-from arms.retrievers.kind import ArmSpec, Kind, ReadVersion, Resources, Trust
+from arms.retrievers.kind import NONE, ArmSpec, Kind, ReadVersion, Resources, Trust
+from arms.retrievers.priced import PricedArm
 from arms.retrievers.versioned import VersionedArm
 from arms.suggestions import did_you_mean
 
@@ -95,6 +96,8 @@ def validate_specs(
     for name, spec in specs.items():
         kind, params = described(name, spec)
         _check_corpus(name, spec, kind, corpora)
+        if spec.usd and spec.kind == NONE.name:
+            raise ArmSpecError(f"arm {name!r}: kind 'none' searches nothing: usd has no place there")
         for backbone in kind.backbones(params):
             if backbone not in backbones:
                 raise ArmSpecError(
@@ -248,8 +251,7 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
             f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
             f"{', '.join(resources.corpus.names)}"
         )
-    arm = build_arm(name, replace(resources, specs={**resources.specs, name: spec}))
-    return fill_arm(cast(EngineArm, arm), own, progress)
+    return fill_arm(_engine_arm(name, spec, resources), own, progress)
 
 
 def fill_damaged(resources: Resources, progress: Progress | None = None) -> None:
@@ -270,7 +272,7 @@ def damage(name: str, resources: Resources) -> list[str]:
     params = described(name, _spec(name, resources.specs))[1]
     if not isinstance(params, EngineParams) or isinstance(params, NetworkParams):
         return []
-    return damage_of(cast(EngineArm, build_arm(name, resources)))
+    return damage_of(_engine_arm(name, resources.specs[name], resources))
 
 
 def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
@@ -286,8 +288,14 @@ def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
     own = resources.of(_spec(name, resources.specs))
     if not isinstance(described(name, own.specs[name])[1], EngineParams) or len(own.corpus.parts) > 1:
         return None
-    arm = cast(EngineArm, build_arm(name, resources))
+    arm = _engine_arm(name, own.specs[name], resources)
     return arm.version, arm.version == current_version(arm, own)
+
+
+def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
+    """Build an arm over a collection to fill or to examine it, which costs no search."""
+    free = {**resources.specs, name: spec.model_copy(update={"usd": 0.0})}
+    return cast(EngineArm, build_arm(name, replace(resources, specs=free)))
 
 
 def build_arm(name: str, resources: Resources) -> Arm:
@@ -303,7 +311,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
         spec = _spec(name, resources.specs)
         kind, params = described(name, spec)
         arm: Arm = kind.build(name, params, resources.of(spec), build)
-        return arm
+        return PricedArm(arm, spec.usd) if spec.usd else arm
 
     return build(name)
 
@@ -388,13 +396,13 @@ def filters(name: str, specs: Mapping[str, ArmSpec]) -> bool:
 
 
 def search_bound(name: str, specs: Mapping[str, ArmSpec]) -> Bound:
-    """Return the most that a search of an arm has the language model read and write. Raises ArmSpecError.
+    """Return the most that a search of an arm spends. Raises ArmSpecError.
 
     A class of the user's own, or a search elsewhere, is taken to prompt no model of this service.
 
-    >>> specs = {"b": ArmSpec(kind="bm25"), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
+    >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
     >>> search_bound("b", specs)
-    Bound(questions=0, read=0, written=0)
+    Bound(questions=0, read=0, written=0, search_usd=0.5)
     >>> fused = ArmSpec(kind="rrf", params={"arms": ["b", "v"]})
     >>> search_bound("f", {**specs, "f": fused}).written
     32
@@ -402,13 +410,33 @@ def search_bound(name: str, specs: Mapping[str, ArmSpec]) -> Bound:
 
     @cache  # a member of several arms is described once
     def bound(name: str) -> Bound:
-        kind, params = described(name, _spec(name, specs))
-        if kind.bound is not None:
-            most: Bound = kind.bound(params, bound)
-            return most
-        return sum(map(bound, kind.members(params)), UNPROMPTED)
+        spec = _spec(name, specs)
+        kind, params = described(name, spec)
+        if kind.bound is None:
+            most = sum(map(bound, kind.members(params)), UNPROMPTED)
+        else:
+            most = kind.bound(params, bound)
+        return most + Bound(search_usd=spec.usd)
 
     return bound(name)
+
+
+def expected_usd(name: str, specs: Mapping[str, ArmSpec]) -> float:
+    """Return the dollars that searches of an arm and its members are expected to cost. Raises ArmSpecError.
+
+    >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="expand", params={"arm": "b"})}
+    >>> expected_usd("b", specs), expected_usd("v", specs)
+    (0.5, 1.0)
+    """
+
+    @cache  # a member of several arms is described once
+    def expected(name: str) -> float:
+        spec = _spec(name, specs)
+        kind, params = described(name, spec)
+        members = kind.members(params)
+        return spec.usd + sum(kind.searches(params, member) * expected(member) for member in members)
+
+    return expected(name)
 
 
 def versioned(arm: Arm, name: str, resources: Resources) -> VersionedArm:
@@ -467,10 +495,15 @@ def search_digest(name: str, specs: Mapping[str, ArmSpec]) -> str:
     return hashlib.blake2b(document, digest_size=16).hexdigest()
 
 
-def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
+def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]:
     """Return the features of an arm, so that a policy generalises to new arms.
 
-    `steps` is the expected cost of an arm without data.
+    `steps` is the expected cost of an arm without data, and so is `usd` where its searches have a price.
+
+    Args:
+        name: The arm.
+        spec: Description of the arm.
+        usd: Dollars that a search is expected to cost, of `expected_usd`.
 
     >>> arm_features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
     {'arm=rrf': 1.0, 'kind=rrf': 1.0, 'member=bm25': 1.0, 'member=minilm': 1.0, 'steps': 1.0}
@@ -486,11 +519,13 @@ def arm_features(name: str, spec: ArmSpec) -> dict[str, float]:
     numbers = {f"{spec.kind}.{name}": math.log1p(getattr(params, name)) for name in kind.features}
     indicators += [f"member={member}" for member in kind.members(params)]
     writing = dict(spec.answering.features())
-    return {**dict.fromkeys(indicators, 1.0), **numbers, **writing, "steps": kind.steps(params)}
+    # of a thousand searches: one costs a thousandth of a dollar or a few
+    price = {"usd": math.log1p(1000.0 * usd)} if usd else {}
+    return {**dict.fromkeys(indicators, 1.0), **numbers, **writing, "steps": kind.steps(params), **price}
 
 
 def same(one: ArmSpec, other: ArmSpec) -> bool:
-    """Return whether two descriptions are the same pipeline on any host. Raises ArmSpecError.
+    """Return whether two descriptions are the same pipeline on any host, at any price. Raises ArmSpecError.
 
     >>> same(ArmSpec(kind="bm25"), ArmSpec(kind="bm25", params={"k1": 1.2}))
     True

@@ -139,6 +139,7 @@ KIND = Kind(
     members=lambda params: (params.arm,),
     features=("own_weight",),
     steps=lambda _: 2.0,
+    searches=lambda *_: 2.0,
     light=True,
     filters=True,
     bound=_bound,

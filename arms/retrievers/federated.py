@@ -154,6 +154,7 @@ KIND = Kind(
     members=lambda params: params.arms,
     models=lambda params: (params.model,),
     steps=lambda params: float(min(params.most, len(params.arms))),
+    searches=lambda params, _: min(params.most, len(params.arms)) / len(params.arms),
     light=True,
     filters=True,
     draws=True,

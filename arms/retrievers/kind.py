@@ -34,7 +34,7 @@ Members = Callable[[str], Arm]
 """The name of an arm -> the arm."""
 
 BoundOf = Callable[[str], Bound]
-"""The name of an arm -> the most that one search of it has a language model read and write."""
+"""The name of an arm -> the most that one search of it spends."""
 
 
 MOST_MEMBERS = 64
@@ -89,6 +89,14 @@ class ArmSpec(BaseModel):
         default=False,
         description="Whether passages that the arm found are kept in the `retrieval_cache`, which pays for "
         "arms of a few milliseconds and more; refused for arms that draw at random.",
+    )
+    usd: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        strict=True,
+        description="Dollars of one search by this arm, such as what a search service charges for a request. "
+        "Members have prices of their own. It counts in rewards where `reward.cost.usd` is above 0.",
     )
     answering: WritingSpec = Field(
         default=WritingSpec(),
@@ -401,6 +409,7 @@ class Kind(Generic[P]):
         check_reach: Refuse parameters that reach what a new arm may not. Raises ArmError.
         features: Numeric parameters that a policy sees.
         steps: Return the expected rounds of retrieval.
+        searches: Return how often a search is expected to search the member of a name.
         light: Whether a search takes a few milliseconds of one thread, members apart, and waits for
             nothing: such an arm runs beside HTTP.
         embeds_texts: Whether it embeds texts of its own, such as follow-up queries.
@@ -409,8 +418,8 @@ class Kind(Generic[P]):
             an arm that has none and has members is theirs; without members it is unknown.
         draws: Whether the same search may find something else: by the seed of the query, or where a model
             fails without an error.
-        bound: Return the most that a search has the language model read and write, those of its members
-            included; None where it prompts none itself and searches each member once.
+        bound: Return the most that a search spends, that of its members included; None where it prompts no
+            language model itself and searches each member at most once.
         example: Parameters of a small arm of this kind. It stands in `docs/guide/arms.md`, and the tests of
             every kind build it. An arm in it is the example of the kind of that name; a backbone is `minilm`.
     """
@@ -428,6 +437,7 @@ class Kind(Generic[P]):
     check_reach: Callable[[P, NewArms], None] = _nothing
     features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0
+    searches: Callable[[P, str], float] = lambda *_: 1.0
     light: bool = False
     embeds_texts: bool = False
     filters: bool = False

@@ -310,8 +310,8 @@ def _out_of_range(example: Example) -> Iterator[str]:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"
     for model, tokens in example.tokens_by_model.items():
-        if min(tokens) < 0:
-            yield f"tokens_by_model of {model!r} has {min(tokens)}; it must not be below 0"
+        if wrong := [number for number in tokens if not 0.0 <= number < math.inf]:
+            yield f"tokens_by_model of {model!r} has {wrong[0]}; it must be finite and not below 0"
 
 
 def _undated(d: Decision) -> Iterator[str]:

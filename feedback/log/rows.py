@@ -1,7 +1,7 @@
 """Rows of the log as facts: the columns that are selected, and what is made of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import sqlalchemy as sa
@@ -15,6 +15,7 @@ from feedback.events import (
     Feedback,
     Kind,
     Mode,
+    ModelTokens,
     Observation,
     Source,
     Status,
@@ -163,9 +164,9 @@ SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.t
 """Where passages and answer of an execution are from: the last fields of an `Example`."""
 
 
-def tokens_of(stored: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, int, int]]:
+def tokens_of(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
     """Return the tokens by model of a row of `executions`."""
-    return {name: (read, written, cached) for name, (read, written, cached) in (stored or {}).items()}
+    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in (stored or {}).items()}
 
 
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:

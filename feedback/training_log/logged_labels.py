@@ -39,8 +39,8 @@ class LoggedLabels:
         scores: Mean score of all decisions with this question and arm, in [0, 1], NaN if there are none,
             shape (n_questions, n_arms), float32.
         costs: Name of a cost to its mean for each arm over all its decisions, each of shape (n_arms,):
-            `steps` and `seconds` of the arm, and `total_tokens` of the arm and the answer, which the log
-            does not separate.
+            `steps` and `seconds` of the arm, and `total_tokens` and `usd` of the arm and the answer, which
+            the log does not separate.
         used: Number of decisions.
         excluded: Number of decisions that were left out, by reason.
     """
@@ -117,7 +117,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
             row = rows.setdefault(decision.context.question, len(rows))
             cells.setdefault((row, decision.drawn), []).append(score)
             tokens = cost.prompt_tokens + cost.completion_tokens
-            spent = np.array([1.0, cost.steps, tokens, cost.retrieval_s])
+            spent = np.array([1.0, cost.steps, tokens, cost.retrieval_s, cost.usd])
             took[decision.drawn] = took.get(decision.drawn, 0.0) + spent
     if not took:
         reasons = ", ".join(f"{n} {reason}" for reason, n in excluded.items()) or "none"
@@ -128,5 +128,8 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
     for (row, arm), values in cells.items():
         scores[row, column[arm]] = np.mean(values)
     n, *sums = np.array([took[arm] for arm in drawn]).T
-    costs = {name: total / n for name, total in zip(("steps", "total_tokens", "seconds"), sums, strict=True)}
+    names = ("steps", "total_tokens", "seconds", "usd")
+    costs = {name: total / n for name, total in zip(names, sums, strict=True)}
+    if not costs["usd"].any():
+        del costs["usd"]
     return LoggedLabels(tuple(rows), drawn, scores, costs, int(n.sum()), dict(excluded))

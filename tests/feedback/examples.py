@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, Status
+from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, ModelTokens, Status
 from feedback.log import Store, append
 from feedback.log import tables as t
 from feedback.reward import Metric, Prices, RewardRule
@@ -15,6 +15,7 @@ ARMS = ("bm25", "dense", 'what, "else"%\n\'')
 METRICS = ("right", "thumb", "late")
 QUESTIONS = ("", "why?", 'say "yes",\r\nor \\.', "naïve")
 FEATURES = ("w=why", 'q="x%"')
+TOKENS: Mapping[str, ModelTokens] = {"large": (900, 80, 7), "small": (900, 80, 7, 0.25), "gone": (900, 80, 7)}
 
 
 def example(
@@ -25,7 +26,7 @@ def example(
     *,
     cost: Cost = Cost(),  # noqa: B008 - it cannot change
     failed: bool = False,
-    tokens: Mapping[str, tuple[int, int, int]] = {},
+    tokens: Mapping[str, ModelTokens] = {},
     **decision: object,
 ) -> Example:
     """Return an example between the first so many arms."""
@@ -115,7 +116,7 @@ def _some_example(rng: np.random.Generator, seq: int) -> Example:
         metrics={name: float(rng.random()) for name in said},
         cost=Cost(*rng.integers(0, 9000, 3).tolist(), *rng.random(3).tolist()),
         failed=bool(rng.random() < 0.2),
-        tokens={name: (900, 80, 7) for name in ("large", "small", "gone") if rng.random() < 0.3},
+        tokens={name: used for name, used in TOKENS.items() if rng.random() < 0.3},
         context=Context(QUESTIONS[rng.integers(len(QUESTIONS))], features),
         mode=[Mode.EXPLORE, Mode.EXPLORE, Mode.EXPLORE, Mode.GREEDY, Mode.FORCED][rng.integers(5)],
         policy=["greedy", "vowpal", "vowpal", LABELS][rng.integers(4)],

@@ -37,6 +37,7 @@ class Arm(Reply):
     host: str
     answering: WritingSpec
     cache: bool
+    usd: float = Field(description="Dollars of one search by the arm, without its members.")
     backbones: list[str]
     features: dict[str, float]
     enabled: bool
@@ -122,6 +123,7 @@ def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
         host=spec.host,
         answering=answering,
         cache=spec.cache,
+        usd=spec.usd,
         backbones=sorted(info.backbones),
         features=dict(info.features),
         enabled=info.enabled,

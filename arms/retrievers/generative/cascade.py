@@ -130,9 +130,10 @@ KIND = Kind(
     members=lambda params: params.arms,
     models=lambda params: (params.decider,),
     steps=lambda params: float(len(params.stages[0])),
+    searches=lambda params, member: float(member in params.stages[0]),
     filters=True,
     draws=True,
     bound=lambda params, member: answers_bound(params.arms, params.wanted.writing, member),
     example={"stages": [["none", "bm25"], ["rrf"]], "decider": "/path/of/decider"},
 )
-"""The expected steps are those of the first stage: the decider determines the expected number of stages."""
+"""Expected steps and searches are those of the first stage: the decider determines the number of stages."""

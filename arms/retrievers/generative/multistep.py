@@ -140,6 +140,7 @@ KIND = Kind(
     members=lambda params: (params.arm,),
     features=("max_steps",),
     steps=lambda params: float(params.max_steps),
+    searches=lambda params, _: float(params.max_steps),
     embeds_texts=True,
     filters=True,
     bound=_bound,

@@ -195,6 +195,7 @@ KIND = Kind(
     members=lambda params: (params.arm,),
     features=("most",),
     steps=lambda params: 1.0 if params.way == "hyde" else 1.0 + params.most,
+    searches=lambda params, _: 1.0 if params.way == "hyde" else 1.0 + params.most,
     embeds_texts=True,
     filters=True,
     bound=_bound,

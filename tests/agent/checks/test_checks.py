@@ -54,6 +54,43 @@ def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, be
     assert line.startswith(f"{begins}: there is no key: all who reach {host} can ask")
 
 
+PAID = {"none": {"kind": "none"}, "web": {"kind": "bm25", "usd": 0.002}, "free": {"kind": "bm25"}}
+
+
+@pytest.mark.parametrize(
+    ("reward", "rest", "zero"),
+    [
+        ({"cost_weight": 0.1, "cost": {"usd": 0}}, {}, "reward.cost.usd"),
+        ({"cost_weight": 0, "cost": {"usd": 1}}, {}, "reward.cost_weight"),
+        ({"cost_weight": 0.1}, {"budget": {"steps_per_request": 1}}, "reward.cost.usd"),
+        ({"cost_weight": 0.1, "cost": {"usd": 1}}, {}, None),
+        ({"cost_weight": 0, "cost": {"usd": 1}}, {"features": {"cost_weights": [0, 1]}}, None),
+        ({"cost_weight": 0.1}, {"budget": {"usd_per_request": 0.001}}, None),
+    ],
+)
+def test_a_price_that_counts_in_no_reward_and_in_no_budget_is_noted(
+    reward: dict[str, Any], rest: dict[str, Any], zero: str | None
+) -> None:
+    lines = found(configured(arms=PAID, reward={**ARGS["reward"], **reward}, **rest))
+    noted = [line for line in lines if "cost dollars" in line]
+    assert noted == (
+        []
+        if zero is None
+        else [
+            f"note: searches of 'web' cost dollars, and {zero} is 0: no reward counts them; "
+            f"set {zero}, or `budget.usd_per_request`"
+        ]
+    )
+
+
+def test_a_price_that_counts_at_one_decision_point_alone_is_noted_for_the_others() -> None:
+    reward = {**ARGS["reward"], "cost": {"usd": 1}}
+    points = {"desk": {"reward": ARGS["reward"]}}
+    lines = found(configured(arms=PAID, reward=reward, points=points, log_url="sqlite:///log.db"))
+    (noted,) = [line for line in lines if "cost dollars" in line]
+    assert noted.startswith("note: decision point 'desk': searches of 'web' cost dollars")
+
+
 @pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 15, 15), ("x" * 16, None)])
 def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, key: str | None, length: int | None

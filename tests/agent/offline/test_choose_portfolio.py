@@ -69,6 +69,25 @@ def choose(folder: Path, scores: Path, **settings: Any) -> tuple[PortfolioReport
     return report, console.file.getvalue()
 
 
+def test_of_two_arms_that_find_the_same_the_cheaper_one_is_chosen_and_keeps_its_price(tmp_path: Path) -> None:
+    same = world()
+    same[1] = same[0]
+    specs = {
+        **SPECS,
+        "words": SPECS["words"].model_copy(update={"usd": 0.002}),
+        "mini": SPECS["mini"].model_copy(update={"usd": 0.001}),
+    }
+    dollars = {name: catalog.expected_usd(name, specs) for name in specs}
+    questions = [Question(f"q{i}", "?") for i in range(same.shape[1])]
+    backbones = {name: Backbone(model="hashing:8") for name in ("mini", "large")}
+    table = ArmTable(specs, backbones, {"usd": {**dollars, "large": 0.01}}, "R@4", {})
+    write_matrix(tmp_path / "scores", table, [(questions, same.T)])
+    report, _ = choose(tmp_path, tmp_path / "scores", budget=0.002, cost="usd")
+    assert (report.arms, report.spent) == (("mini",), 0.001)
+    portfolio = yaml.safe_load((tmp_path / "out" / "portfolio.yaml").read_text())
+    assert portfolio["arms"]["mini"]["usd"] == 0.001
+
+
 def test_arms_that_complement_each_other_are_chosen_and_judged_on_other_questions(tmp_path: Path) -> None:
     report, _ = choose(tmp_path, keep(tmp_path, world()))
     assert report.arms == ("words", "mini")

@@ -65,6 +65,15 @@ def test_an_unknown_price_in_dollars_counts_as_none() -> None:
     np.testing.assert_array_equal(priced(paid, Prices(steps=0.0, usd=2.0)), [[0.5, 0.0, 1.0]])
 
 
+def test_of_two_arms_that_find_the_same_the_cheaper_one_has_the_higher_utility() -> None:
+    rows = outcomes(f1=[[0.0, 1.0, 1.0]] * 2)
+    paid = replace(rows, costs={**rows.costs, "usd": np.tile([0.0, 0.002, 0.0], (2, 1))})
+    dollars = Prices(steps=0.0, usd=100.0)
+    np.testing.assert_allclose(utilities(paid, Utility(cost_weight=1.0, cost=dollars)), [[0.0, 0.8, 1.0]] * 2)
+    scaled = Utility(cost_weight=1.0, cost=dollars, over="none", scale="minmax")
+    np.testing.assert_allclose(utilities(paid, scaled), [[0.0, 0.8, 1.0]] * 2)
+
+
 def test_an_unknown_score_stays_unknown_and_hides_nothing() -> None:
     told = utilities(outcomes(f1=[[0.2, np.nan, 0.4]]), Utility(scale="minmax"))
     np.testing.assert_array_equal(told, [[0.0, np.nan, 1.0]])

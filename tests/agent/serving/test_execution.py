@@ -183,3 +183,14 @@ def test_the_error_that_ended_a_turn_is_recorded_before_that_of_the_drawn_arm() 
     turn.error = "the index is gone"
     assert turn.execution(7.0).error == "the index is gone"
     assert "no model" in turn.execution(7.0, GeneratorError("no model")).error
+
+
+def test_searches_with_a_price_stand_beside_the_tokens_of_the_model_that_arms_prompt() -> None:
+    turn = TurnRecorder(DECISION, {"none": ArmInfo(), "bm25": answered_by("large")}, served="bm25")
+    turn.spending.search(Retrieval(usage=Usage(30, 4, 0, usd=0.75, search_usd=0.5)))
+    turn.spending.search(Retrieval(usage=Usage(usd=0.25, search_usd=0.25)))
+    turn.begin("large", 100, free)
+    turn.note(Chunk("The Danube", "stop", prompt_tokens=100, completion_tokens=9, usd=0.125))
+    done = turn.execution(7.0)
+    assert done.cost.usd == 1.125
+    assert done.tokens_by_model == {"default": (30, 4, 0, 0.75), "large": (100, 9, 0)}

@@ -21,6 +21,7 @@ from arms import manifest
 from arms.models.embedding import HashingEmbedder
 from arms.portfolio import Outcomes
 from arms.portfolio import outcomes as portfolio_outcomes
+from arms.profile import similarities
 from arms.questions import Question
 from feedback.events import LABELS, Example
 from feedback.log import Store
@@ -124,8 +125,10 @@ def test_labels_and_routers_see_what_the_source_of_each_arm_is_about(
     }
     (context,) = contexts_of(config, ["Which river?"], silent, None, profiles)
     vector = HashingEmbedder(DIM).encode_queries(["Which river?"])[0]
-    for name, own in context.arms.items():
-        assert own.get("similarity") == (profiles[name].similarity(vector) if name in profiles else None)
+    near = similarities(profiles, vector)
+    assert near.keys() == profiles.keys()
+    assert {name: own["similarity"] for name, own in context.arms.items() if name in near} == near
+    assert "similarity" not in context.arms["none"]
     outcomes = read_labelled([file_of(tmp_path, rows(6, seed=1))])
     seen = observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features.passages
     assert seen.keys() == profiles.keys()
@@ -297,6 +300,23 @@ def test_a_label_costs_what_a_turn_does_in_which_all_arms_search_first() -> None
     costs = charged(outcomes, ["c", "a", "b"]).costs
     np.testing.assert_array_equal(costs["steps"], [[7.0, 7.0, 7.0, 15.0], [5.0, np.nan, 5.0, np.nan]])
     np.testing.assert_array_equal(costs["usd"], 1.0)
+
+
+def test_a_label_costs_the_priced_searches_of_all_arms_that_search_first() -> None:
+    nothing: Any = None
+    outcomes = Outcomes(
+        (Question("q", "?"), Question("r", "??")),
+        ("a", "b", "new"),
+        {"em": np.zeros((2, 3))},
+        {
+            "usd": np.array([[3.0, 5.0, 9.0], [3.0, np.nan, 9.0]]),
+            "search_usd": np.array([[1.0, 4.0, 2.0], [1.0, np.nan, 2.0]]),
+        },
+        (((),) * 3, ((), nothing, ())),
+        ((nothing,) * 3,) * 2,
+    )
+    costs = charged(outcomes, ["b", "a"]).costs
+    assert costs["usd"].tolist() == [[7.0, 6.0, 14.0], [3.0, 1.0, 10.0]]
 
 
 def test_an_arm_that_answered_at_unknown_cost_makes_the_cost_of_all_unknown() -> None:

@@ -153,6 +153,30 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
 
 
+async def test_searches_with_a_price_are_charged_beside_what_is_prompted_also_where_the_arm_fails(
+    tmp_path: Path,
+) -> None:
+    dear = SPECS["bm25"].model_copy(update={"usd": 0.125})
+    specs = {**SPECS, "bm25": dear, "broken": own(Broken).model_copy(update={"usd": 2.0})}
+    specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
+    host = open_host(tmp_path, "both", "broken", specs=specs, generator=Paid({}, default="At the sea."))
+    usage = (await host.search("both", key_of("both", closure("both", specs)), asked(), 1)).usage
+    assert (usage.completion_tokens, usage.usd, usage.search_usd) == (6, 0.625, 0.125)
+    with pytest.raises(ArmError, match="a mistake") as failed:
+        await host.search("broken", key_of("broken", closure("broken", specs)), asked(), 1)
+    assert failed.value.usage == Usage(usd=2.0, search_usd=2.0)
+
+
+async def test_an_arm_of_another_price_is_another_one_for_its_host(tmp_path: Path) -> None:
+    host, dear = open_host(tmp_path, "bm25"), SPECS["bm25"].model_copy(update={"usd": 0.125})
+    keys = [key_of("rrf", {**closure("rrf", SPECS), "bm25": one}) for one in (SPECS["bm25"], dear)]
+    assert keys[0] != keys[1]
+    key = key_of("bm25", {"bm25": dear})
+    assert (await host.search("bm25", key, asked(), 1, {"bm25": dear})).usage.usd == 0.125
+    free = await host.search("bm25", key_of("bm25", closure("bm25", SPECS)), asked(), 1)
+    assert free.usage == Usage()
+
+
 class Slow(base.ScriptedGenerator):
     """A model that never ends, until it may."""
 

@@ -306,6 +306,16 @@ async def test_a_search_that_was_made_before_is_not_made_again_nor_sent_to_a_hos
     assert far.searches == 1
 
 
+async def test_what_is_recalled_is_not_paid_again(tmp_path: Path, cache: RetrievalCache) -> None:
+    specs = {"words": kept("bm25").model_copy(update={"usd": 0.25})}
+    arms = over(tmp_path / "c", cache, specs, [{"id": "a", "title": "", "text": SEA}])
+    assert (await arms.search("words", Query(SEA), 1)).usage.usd == 0.25
+    await cache.settled()
+    again = await arms.recall("words", Query(SEA), 1)
+    assert again is not None
+    assert (len(again.passages), again.usage.usd) == (1, 0.0)
+
+
 async def test_where_no_search_is_kept_an_arm_with_a_cache_searches_each_time(tmp_path: Path) -> None:
     far = Deployed("Arms")
     arms = hosted(tmp_path, FAR, far)

@@ -656,3 +656,30 @@ def wait_for_reader(pipe: Path, process: "subprocess.Popen[bytes]", output: Path
             raise AssertionError(output.read_text()) from None
         return
     raise AssertionError(f"no process opened {pipe} within {START_S:g} s")
+
+
+class Priced(Model):
+    """A model of which each call costs an eighth of a dollar."""
+
+    def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
+        text, last = super().__call__(prompt)
+        return text, replace(last, usd=0.125)
+
+
+def test_searches_with_a_price_are_charged_beside_answers_and_alone_where_there_is_none(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def brief(prompt: Prompt) -> str:
+        if "zyzzyva" in shown(prompt):
+            raise GeneratorError("no such word")
+        return "the Danube"
+
+    monkeypatch.setattr(pool_job, "LateWriter", lambda _: Priced(brief))
+    specs = {**SPECS, "bm25": SPECS["bm25"].model_copy(update={"usd": 0.5})}
+    costs = {key: one.costs for key, one in labelled(make_job(corpus, tmp_path, specs=specs)).items()}
+    for arm, searched in {"none": 0.0, "bm25": 0.5, "rrf": 0.5}.items():
+        paid = {"usd": searched + 0.125, "search_usd": searched}
+        told = {name: value for name, value in costs["q1", arm].items() if name.endswith("usd")}
+        assert told == {name: value for name, value in paid.items() if value}
+    assert costs["q5", "bm25"] == {"steps": 1.0, "usd": 0.5, "search_usd": 0.5}, "no answer was written"
+    assert costs["q5", "none"] == {"steps": 0.0}

@@ -83,6 +83,35 @@ def test_the_corpus_that_an_arm_names_is_a_fact_of_a_job(corpus: Corpus, tmp_pat
     assert job.facts()["arms"] != other.facts()["arms"]
 
 
+def test_the_price_of_a_search_is_a_fact_of_a_job(corpus: Corpus, tmp_path: Path) -> None:
+    free = replace(diary_job(corpus, tmp_path), specs={"words": ArmSpec(kind="bm25")})
+    dear = replace(free, specs={"words": ArmSpec(kind="bm25", usd=0.5)})
+    assert free.facts()["arms"] != dear.facts()["arms"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_matrix_has_the_dollars_of_searches_where_an_arm_has_a_price(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    specs = {
+        "away": ArmSpec(kind=f"{HERE}:Away", usd=4.0),
+        "bm25": SPECS["bm25"].model_copy(update={"usd": 0.5}),
+        "drawn": SPECS["drawn"].model_copy(update={"usd": 2.0}),
+        "rrf": ArmSpec(kind="rrf", params={"arms": ["bm25", "none"]}),
+        "none": SPECS["none"],
+    }
+    job = make_job(corpus, tmp_path / "indexes", specs=specs, timed=0)
+    score(job, tmp_path / "scores")
+    matrix = read_matrix(tmp_path / "scores")
+    assert matrix.arms == tuple(specs)
+    assert matrix.costs("usd").tolist() == [4.0, 0.5, 2.0, 0.5, 0.0], (
+        "away: as expected; drawn: where it found"
+    )
+    free = replace(job, specs={"none": SPECS["none"]})
+    score(free, tmp_path / "free")
+    assert "usd" not in read_matrix(tmp_path / "free").table.costs
+
+
 @pytest.mark.usefixtures("cluster")
 def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

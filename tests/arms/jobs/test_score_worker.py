@@ -134,7 +134,12 @@ def test_a_block_without_one_score_says_why(corpus: Corpus, tmp_path: Path) -> N
 def test_a_block_comes_back_as_it_was_packed() -> None:
     scores = np.array([[0.5, np.nan], [1.0, 0.25], [0.0, 1.0]], dtype=np.float32)
     block = ScoreBlock(
-        scores, np.array([3.0, 2.0]), np.array([3.0, 8.0]), np.array([0.0, 9.5]), {1: "q: “no”"}
+        scores,
+        np.array([3.0, 2.0]),
+        np.array([3.0, 8.0]),
+        np.array([0.0, 9.5]),
+        np.array([0.0, 0.25]),
+        {1: "q: “no”"},
     )
     back = ScoreBlock.unpack(block.pack())
     for field in fields(ScoreBlock):

@@ -129,6 +129,23 @@ def test_an_arm_that_asks_a_language_model_for_the_names_tells_its_tokens(
         assert alone.tokens == found.tokens[column]
 
 
+def test_searches_with_a_price_are_charged_in_a_batch_and_alone(corpus: Corpus, indexes: Path) -> None:
+    def dear(name: str, usd: float) -> ArmSpec:
+        return SPECS[name].model_copy(update={"usd": usd})
+
+    specs = {
+        **SPECS,
+        "ds": dear("ds", 0.5),  # in a batch
+        "b": dear("b", 0.25),
+        "fails": ArmSpec(kind=f"{HERE}:Failing", params={"word": "vienna"}, usd=8.0),
+        "v2": dear("v2", 2.0),
+        "twice": ArmSpec(kind="expand", params={"arm": "b"}, usd=1.0),
+    }
+    found = Sweep(resources(corpus, indexes, specs)).search(ask("vienna", TINY), 4)
+    paid = {name: usd for name, usd in zip(specs, found.usd.tolist(), strict=True) if usd}
+    assert paid == {"b": 0.25, "f": 0.25, "ds": 0.5, "v2": 2.0, "twice": 1.5}
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_arms_that_found_the_same_share_one_ranking(corpus: Corpus, indexes: Path, k: int) -> None:
     specs = {**SPECS, "alone": ArmSpec(kind="rrf", params={"arms": ["d", "twin"]})}

@@ -59,6 +59,12 @@ def test_what_was_written_is_read_to_the_last_digit(tmp_path: Path, found: list[
     assert list(read_export(stored(tmp_path, written(examples)))) == examples
 
 
+def test_dollars_of_searches_come_back_beside_the_tokens_of_their_model(tmp_path: Path) -> None:
+    tokens = {"default": (0, 0, 0, 0.002), "large": (9, 4, 2)}
+    (back,) = read_export(stored(tmp_path, written([replace(example(3), tokens_by_model=tokens)])))
+    assert back.tokens_by_model == tokens
+
+
 def test_the_first_line_says_what_follows(tmp_path: Path) -> None:
     assert list(read_headers(stored(tmp_path, written([])))) == [HEADER]
     assert orjson.loads(written([]).splitlines()[0])["schema"] == 1
@@ -240,9 +246,16 @@ P = '"probabilities":[0.25,0.625,0.125]'
         *(
             (
                 put('"tokens_by_model":{}', f'"tokens_by_model":{{"m":[9,4,2],"n":{bad}}}'),
-                "tokens_by_model of 'n' has -1; it must not be below 0",
+                "tokens_by_model of 'n' has -1; it must be finite and not below 0",
             )
             for bad in ("[-1,0,0]", "[5,-1,5]", "[5,0,-1]")
+        ),
+        *(
+            (
+                put('"tokens_by_model":{}', f'"tokens_by_model":{{"m":[9,4,2,0.5],"n":[5,0,0,{bad}]}}'),
+                f"tokens_by_model of 'n' has {told}; it must be finite and not below 0",
+            )
+            for bad, told in (("-0.5", "-0.5"), ("1e999", "inf"))
         ),
         (put('"right":1.0', '"right":NaN'), "metrics must be finite, got nan"),
         (put('"w=river":1.0', '"w=river":1e999'), "decision.context.features must be finite, got inf"),

@@ -73,6 +73,10 @@ def test_costs_are_means_over_the_decisions_of_an_arm() -> None:
         "total_tokens": [170.0, 55.0],
         "seconds": pytest.approx([0.3, 0.0]),
     }
+    paid = [
+        replace(one, cost=replace(one.cost, usd=usd)) for one, usd in zip(log, (0.5, 1.0, 0.0), strict=True)
+    ]
+    assert labels(paid, value_of(RULE, "thumb"), ARMS).costs["usd"].tolist() == [0.75, 0.0]
 
 
 def test_labels_of_a_warm_start_count_for_nothing_but_its_candidate() -> None:

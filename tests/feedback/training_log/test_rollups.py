@@ -44,7 +44,7 @@ def turns(rng: np.random.Generator) -> Iterator[tuple[Decision, Execution, Feedb
         cost = Cost(int(rng.integers(3)), 10, i, rng.random(), rng.random(), 0.01)
         answer = None if i % 3 else "yes"
         status = STATUSES[i % len(STATUSES)]
-        tokens = {"large": (1000, i, 500)} if i % 2 else {}
+        tokens = {"large": (1000, i, 500, 0.5) if i % 4 == 1 else (1000, i, 500)} if i % 2 else {}
         done = f"d{i}", arms[drawn], status, cost, (), answer, "", at + 1
         execution = Execution(*done, tokens_by_model=tokens)
         value = Feedback(f"f{i}", f"d{i}", "right", float(rng.integers(2)), at + 2) if i % 4 else None

@@ -1,0 +1,157 @@
+"""Searches with a price, from the configuration to the log, to limits, and to what a policy learns."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.turn import PriceList
+from arms.base import ArmError, Passage, Query, Retrieval, Usage
+from arms.corpus import CorpusSource
+from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
+from arms.llm.base import ScriptedGenerator
+from tests.agent.asking import look_up, refused, tell
+from tests.agent.fakes import Service
+from tests.neighbours import write_corpus
+
+HERE = "tests.agent.serving.test_paid_searches"
+
+PRICE = 0.002
+
+
+class Source:
+    """A source of a user's own: all of them hold the same."""
+
+    backbones: frozenset[str] = frozenset()
+    light = True
+
+    def __init__(self, name: str, *, fails: bool = False) -> None:
+        self.name, self._fails = name, fails
+
+    def search(self, query: Query, k: int) -> Retrieval:
+        del query, k
+        if self._fails:
+            raise ArmError("the source is down")
+        return Retrieval((Passage("danube", "Danube", "The Danube runs through Vienna."),))
+
+
+def source(usd: float = 0.0, **params: Any) -> dict[str, Any]:
+    return {"kind": f"{HERE}:Source", "usd": usd, "params": params}
+
+
+ARMS: dict[str, Any] = {
+    "dear": source(PRICE),
+    "cheap": source(),
+    "down": source(PRICE, fails=True),
+    "both": {"kind": "rrf", "params": {"arms": ["dear", "cheap"]}},
+}
+
+
+def paying(folder: Path, **changes: Any) -> Service:
+    """A service whose arms are built and searched in this process."""
+    settings: dict[str, Any] = {
+        "arms": {**ARMS, "down": {**ARMS["down"], "action": False}},
+        "backbones": {},
+        "policy": {"kind": "uniform"},
+        "reward": {
+            "metrics": {"thumb": {}},
+            "complete": "any",
+            "cost": {"steps": 0, "usd": 100},
+            "cost_weight": 1,
+        },
+        **changes,
+    }
+    here = ArmHost(
+        ArmSettings(
+            (CorpusSource(str(write_corpus(folder / "c.jsonl")), folder / "corpus"),), folder, {}, 30.0
+        ),
+        {},
+        dict,
+        Embedders({}),
+        ScriptedGenerator({}),
+    )
+    service = Service(folder, searched=HostedArms(here, {}, Embedders({}), {}), **settings)  # type: ignore[arg-type]
+    service.arms.know(service.config.arms)
+    return service
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with paying(tmp_path, llm={"engine": "scripted", "usd_per_kilotoken_in": 1.0}).running() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("arm", "usd"), [("dear", PRICE), ("both", PRICE), ("cheap", 0.0)])
+async def test_what_a_search_costs_is_in_the_reply_the_log_and_the_reward(
+    service: Service, arm: str, usd: float
+) -> None:
+    found = (await look_up(service, model=f"arm/{arm}")).json()["agent"]
+    assert found["cost"]["usd"] == usd
+    assert found["cost"]["total"] == pytest.approx(100 * usd)
+    await tell(service, found["decision_id"])
+    await service.learn()
+    told = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
+    assert told["cost"]["usd"] == usd
+    assert told["reward"] == pytest.approx(1.0 - 100 * usd), "also where tokens count at the prices of today"
+    assert told["tokens_by_model"] is None, "no language model was asked"
+    assert ("usd" in told["arm_features"][arm]) == (usd > 0.0)
+
+
+async def test_a_search_that_fails_is_charged_beside_that_of_the_fallback(tmp_path: Path) -> None:
+    changes = {"arms": {**ARMS, "dear": source(0.5)}, "fallback": "dear"}
+    async with paying(
+        tmp_path, **changes, policy={"kind": "fixed", "params": {"arm": "down"}}
+    ).running() as service:
+        turns = [(await look_up(service, {"Idempotency-Key": f"d-{n}"})).json()["agent"] for n in range(2)]
+    failed = [one for one in turns if one["arm_drawn"] == "down"]
+    assert failed
+    assert [(one["arm_served"], one["cost"]["usd"]) for one in failed] == [("dear", 0.5 + PRICE)] * len(
+        failed
+    )
+
+
+async def test_the_most_that_a_turn_may_cost_has_the_searches_of_all_members(service: Service) -> None:
+    known = PriceList(service.point.turns.arms, {})
+    for arm, usd in {"dear": PRICE, "both": PRICE, "cheap": 0.0}.items():
+        assert known.search(arm, "Which river?").usd == usd
+        assert known.search_usage(arm, "Which river?") == Usage(usd=usd, search_usd=usd)
+
+
+async def test_arms_are_shown_with_their_price_and_replaced_by_what_is_shown(service: Service) -> None:
+    shown = {arm["name"]: arm for arm in (await service.client.get("/v1/arms")).json()["arms"]}
+    assert {name: arm["usd"] for name, arm in shown.items()} == {"dear": PRICE, "cheap": 0.0, "both": 0.0}
+    put = await service.client.put("/v1/arms", json={"arms": {"dear": source(0.5), "cheap": source()}})
+    assert put.status_code == 200, put.text
+    assert [arm["usd"] for arm in put.json()["arms"]] == [0.5, 0.0]
+    found = (await look_up(service, model="arm/dear")).json()["agent"]
+    assert found["cost"]["usd"] == 0.5, "the same arm at another price"
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"),
+    [(-1, "Input should be greater than or equal to 0"), ("0.002", "Input should be a valid number")],
+)
+async def test_a_price_that_is_none_is_refused_by_the_name_of_its_arm(
+    service: Service, usd: Any, said: str
+) -> None:
+    put = await service.client.put("/v1/arms", json={"arms": {"dear": {**source(), "usd": usd}}})
+    assert said in refused(put, 400, "invalid_value", "arms.dear.usd")
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "linucb"])
+async def test_of_two_sources_that_hold_the_same_a_policy_learns_to_ask_the_cheaper_one(
+    tmp_path: Path, policy: str
+) -> None:
+    arms = {"dear": source(PRICE), "cheap": source()}
+    async with paying(tmp_path, arms=arms, policy={"kind": policy}).running() as service:
+        drawn = []
+        for turn in range(120):
+            found = (await look_up(service, {"Idempotency-Key": f"d-{turn}"})).json()["agent"]
+            drawn.append(found["arm_drawn"])
+            await tell(service, found["decision_id"])
+            if turn % 10 == 9:
+                await service.learn()
+        first, last = (part.count("cheap") for part in (drawn[:10], drawn[-40:]))
+        assert first < 10, "both were tried"
+        assert last >= 34
