@@ -2,11 +2,18 @@
 
 `arms.retrievers.profiles` samples the sources.
 
-Source: Si and Callan 2003, Relevant document distribution estimation method for resource selection, SIGIR.
+The larger a sample is, the nearer are its nearest passages by chance alone, whatever the question is about.
+So sources are compared as if every sample were as large as the largest.
+
+Sources: Si and Callan 2003, Relevant document distribution estimation method for resource selection, SIGIR;
+the highest of n normal numbers: Blom 1958, Statistical estimates and transformed beta-variables.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 from types import MappingProxyType
 
 import numpy as np
@@ -50,8 +57,8 @@ class Profile:
     vectors: NDArray[np.float32]
     nearest: int
 
-    def similarity(self, vector: NDArray[np.floating]) -> float:
-        """Return the mean similarity of a question to the passages that are nearest to it, in [-1, 1].
+    def cosines(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return the similarity of a question to each passage, in [-1, 1], shape (n,).
 
         Args:
             vector: Unit vector of the question by the same backbone, shape (dim,).
@@ -64,16 +71,45 @@ class Profile:
             raise ArmError(
                 f"a profile of vectors of {dims} numbers is compared with one of shape {vector.shape}"
             )
-        cosines = self.vectors @ vector
-        k = min(self.nearest, len(cosines))
-        return float(np.partition(cosines, -k)[-k:].mean())
+        return self.vectors @ np.asarray(vector, dtype=np.float32)
 
 
 NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
 def similarities(profiles: Mapping[str, Profile], vector: NDArray[np.floating]) -> dict[str, float]:
-    """Return the similarity of a question to the source of each arm; arms that share a profile cost one."""
-    distinct = {id(one): one for one in profiles.values()}
-    near = {key: one.similarity(vector) for key, one in distinct.items()}
+    """Return how near a question is to the source of each arm; arms that share a profile cost one comparison.
+
+    It is the mean similarity to the nearest passages. To that of a sample smaller than the largest, what
+    chance would add in one as large is added: the standard deviation of the similarities within the sources,
+    times the difference between the expected highest of as many normal numbers. So it is in [-1, 1] for the
+    largest sample, and may exceed that for others.
+
+    Args:
+        profiles: The profile of each arm.
+        vector: Unit vector of the question by their backbone, shape (dim,).
+
+    Raises:
+        ArmError: The vector has another length.
+    """
+    distinct = {id(one): (one, one.cosines(vector)) for one in profiles.values()}
+    sizes = [len(cosines) for _, cosines in distinct.values()]
+    squares = sum(len(cosines) * float(cosines.var()) for _, cosines in distinct.values())
+    spread = math.sqrt(squares / max(sum(sizes), 1))
+    near = {}
+    for key, (one, cosines) in distinct.items():
+        k = min(one.nearest, len(cosines))
+        lacking = _by_chance(one.nearest, max(sizes)) - _by_chance(one.nearest, len(cosines))
+        near[key] = float(np.partition(cosines, -k)[-k:].mean()) + spread * lacking
     return {name: near[id(one)] for name, one in profiles.items()}
+
+
+@lru_cache(maxsize=256)
+def _by_chance(k: int, n: int) -> float:
+    """Return the expected mean of the highest of n standard normal numbers, of k or all, by Blom's formula.
+
+    >>> round(_by_chance(1, 1), 2), round(_by_chance(1, 100), 2), round(_by_chance(5, 700), 2)
+    (0.0, 2.5, 2.73)
+    """
+    normal, k = NormalDist(), min(k, n)
+    return sum(normal.inv_cdf((n - rank + 0.625) / (n + 0.25)) for rank in range(1, k + 1)) / k

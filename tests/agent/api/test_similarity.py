@@ -30,9 +30,9 @@ SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny", "nearest": 1}}
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     arms = FakeArms()
     arms.sampled = {
-        "docs": Profile(np.stack([OTHER]), 1),
+        "docs": Profile(np.stack([OTHER, OTHER]), 1),
         "tickets": Profile(np.stack([OTHER, VECTOR]), 1),
-        "later": Profile(np.stack([0.5 * VECTOR]), 1),
+        "later": Profile(np.stack([0.5 * VECTOR, 0.5 * VECTOR]), 1),
     }
     changes: dict[str, Any] = {
         "corpora": CORPORA,
