@@ -20,8 +20,8 @@ from agent.hosts import arms as hosted
 from agent.hosts.ingress import Ingress
 from agent.hosts.jobs import JobsHost
 from agent.hosts.learner import LearnerHost
-from agent.proxy import RUN_FOLDER
 from agent.routers import saved
+from agent.run_folder import RUN_FOLDER
 from agent.telemetry import begin
 from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, deployments_of
 from arms.llm import writing

@@ -46,6 +46,19 @@ def lower_priority_of_a_writer() -> None:
     os.nice(19)
     if hasattr(os, "sched_setaffinity"):  # leaves the other processors to serving
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    _nice_of_the_session(19)
+
+
+def lower_priority_of_a_builder() -> None:
+    """Take the highest nice value, and a tenth of a processor beside sessions of the usual priority.
+
+    For work that somebody waits for. Workers of Ray have a nice value of 15 themselves.
+    """
+    os.nice(19)
+    _nice_of_the_session(10)
+
+
+def _nice_of_the_session(value: int) -> None:
     if os.getsid(0) == os.getpid():  # the leader of a session of its own
         with suppress(OSError):  # no Linux, or no groups
-            Path("/proc/self/autogroup").write_text("19")
+            Path("/proc/self/autogroup").write_text(str(value))

@@ -208,9 +208,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 
 def ready() -> bool:
-    """Return whether a service is ready at the address of the pages."""
+    """Return whether a service is ready at the address of the pages, and everything is built."""
     try:
-        return httpx.get(f"{URL}/ready").status_code == 200
+        reply = httpx.get(f"{URL}/ready")
+        return reply.status_code == 200 and reply.json()["building"] is None
     except httpx.TransportError:
         return False
 

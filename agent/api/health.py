@@ -16,6 +16,7 @@ from agent.api.middleware import AppService, ServiceCaller
 from agent.api.responses import StdlibJson
 from agent.config import DEFAULT_POINT
 from agent.replies import Reply, construct
+from agent.run_folder import Building
 from agent.serving import DecisionPoint, PointState
 from agent.serving import ask as asking
 from feedback.training_log import lag as training_log_lag
@@ -37,10 +38,16 @@ class Deciding(Reply):
 
 
 class Ready(Reply):
-    """Questions can be answered and logged."""
+    """Questions can be answered and logged.
+
+    Attributes:
+        building: What is built behind the service at its first start, how far it has come, and the seconds
+            that this piece of work is expected to take; null where everything is built.
+    """
 
     status: Literal["ready"]
     version: int
+    building: str | None
 
 
 @router.get("/health", **documented("health", Health))
@@ -65,8 +72,12 @@ async def ready(service: AppService) -> Response:
     for one in service.points.values():
         await asyncio.to_thread(one.log.check)
         await asyncio.to_thread(one.store.check_tables)
+    building = Building.read()
+    version = service.points[DEFAULT_POINT].decider.serving.version
     return StdlibJson(
-        construct(Ready, status="ready", version=service.points[DEFAULT_POINT].decider.serving.version)
+        construct(
+            Ready, status="ready", version=version, building=None if building is None else str(building)
+        )
     )
 
 

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import httpx
+import psutil
 import typer
 import yaml
 from rich.console import Console
@@ -26,7 +27,8 @@ from rich.console import Console
 from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
 from agent.cli.service import print_answer
-from agent.proxy import RUN_FOLDER, Proxy, ends_with_its_parent, haproxy_binary
+from agent.proxy import Proxy, ends_with_its_parent, haproxy_binary
+from agent.run_folder import BEHIND, RUN_FOLDER, BuildingProgress
 from arms.local_ray import QUIET, private_folder
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def serve(
 
 def _prepare(config: Path, *, cold: bool) -> None:
     from agent.access import is_loopback, require_closed
+    from agent.cli import first_start
     from agent.config import load
     from agent.proxy import Listening, write_configuration
 
@@ -91,11 +94,16 @@ def _prepare(config: Path, *, cold: bool) -> None:
     open_home(settings)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
+    folder = os.environ.get(RUN_FOLDER)
     with progress() as on_progress:
-        prepare(settings, on_progress)
-        if not cold:
-            _warm_start(settings, on_progress)
-    if folder := os.environ.get(RUN_FOLDER):
+        if folder is not None and first_start.begin(settings, prepare, on_progress):
+            (Path(folder) / BEHIND).write_text("cold" if cold else "")
+            BuildingProgress(Path(folder))("waiting for the service")
+        else:
+            prepare(settings, on_progress)
+            if not cold:
+                _warm_start(settings, on_progress)
+    if folder is not None:
         write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config)))
 
 
@@ -231,6 +239,7 @@ def run_service(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     proxy: Proxy | None = None
+    named = config
     if folder is not None:
         proxy = Proxy(folder / "haproxy.cfg")
         config, environment[RUN_FOLDER] = _without_proxy(config, folder), str(folder)
@@ -249,13 +258,14 @@ def run_service(
                 _stop(process)
             return 0
         if ready:
-            console.rule("ready")
+            console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
             console.print(
                 f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
             )
             console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
-        while _running(process, proxy):
-            time.sleep(LOOK_S)
+        with _build_behind(named, folder if ready else None):
+            while _running(process, proxy):
+                time.sleep(LOOK_S)
         return process.wait()
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
@@ -266,6 +276,28 @@ def run_service(
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+@contextmanager
+def _build_behind(config: Path, folder: Path | None) -> Iterator[None]:
+    """Build meanwhile, at low priority, what a first start has left."""
+    left = None if folder is None else folder / BEHIND
+    if left is None or not left.exists():
+        yield
+        return
+    console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent.cli.first_start", str(config), left.read_text()],
+        env={**os.environ, RUN_FOLDER: str(folder)},
+        start_new_session=True,
+        preexec_fn=ends_with_its_parent,
+    )
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
 
 
 def _without_proxy(config: Path, folder: Path) -> Path:
@@ -299,13 +331,12 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], proxy: Proxy | None, base: str) -> bool:
     deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and _running(process, proxy):
-        try:
-            if httpx.get(f"{base}/ready", timeout=5).is_success:
-                return True
-        except httpx.HTTPError:
-            pass
-        time.sleep(LOOK_S)
+    with httpx.Client(timeout=5) as client:  # one: each reads the certificates of the system
+        while time.monotonic() < deadline and _running(process, proxy):
+            with suppress(httpx.HTTPError):
+                if client.get(f"{base}/ready").is_success:
+                    return True
+            time.sleep(LOOK_S)
     return False
 
 

@@ -136,10 +136,12 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     with explained():
         policy = request("GET", url, "/v1/policy", key, point=point)
         arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
+        readiness = _readiness(url, key, point)
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
         about.add_row("serving", Text(_serving(policy)))
+        about.add_row("ready", Text(readiness))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
         if policy["canary"]:
@@ -155,6 +157,17 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
                 arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
             )
         console.print(table)
+
+
+def _readiness(url: str, key: str | None, point: str) -> str:
+    """Return whether a service is ready, and what is built behind it."""
+    from agent.client import ClientError
+
+    try:
+        building = request("GET", url, "/ready", key, point=point).get("building")
+    except ClientError as error:
+        return f"no: {error}"
+    return f"yes, and behind it {building}" if building else "yes"
 
 
 def apply(

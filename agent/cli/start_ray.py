@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.cli.console import PLAIN, errors
-from agent.proxy import RUN_FOLDER
+from agent.run_folder import RUN_FOLDER
 from arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20

@@ -22,7 +22,8 @@ from agent.api import ApiError, code_of, create_app
 from agent.config import AppConfig
 from agent.evaluation import verdict
 from agent.hosts.arms import open_here
-from agent.proxy import RUN_FOLDER, listening
+from agent.proxy import listening
+from agent.run_folder import RUN_FOLDER
 from agent.serving import Backends, Replica, Telemetry
 from agent.telemetry import begin
 from arms.deployments import (

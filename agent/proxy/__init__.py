@@ -2,10 +2,9 @@
 
 from .configuration import Listening, socket_path, write_configuration
 from .listener import listening
-from .process import RUN_FOLDER, Proxy, ProxyError, ends_with_its_parent, haproxy_binary
+from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
 
 __all__ = [
-    "RUN_FOLDER",
     "Listening",
     "Proxy",
     "ProxyError",

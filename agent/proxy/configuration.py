@@ -36,9 +36,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent.api import KNOWN_CALLER, ApiError
-from agent.config import AppConfig, Http
+if TYPE_CHECKING:  # the process that waits for the service needs none of it, and loading takes seconds
+    from agent.api import ApiError
+    from agent.config import AppConfig, Http
 
 BUFFER_BYTES = 64 * 1024
 """Bytes of a request that wait in the proxy until they are complete."""
@@ -136,7 +138,7 @@ class Listening:
         return 2 * self.replicas
 
 
-def write_configuration(config: AppConfig, listening: Listening) -> Path:
+def write_configuration(config: "AppConfig", listening: Listening) -> Path:
     """Write the configuration file into the folder; return its path."""
     lines = [*_globals(config, listening), *_frontend(config, listening), *_lanes(config, listening)]
     path = listening.folder / "haproxy.cfg"
@@ -144,7 +146,9 @@ def write_configuration(config: AppConfig, listening: Listening) -> Path:
     return path
 
 
-def _globals(config: AppConfig, listening: Listening) -> Iterator[str]:
+def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
+    from agent.api import ApiError
+
     http = config.http
     silent_s = config.limits.answer_s + SPARE_S
     yield "global"
@@ -181,7 +185,9 @@ def _globals(config: AppConfig, listening: Listening) -> Iterator[str]:
     yield ""
 
 
-def _frontend(config: AppConfig, listening: Listening) -> Iterator[str]:
+def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
+    from agent.api import KNOWN_CALLER, ApiError
+
     http, host = config.http, f"[{listening.host}]" if ":" in listening.host else listening.host
     limits = f"{http.header_bytes} bytes, or {http.headers} lines"
     too_large = ApiError("header_too_large", f"the header has more than {limits}")
@@ -240,7 +246,7 @@ def _tables() -> Iterator[str]:
         yield ""
 
 
-def _admission(http: Http) -> Iterator[str]:
+def _admission(http: "Http") -> Iterator[str]:
     """Yield the rules by which a connection is accepted or closed, before anything of it is read."""
     own, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
     yield "    acl trusted always_false"
@@ -262,7 +268,7 @@ def _admission(http: Http) -> Iterator[str]:
     yield f"    tcp-request session reject if {{ sc0_conn_cur,mul({SHARE}),add(sess.taken) gt {strangers} }}"
 
 
-def _client(http: Http) -> Iterator[str]:
+def _client(http: "Http") -> Iterator[str]:
     """Yield the rules that find the address of a client, which is all that a replica is given of it."""
     yield "    http-request set-var(txn.client) src"
     if http.trusted_proxies:
@@ -271,8 +277,10 @@ def _client(http: Http) -> Iterator[str]:
     yield "    http-request del-header x-forwarded-proto unless trusted"
 
 
-def _forwarded(http: Http) -> Iterator[str]:
+def _forwarded(http: "Http") -> Iterator[str]:
     """Yield the rules that look through trusted proxies, and limit the requests of a client behind them."""
+    from agent.api import ApiError
+
     through = "trusted"
     for hop in range(1, HOPS + 1):
         address = f"req.hdr_ip(x-forwarded-for,-{hop})"
@@ -287,11 +295,11 @@ def _forwarded(http: Http) -> Iterator[str]:
     yield _refuse(busy, f"trusted {own} or trusted {share}")
 
 
-def _refuse(error: ApiError, condition: str) -> str:
+def _refuse(error: "ApiError", condition: str) -> str:
     return f"    http-request return status {error.status} {_body(error)} if {condition}"
 
 
-def _lanes(config: AppConfig, listening: Listening) -> Iterator[str]:
+def _lanes(config: "AppConfig", listening: Listening) -> Iterator[str]:
     checked = (
         f"check inter {CHECK_MS} fastinter {DOWN_CHECK_MS} downinter {DOWN_CHECK_MS} fall 2 rise 1 "
         "observe layer4 error-limit 1 on-error mark-down"
@@ -310,7 +318,7 @@ def _lanes(config: AppConfig, listening: Listening) -> Iterator[str]:
             yield ""
 
 
-def _body(error: ApiError) -> str:
+def _body(error: "ApiError") -> str:
     """Return what HAProxy sends for an error: its envelope, with the id that the client gave the request."""
     document = json.dumps(error.envelope("<id>").model_dump()).replace("'", "\\u0027").replace("%", "%%")
     document = document.replace('"<id>"', "%[var(txn.request_id)]")

@@ -9,12 +9,15 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI
 from typing_extensions import override
 
 from agent.proxy.configuration import socket_path
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 SLOTS = 64
 """Most replicas of one machine."""
@@ -25,12 +28,12 @@ STOP_S = 10
 logger = logging.getLogger(__name__)
 
 
-def listening(app: FastAPI, folder: Path) -> FastAPI:
+def listening(app: "FastAPI", folder: Path) -> "FastAPI":
     """Have an application listen on a socket of a folder, from the end of its start until it stops."""
     own = app.router.lifespan_context
 
     @asynccontextmanager
-    async def lifespan(starting: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(starting: "FastAPI") -> AsyncIterator[None]:
         async with own(starting), _served(starting, folder):
             yield
 
@@ -39,7 +42,7 @@ def listening(app: FastAPI, folder: Path) -> FastAPI:
 
 
 @asynccontextmanager
-async def _served(app: FastAPI, folder: Path) -> AsyncIterator[None]:
+async def _served(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
     with _slot(folder) as path, _bound(path) as listener:
         server = _Server(
             uvicorn.Config(

@@ -15,9 +15,6 @@ from pathlib import Path
 
 from agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
 
-RUN_FOLDER = "ARMWISE_RUN"
-"""Environment variable: the folder of the sockets; without it, Ray Serve's own proxy is in front."""
-
 PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl: which signal a process gets when its parent ends."""
 

@@ -9,7 +9,7 @@ from .labels import (
     insert_labels,
     label_decisions,
 )
-from .run import RunFailedError, preview_lots, warm_start, warm_start_before_traffic
+from .run import RunFailedError, preview_lots, warm_start, warm_start_at_first, warm_start_before_traffic
 
 __all__ = [
     "Beside",
@@ -22,5 +22,6 @@ __all__ = [
     "label_decisions",
     "preview_lots",
     "warm_start",
+    "warm_start_at_first",
     "warm_start_before_traffic",
 ]

@@ -244,6 +244,22 @@ def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: 
     return warm_start(config, registry_runs.Trigger.COMMAND, console, on_progress)
 
 
+def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
+    """Do the run of a first start behind the service, where no run has come to a verdict; else return None.
+
+    Its candidate is promoted as one before the first request would be: what traffic there is was answered by
+    other arms, or by a policy that has hardly begun to learn, and there is too little to judge by.
+
+    Raises what `warm_start` raises.
+    """
+    if config.warm_start is None or config.warm_start.first != "promote":
+        return None
+    with closing(Store(config.database_url, config.reward.join)) as store:
+        if registry_runs.judged(store, Recipe.configured(config).digest):
+            return None
+    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
+
+
 def carry_out(config: AppConfig, number: int, console: Console, on_progress: Progress) -> Run:
     """Do a run that another process has taken, and whose lease that one renews; else as `warm_start`."""
     with closing(Store(config.database_url, config.reward.join)) as store:
@@ -268,7 +284,8 @@ def _do(
     try:
         with journal:
             now = RunSnapshot.of(config, store)  # read once no other run can change it
-            journal.ends(_Steps(now, store, mine.seq, journal, console, on_progress, clock).do())
+            is_first = _is_first(store, mine)
+            journal.ends(_Steps(now, store, mine.seq, is_first, journal, console, on_progress, clock).do())
     except Exception as error:
         if journal.promoted:
             raise
@@ -278,13 +295,22 @@ def _do(
     return found
 
 
+def _is_first(store: Store, run: Run) -> bool:
+    """Return whether a run is that of a first start, or goes on with it where the service was killed."""
+    resumed: Run | None = run
+    while resumed is not None and resumed.trigger is registry_runs.Trigger.RESUMED:
+        resumed = registry_runs.find(store, resumed.seq - 1)
+    return resumed is not None and resumed.trigger is registry_runs.Trigger.FIRST
+
+
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps of a run."""
+    """The steps of a run; of a first start if `is_first`."""
 
     now: RunSnapshot
     store: Store
     run: int
+    is_first: bool
     journal: Journal
     console: Console
     on_progress: Progress
@@ -400,9 +426,9 @@ class _Steps:
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
-        """Return the verdict on the candidate; None without a candidate or without traffic."""
+        """Return the verdict on the candidate; None without one, without traffic or at a first start."""
         name = None if version is None else f"recipe:{version.version}"
-        if (name is None and router is None) or self.now.traffic == 0:
+        if (name is None and router is None) or self.now.traffic == 0 or self.is_first:
             return None
         with self.journal.step("evaluate") as step:
             results = []
@@ -432,7 +458,8 @@ class _Steps:
         with journal.step("decide") as step:
             reasons = self._reasons(version, verdict, active_policy(self.store, configured))
             if version is not None and not reasons:
-                why = "nothing was served before" if verdict is None else "the gate lets it through"
+                unjudged = "a first start" if self.is_first else "nothing was served before"
+                why = unjudged if verdict is None else "the gate lets it through"
                 reason = f"warm start {self.run}: {why}"
                 promotion = promotions.Promotion(
                     0,
@@ -464,7 +491,8 @@ class _Steps:
         """Return why a candidate is held, one sentence each; none where it may be promoted."""
         if version is None:
             return ["There is no candidate."]
-        first = self.now.spec.first == "promote" and not traffic.exists(self.store)
+        unserved = self.is_first or not traffic.exists(self.store)
+        first = self.now.spec.first == "promote" and unserved
         if verdict is None and not first:
             return ["The log holds no decision of the traffic to judge it by."]
         if verdict is not None and not verdict["promote"]:

@@ -19,8 +19,8 @@ from arms.indexes.build_once import IndexMismatchError, build, check, folder
 from arms.manifest import Identity
 from arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
-BATCHES_PER_STEP = 16
-"""Batches of the model between two checkpoints; texts are sorted by length within them."""
+BATCHES_PER_STEP = 2
+"""Batches of the model between two checkpoints, a second or two; texts are sorted by length within them."""
 
 VECTORS = "vectors.npy"
 

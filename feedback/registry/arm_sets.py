@@ -57,6 +57,12 @@ def live(store: Store, after: int = 0) -> ArmSet | None:
         return None if row is None else _set_of(row)
 
 
+def every(store: Store) -> list[ArmSet]:
+    """Return all sets that were ever live, the oldest first."""
+    with store.reading() as connection:
+        return [_set_of(row) for row in connection.execute(sa.select(t.arm_sets).order_by(t.arm_sets.c.seq))]
+
+
 def at_start(store: Store, configured: Arms) -> Arms:
     """Return the arms that `started` would return, and write nothing."""
     with store.reading() as connection:

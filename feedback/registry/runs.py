@@ -47,6 +47,9 @@ class Trigger(StrEnum):
     ALARM = "alarm"
     REQUEST = "request"
     COMMAND = "command"
+    FIRST = "first"
+    """A first start, behind a service that answers already."""
+
     RESUMED = "resumed"
     """The run before it was abandoned."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.app import metrics_folder
-from agent.proxy import RUN_FOLDER
+from agent.run_folder import RUN_FOLDER
 
 
 @pytest.fixture(autouse=True)

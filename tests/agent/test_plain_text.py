@@ -118,7 +118,8 @@ def test_the_status_of_a_service_controls_no_terminal(
     policy["serving"] = {"pinned": False, "version": 1}
     policy["newest"] = {"version": 1}
     arm = {"name": PLANTED, "kind": PLANTED, "params": {"text": PLANTED}, "enabled": True}
-    replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}}
+    ready = {"status": "ready", "version": 1, "building": PLANTED}
+    replies = {"/v1/policy": policy, "/v1/arms": {"arms": [arm]}, "/ready": ready}
     monkeypatch.setattr(service, "request", lambda _method, _url, path, _key, **_: replies[path])
     service.status()
     shown = without_colours(terminal.getvalue())

@@ -197,10 +197,11 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
     return path
 
 
-def _ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) -> bool:
+def _ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path, *, early: bool) -> bool:
     assert process.poll() is None, log.read_text()[-5000:]
     try:
-        return client.get("/ready").status_code == 200
+        reply = client.get("/ready")
+        return reply.status_code == 200 and (early or reply.json()["building"] is None)
     except httpx.HTTPError:
         return False
 
@@ -213,8 +214,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 @contextmanager
-def started(folder: Path, variables: Mapping[str, str], **settings: Any) -> Iterator[Live]:
-    """Start a service with two replicas of its HTTP surface, with more variables and settings."""
+def started(
+    folder: Path, variables: Mapping[str, str], *, early: bool = False, **settings: Any
+) -> Iterator[Live]:
+    """Start a service with two replicas of its HTTP surface, with more variables and settings.
+
+    If `early`, it is not waited for what a first start builds behind it.
+    """
     port = free_port()
     config, log = configuration(folder, port, **settings), folder / "output.txt"
     own = {"PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
@@ -227,7 +233,7 @@ def started(folder: Path, variables: Mapping[str, str], **settings: Any) -> Iter
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            until(lambda: _ready(client, process, log), START_S)
+            until(lambda: _ready(client, process, log, early=early), START_S)
             live = Live(str(client.base_url), config, client, process.pid)
             until(lambda: len(live.replicas("Ingress")) == 2, START_S)
             yield live

@@ -12,6 +12,7 @@ from agent.api.console.page import ACTION, form_of, number, page, pages, seen, v
 from agent.api.middleware import AppService, RequestCaller, RequestPoint, require
 from agent.api.operations import keys
 from agent.api.schemas import PublicId
+from agent.run_folder import Building
 from agent.serving import DecisionPoint, Service
 from feedback.log import without_password
 from feedback.training_log import lag
@@ -91,7 +92,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
     behind = lag.lag_of(point.store, point.config.reward.join, learned)
     loading = sorted(point.decider.health.loading)
     jump_s = point.service.clock.jump_s
-    trouble = point.log.trouble
+    trouble, building = point.log.trouble, Building.read()
     lost = lag.dangling(point.store, point.config.reward.wait_s)
     return [
         (
@@ -100,6 +101,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
             "hosts were reached and a version is served" if point.decides else "not yet",
         ),
         ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
+        ("arms", building is None, str(building or "all are built")),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
         ("feedback", not lost, f"{lost:,} items refer to no decision"),

@@ -26,7 +26,7 @@ class WarmStart(Reply):
     """A warm start."""
 
     id: int
-    trigger: Annotated[str, among("schedule", "alarm", "request", "command", "resumed")]
+    trigger: Annotated[str, among("schedule", "alarm", "request", "command", "first", "resumed")]
     status: Annotated[
         str, among("asked", "running", "promoted", "held", "nothing_new", "failed", "abandoned")
     ]

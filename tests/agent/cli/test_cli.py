@@ -668,11 +668,18 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     ]
     service.reply("GET /v1/policy", policy)
     service.reply("GET /v1/arms", {"arms": arms})
+    service.reply("GET /ready", {"status": "ready", "version": 7, "building": "embedding: 3 of 9"})
     output = said(run("status", "--url", service.url), 0)
+    assert "yes, and behind it embedding: 3 of 9" in output
     for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
         assert shown in output
     for absent in ("apprentice", "promotion", "canary"):
         assert absent not in output
+    service.reply("GET /ready", {"status": "ready", "version": 7, "building": None})
+    assert "behind it" not in said(run("status", "--url", service.url), 0)
+    loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
+    service.reply("GET /ready", loading, 503)
+    assert "no: " in said(run("status", "--url", service.url), 0)
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
     learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
     word = {"since": 1700000000.5, "reason": "labels"}

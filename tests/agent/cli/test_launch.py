@@ -19,7 +19,7 @@ from rich.console import Console
 
 from agent.cli import serve
 from agent.config import parse
-from agent.proxy import RUN_FOLDER
+from agent.run_folder import BEHIND, RUN_FOLDER
 from tests.neighbours import write_corpus
 
 PARENT = """
@@ -214,6 +214,54 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     whole = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     expected = whole if telemetry == {"logs": "json"} else {}
     assert {name: environment[name] for name in whole if name in environment} == expected
+
+
+class Quiet:
+    """A proxy during whose sixth look, once the service is ready, Ctrl-C is pressed."""
+
+    looks = 0
+
+    def __init__(self, _: Path) -> None: ...
+
+    def watch(self) -> None:
+        type(self).looks += 1
+        if self.looks == 6:
+            raise KeyboardInterrupt
+
+    def drain(self, _: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@pytest.mark.parametrize("left", ["", "cold"])
+def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int, left: str
+) -> None:
+    monkeypatch.setattr(serve, "Proxy", Quiet)
+    monkeypatch.setattr(Quiet, "looks", 0)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    (folder / BEHIND).write_text(left)
+    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    _, building = launched.processes
+    assert launched.command[1:] == ["-m", "agent.cli.first_start", str(config), left]
+    assert launched.options["env"][RUN_FOLDER] == str(folder)
+    assert launched.options["start_new_session"]
+    assert Starting.asked == 3, "not before"
+    assert building.poll() == -signal.SIGTERM
+
+
+def test_nothing_is_built_behind_a_service_that_never_became_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
+) -> None:
+    monkeypatch.setattr(serve, "Proxy", Quiet)
+    monkeypatch.setattr(Quiet, "looks", 0)
+    monkeypatch.setattr(serve, "START_S", 0.0)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    (folder / BEHIND).write_text("")
+    serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    assert len(launched.processes) == 1
 
 
 @pytest.mark.parametrize("start_s", [600.0, 0.0])

@@ -83,7 +83,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     ("words", "requests"),
     [
-        ("status", [("/v1/policy", 30.0), ("/v1/arms", 30.0)]),
+        ("status", [("/v1/policy", 30.0), ("/v1/arms", 30.0), ("/ready", 30.0)]),
         ("apply {portfolio}", [("/v1/arms", 30.0), ("/v1/arms", 3600.0)]),
         ("promote 7 --reason better", [("/v1/policies/7/promote", 3600.0)]),
         ("rollback 7 --reason worse", [("/v1/policies/7/rollback", 3600.0)]),

@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
 from agent.cli import start_ray
 from agent.cli.start_ray import Problem, Watch, problems
-from agent.proxy import RUN_FOLDER
+from agent.run_folder import RUN_FOLDER
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -68,3 +69,15 @@ def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.Monkey
     )
     low_priority.lower_priority_of_a_writer()
     assert taken == [19, (0, {5})]
+
+
+def test_a_builder_may_use_every_processor_and_yields_to_the_workers_of_ray(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken: list[object] = []
+    alone = SimpleNamespace(nice=taken.append, getsid=lambda _: 2, getpid=lambda: 2)
+    monkeypatch.setattr(low_priority, "os", alone)
+    monkeypatch.setattr(low_priority, "Path", lambda _: tmp_path / "autogroup")
+    low_priority.lower_priority_of_a_builder()
+    assert taken == [19]
+    assert (tmp_path / "autogroup").read_text() == "10"

@@ -191,7 +191,11 @@ async def test_without_a_version_nothing_is_answered_but_feedback_is_kept(tmp_pa
         assert (await service.client.get("/v1/policy")).json()["version"] is None
         assert (await tell(service, "d-1")).json()["status"] == "pending_decision"
         await service.learn()
-        assert (await service.client.get("/ready")).json() == {"status": "ready", "version": 1}
+        assert (await service.client.get("/ready")).json() == {
+            "status": "ready",
+            "version": 1,
+            "building": None,
+        }
         assert (await look_up(service)).status_code == 200
 
 

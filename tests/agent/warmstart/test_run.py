@@ -21,7 +21,7 @@ from agent.learning import Learner, Recipe, active_recipe
 from agent.routers import RouterSpec, build_router
 from agent.warmstart.labels import InsertSettings, insert_labels
 from agent.warmstart.proposals import remove_older
-from agent.warmstart.run import RunFailedError, preview_lots, warm_start
+from agent.warmstart.run import RunFailedError, preview_lots, warm_start, warm_start_at_first
 from arms.portfolio import outcomes
 from arms.questions import Question
 from feedback.drift import Alarm, read_alarms
@@ -410,6 +410,55 @@ def test_without_traffic_there_is_a_candidate_and_nothing_to_judge_it_by(cold: W
     assert run.candidate is not None
     assert run.evaluation is None
     assert reasons_of(run) == ["The log holds no decision of the traffic to judge it by."]
+
+
+# -- a first start ----------------------------------------------------------------------------------------
+
+
+def promoting(world: World, first: str = "promote") -> AppConfig:
+    """Return the configuration with another `first`."""
+    return world.config.model_copy(update={"warm_start": configured(world.folder, first=first).warm_start})
+
+
+def first(world: World, config: AppConfig | None = None) -> Run | None:
+    """Do the run of a first start."""
+    console = Console(file=StringIO(), width=150)
+    return warm_start_at_first(config or promoting(world), console, lambda *_: None)
+
+
+def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world: World) -> None:
+    run = first(world)
+    assert run is not None
+    assert (run.status, run.trigger) == (runs.State.PROMOTED, runs.Trigger.FIRST)
+    assert not world.asked, "too little traffic for a judgement, of other arms"
+    assert run.evaluation is None
+    promotion = active_policy(world.store, world.ours).promotion
+    assert promotion is not None
+    assert promotion.reason == "warm start 1: a first start"
+    assert first(world) is None, "once"
+
+
+def test_a_first_start_that_was_told_to_wait_for_the_gate_does_nothing(world: World) -> None:
+    assert first(world, promoting(world, "hold")) is None
+    assert world.unchanged
+
+
+def test_a_first_start_does_not_overrule_an_operator(world: World) -> None:
+    world.say(world.newest(), promotions.Action.ROLLBACK)
+    run = first(world)
+    assert run is not None
+    assert run.status is runs.State.HELD
+    assert "pinned by an operator" in " ".join(reasons_of(run))
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"), [(runs.Trigger.FIRST, 0), (runs.Trigger.REQUEST, 1)], ids=["first", "another"]
+)
+def test_a_run_goes_on_as_what_was_killed(world: World, before: runs.Trigger, asked: int) -> None:
+    runs.claim(world.store, world.ours, before, "killed:1", LATE - 10 * runs.LEASE_S)
+    console = Console(file=StringIO(), width=150)
+    warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
+    assert len(world.asked) == asked
 
 
 # -- failures ---------------------------------------------------------------------------------------------

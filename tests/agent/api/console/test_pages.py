@@ -23,6 +23,7 @@ from agent.api.console import decisions, explanation, operating, overview
 from agent.api.console.page import CONSOLE, pages
 from agent.api.console.routes import ROUTERS
 from agent.learning.restore import restore_policy
+from agent.run_folder import RUN_FOLDER, BuildingProgress
 from arms.base import ArmError, Passage
 from arms.llm import base
 from feedback.events import Context, Decision, Mask, Mode
@@ -206,6 +207,17 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     shown = plain(await seen(service, f"{path}/passages"))
     assert "The corpus is not at hand: no host for 4." in shown
     assert texts[0][0] in shown
+
+
+async def test_what_is_built_behind_a_first_start_is_shown_and_no_failure_of_readiness(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "arms well all are built" in plain(await seen(service, "/system"))
+    assert (await service.client.get("/ready")).json()["building"] is None
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    BuildingProgress(tmp_path)("embedding passages", 3, 9)
+    assert "arms not well embedding passages: 3 of 9" in plain(await seen(service, "/system"))
+    assert (await service.client.get("/ready")).json()["building"] == "embedding passages: 3 of 9"
 
 
 async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(service: Service) -> None:

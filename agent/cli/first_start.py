@@ -1,0 +1,213 @@
+"""The first start: a service answers as soon as passages are read, and what takes longer is built behind it.
+
+    passages, indexes of words --> the service answers by the arms that need no encoder
+    vectors                    --> each arm enters when it is built, in place of its parts
+    questions, scores, router  --> the warm start is promoted
+
+The live arms are in the log, as they always are: policy, replay and `verify` see which arms there were. A
+run that was killed is continued by the next `armwise serve`; a home in which anything else was served is left
+alone.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+
+import typer
+
+from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
+from agent.cli.options import opened
+from agent.config import AppConfig, ConfigError
+from agent.low_priority import lower_priority_of_a_builder
+from agent.run_folder import RUN_FOLDER, BuildingProgress
+from agent.serving import same_document
+from agent.warmstart import RunFailedError, warm_start_at_first
+from arms.corpus import ingest_all
+from arms.indexes import IndexMismatchError, PassageVectors
+from arms.models import Embedder, build_embedder
+from arms.retrievers import ArmSpec, Resources, catalog, closure, prepare_profiles
+from feedback.errors import UnderWayError
+from feedback.log import Store, open_log
+from feedback.registry import ArmSet, arm_sets
+
+Arms = Mapping[str, ArmSpec]
+
+
+def entering(arms: Arms, built: Collection[str] = ()) -> dict[str, ArmSpec]:
+    """Return the arms that are live while others are built.
+
+    In place of an action that needs an encoder are its members that need none, such as the words of a search
+    by words and vectors.
+
+    Args:
+        arms: Those of the configuration.
+        built: Actions whose indexes are there.
+    """
+    live: dict[str, ArmSpec] = {}
+    for action in (name for name, spec in arms.items() if spec.action):
+        parts = closure(action, arms)
+        if action in built or _is_quick(action, arms):
+            live |= {name: live.get(name, spec) for name, spec in parts.items()} | {action: arms[action]}
+            continue
+        for part in (name for name in parts if _is_quick(name, arms)):
+            live |= {name: live.get(name, spec) for name, spec in closure(part, arms).items()}
+            live[part] = arms[part].model_copy(update={"action": True})
+    return live
+
+
+def _is_quick(name: str, arms: Arms) -> bool:
+    """Return whether an arm can search as soon as passages are read: it reads no model."""
+    parts = [catalog.described(part, spec) for part, spec in closure(name, arms).items()]
+    models = any(kind.models(params) or kind.backbones(params) for kind, params in parts)
+    return catalog.is_light(name, arms) and not models
+
+
+def _documents(arms: Arms) -> arm_sets.Arms:
+    return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in arms.items()}
+
+
+def begin(
+    config: AppConfig, prepare: Callable[[AppConfig, ProgressCallback], None], on_progress: ProgressCallback
+) -> bool:
+    """Build what the service needs for its first answer, and make these arms live; return whether it was.
+
+    False, and nothing is live, where all has to be built before: not a first start, several decision points
+    or a router in the configuration, no arm without an encoder, or no vectors that are missing.
+
+    Args:
+        config: The configuration.
+        prepare: Builds what a configuration needs.
+        on_progress: Progress callback.
+    """
+    config = config.settled()
+    arms = entering(config.arms)
+    if (
+        len(config.by_point) > 1
+        or config.router is not None
+        or all(one.kind == "none" for one in arms.values())
+    ):
+        return False
+    try:
+        first = config.with_arms(_documents(arms))
+    except ConfigError:  # a setting names an arm that is not live yet, such as `fallback`
+        return False
+    with closing(open_log(config.database_url, config.reward)) as store, ThreadPoolExecutor(1) as exporter:
+        before = arm_sets.every(store)
+        if not all(_is_entering(one.arms, config.arms) for one in before):
+            return False
+        embedding, exported = config.features.embedding, list[Future[Embedder]]()
+        if embedding is not None:  # decisions need it; its model is exported while passages are read
+            exported.append(exporter.submit(build_embedder, config.backbones[embedding.backbone]))
+        if not _missing(config, on_progress):
+            return False
+        without_profiles = first.features.model_copy(update={"similarity": None})
+        prepare(first.model_copy(update={"features": without_profiles}), on_progress)
+        for one in exported:
+            one.result()
+        if not before:
+            arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+    return True
+
+
+def _is_entering(live: arm_sets.Arms, arms: Arms) -> bool:
+    """Return whether live arms are those of a first start that has not ended."""
+    return any(
+        spec.get("action", True) and name in arms and not arms[name].action for name, spec in live.items()
+    )
+
+
+def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
+    """Return whether vectors that an action needs are not built yet."""
+    have = Resources(
+        ingest_all(config.corpus_sources, progress=on_progress),
+        config.indexes_path,
+        config.backbones,
+        config.arms,
+    )
+    for name, spec in config.arms.items():
+        kind, params = catalog.described(name, spec)
+        for backbone in kind.backbones(params) if kind.searches_corpus else ():
+            try:
+                PassageVectors(have.of(spec).corpus, have.indexes, config.backbones[backbone])
+            except IndexMismatchError:
+                return True
+    return False
+
+
+def follow(config: str, cold: str = "") -> None:
+    """Build behind the service what is left, let each arm enter, and do the warm start.
+
+    Args:
+        config: The configuration file.
+        cold: `cold` for no warm start.
+    """
+    lower_priority_of_a_builder()
+    report = BuildingProgress(Path(os.environ[RUN_FOLDER]))
+    try:
+        with explained(), progress() as shown:
+
+            def on_progress(what: str, done: int, total: int | None) -> None:
+                report(what, done, total)
+                shown(what, done, total)
+
+            report("reading the configuration")
+            settings = opened(Path(config)).settled()
+            if enter(settings, on_progress) and not cold:
+                warm_start_at_first(settings, console, on_progress)
+    except (RunFailedError, UnderWayError) as error:
+        errors.print(str(error), style="yellow", markup=False, soft_wrap=True)
+    except typer.Exit:
+        errors.print("the service goes on with the arms that it has", style="yellow")
+        raise
+    finally:
+        report.end()
+
+
+def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
+    """Build the indexes of every action, the smallest corpus first, and make each live when it is built.
+
+    Returns:
+        Whether all are live; False where the arms were replaced by others meanwhile, which are left alone.
+    """
+    from agent.cli.serve import prepare
+
+    with closing(Store(config.database_url)) as store:
+        live = arm_sets.live(store)
+        corpus = ingest_all(config.corpus_sources, progress=on_progress)
+        have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+        actions = [name for name, spec in config.arms.items() if spec.action]
+
+        def passages(name: str) -> int:
+            names = catalog.corpora_of(name, config.arms)
+            return sum(len(corpus.part(one)) for one in names) if names else len(corpus)
+
+        built: list[str] = []
+        for name in sorted((one for one in actions if not _is_quick(one, config.arms)), key=passages)[:-1]:
+            catalog.prepare(have, [name], on_progress)
+            if config.features.similarity is not None:
+                prepare_profiles([name], config.features.similarity, have, on_progress)
+            built.append(name)
+            if (live := _replaced(store, live, entering(config.arms, built), config)) is None:
+                return False
+        prepare(config, on_progress)
+        return _replaced(store, live, config.arms, config) is not None
+
+
+def _replaced(store: Store, before: ArmSet | None, arms: Arms, config: AppConfig) -> ArmSet | None:
+    """Make arms live unless others than `before` have become live; return the set, None where they have."""
+    now = arm_sets.live(store)
+    if (now and now.seq) != (before and before.seq):
+        console.print("the arms were replaced meanwhile: those are left as they are", **PLAIN)
+        return None
+    new = arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+    entered = sorted(name for name, spec in arms.items() if spec.action)
+    console.print(f"live now: {', '.join(entered)}", **PLAIN)
+    return new
+
+
+if __name__ == "__main__":
+    with suppress(typer.Exit):
+        follow(*sys.argv[1:])

@@ -1,0 +1,317 @@
+"""The first start: words answer first, and each arm enters when it is built, in the log."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from agent import run_folder
+from agent.cli import first_start, serve
+from agent.cli.main import app
+from agent.config import AppConfig, parse
+from agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
+from agent.serving import same_document
+from arms.retrievers import ArmSpec, closure
+from feedback.log import Store
+from feedback.registry import arm_sets
+from tests.live.conftest import free_port
+
+ARMS: dict[str, dict[str, Any]] = {
+    "none": {"kind": "none"},
+    "small_words": {"kind": "bm25", "corpus": "small", "action": False},
+    "small_near": {"kind": "dense", "corpus": "small", "params": {"backbone": "hashed"}, "action": False},
+    "small": {"kind": "rrf", "params": {"arms": ["small_words", "small_near"]}},
+    "large_words": {"kind": "bm25", "corpus": "large", "action": False},
+    "large_near": {"kind": "dense", "corpus": "large", "params": {"backbone": "hashed"}, "action": False},
+    "large": {"kind": "rrf", "params": {"arms": ["large_words", "large_near"]}},
+    "near": {"kind": "dense", "corpus": "large", "params": {"backbone": "hashed"}},
+}
+
+FIRST = ["large_words", "none", "small_words"]
+
+
+def nothing(*_: object) -> None: ...
+
+
+def actions(arms: Any) -> list[str]:
+    """Return the actions among arms or their documents."""
+    specs = {name: ArmSpec.model_validate(spec) for name, spec in arms.items()}
+    return sorted(name for name, spec in specs.items() if spec.action)
+
+
+@pytest.fixture
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A configuration with a small corpus and a large one, in an empty home."""
+    monkeypatch.delenv("ARMWISE_HOME", raising=False)
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path / "run"))
+    for name, n in (("small", 5), ("large", 40)):
+        lines = [{"id": f"p{i}", "text": f"the {name} river {i} flows"} for i in range(n)]
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    return {
+        "home": str(tmp_path / "home"),
+        "corpora": {name: {"source": str(tmp_path / f"{name}.jsonl")} for name in ("large", "small")},
+        "backbones": {"hashed": {"model": "hashing:16"}},
+        "arms": ARMS,
+        "policy": {"kind": "epsilon_greedy"},
+        "llm": {"engine": "scripted"},
+        "reward": {"metrics": {"right": {}}},
+        "features": {"similarity": {"backbone": "hashed"}},
+    }
+
+
+@pytest.fixture
+def config(document: dict[str, Any]) -> AppConfig:
+    found = parse(document)
+    found.home_path.mkdir(mode=0o700)
+    return found
+
+
+@pytest.fixture
+def store(config: AppConfig) -> Iterator[Store]:
+    with closing(Store(config.database_url)) as opened:
+        yield opened
+
+
+def begun(config: AppConfig) -> bool:
+    return first_start.begin(config, serve.prepare, nothing)
+
+
+def live(store: Store) -> list[str]:
+    found = arm_sets.live(store)
+    assert found is not None
+    return actions(found.arms)
+
+
+def vectors_of(config: AppConfig) -> list[str]:
+    return sorted(path.name for path in config.settled().indexes_path.glob("vectors-*") if path.is_dir())
+
+
+# -- which arms are live ------------------------------------------------------------------------------
+
+
+def test_members_without_an_encoder_are_live_in_place_of_what_is_not_built(config: AppConfig) -> None:
+    assert actions(first_start.entering(config.arms)) == FIRST
+    assert actions(first_start.entering(config.arms, ["small"])) == ["large_words", "none", "small"]
+    assert actions(first_start.entering(config.arms, ["small", "large", "near"])) == actions(config.arms)
+
+
+@given(built=st.sets(st.sampled_from(["small", "large", "near"])))
+def test_live_arms_are_whole_and_read_a_model_only_where_they_are_built(built: set[str]) -> None:
+    arms = {name: ArmSpec.model_validate(spec) for name, spec in ARMS.items()}
+    found = first_start.entering(arms, built)
+    for name in actions(found):
+        parts = closure(name, found)
+        assert name in built or not any(spec.kind == "dense" for spec in parts.values())
+    assert built <= set(actions(found))
+    assert all(same_document(_json(spec), ARMS[name]) for name, spec in found.items())
+
+
+def _json(spec: ArmSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def test_a_part_of_a_built_arm_stays_an_action_while_another_arm_waits_for_it() -> None:
+    shared = {**ARMS, "small_too": {"kind": "rrf", "params": {"arms": ["small_words", "small_near"]}}}
+    for order in (("small", "small_too"), ("small_too", "small")):
+        arms = {name: ArmSpec.model_validate(shared[name]) for name in [*order, "small_words", "small_near"]}
+        assert actions(first_start.entering(arms, ["small"])) == ["small", "small_words"]
+
+
+def test_an_arm_of_words_alone_is_live_as_it_is_and_its_members_are_not() -> None:
+    fused = {"kind": "rrf", "params": {"arms": ["small_words", "large_words"]}}
+    arms = {name: ArmSpec.model_validate(spec) for name, spec in {**ARMS, "words": fused}.items()}
+    alone = {name: arms[name] for name in ("small_words", "large_words", "words")}
+    assert actions(first_start.entering(alone)) == ["words"]
+    assert actions(first_start.entering(arms)) == [*FIRST, "words"]
+
+
+# -- the beginning --------------------------------------------------------------------------------------
+
+
+def test_a_first_start_builds_words_alone_and_makes_them_live(config: AppConfig, store: Store) -> None:
+    assert begun(config)
+    assert live(store) == FIRST
+    assert not vectors_of(config)
+    assert len(list(config.settled().indexes_path.glob("bm25-*"))) == 2
+    assert not list(config.settled().indexes_path.glob("profile-*")), "samples are embedded later"
+
+
+def test_a_first_start_that_was_killed_begins_again_with_the_same_arms(
+    config: AppConfig, store: Store
+) -> None:
+    assert begun(config)
+    assert begun(config)
+    assert len(arm_sets.every(store)) == 1
+
+
+def test_a_home_that_has_served_is_left_alone(config: AppConfig, store: Store) -> None:
+    serve.prepare(config, nothing)
+    arm_sets.started(store, config.arm_documents)
+    for path in config.settled().indexes_path.glob("vectors-*"):
+        path.rename(path.with_name("lost"))
+        break
+    assert not begun(config)
+    assert live(store) == actions(ARMS)
+
+
+def test_where_nothing_is_missing_all_arms_are_live_at_once(config: AppConfig, store: Store) -> None:
+    serve.prepare(config, nothing)
+    assert not begun(config)
+    assert arm_sets.live(store) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arms": {"none": {"kind": "none"}, "near": ARMS["near"]}},
+        {"fallback": "large"},
+        {"points": {"other": {"arms": {"none": {"kind": "none"}}}}},
+    ],
+    ids=["no arm without an encoder", "a setting names an arm", "several points"],
+)
+def test_what_cannot_begin_with_words_is_built_before(
+    document: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    config = parse({**document, **changes})
+    config.home_path.mkdir(mode=0o700)
+    assert not begun(config)
+    assert not list(config.home_path.glob("**/vectors-*"))
+
+
+# -- what follows -----------------------------------------------------------------------------------------
+
+
+def test_arms_enter_the_smaller_corpus_first_and_at_last_all_are_those_of_the_file(
+    config: AppConfig, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(config)
+    assert first_start.enter(config.settled(), nothing)
+    sets = [actions(one.arms) for one in arm_sets.every(store)]
+    assert sets[0] == FIRST
+    assert sets[1] == ["large_words", "none", "small"]
+    assert sets[-1] == actions(ARMS)
+    assert len(sets) == 4
+    last = arm_sets.live(store)
+    assert last is not None
+    assert last.arms == config.arm_documents
+    assert len(vectors_of(config)) == 2
+    assert len(list(config.settled().indexes_path.glob("profile-*"))) == 2
+    assert "live now: large, near, none, small" in capsys.readouterr().out
+    assert arm_sets.started(store, config.arm_documents).seq == last.seq, "a later start goes on with it"
+
+
+def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
+    config: AppConfig, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(config)
+    put = {"none": ARMS["none"]}
+
+    def on_progress(*_: object) -> None:
+        if live(store) == FIRST:
+            arm_sets.replace(store, put, config.arm_documents, same_document)
+
+    assert not first_start.enter(config.settled(), on_progress)
+    assert live(store) == ["none"]
+    assert "the arms were replaced meanwhile" in capsys.readouterr().out
+    assert not begun(config), "nor at the next start"
+
+
+def written(document: dict[str, Any], folder: Path) -> str:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    return str(path)
+
+
+def test_the_process_behind_the_service_builds_enters_and_reports_its_end(
+    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+    warmed, seen = list[AppConfig](), list[Building | None]()
+    monkeypatch.setattr(first_start, "warm_start_at_first", lambda one, *_: warmed.append(one))
+    replaced = arm_sets.replace
+
+    def replace(*args: Any) -> arm_sets.ArmSet:
+        seen.append(Building.read())
+        return replaced(*args)
+
+    begun(config)
+    monkeypatch.setattr(arm_sets, "replace", replace)
+    first_start.follow(written(document, tmp_path), "cold")
+    assert not warmed
+    assert live(store) == actions(ARMS)
+    assert all(one is not None for one in seen)
+    assert Building.read() is None
+    first_start.follow(written(document, tmp_path))
+    assert [one.home for one in warmed] == [config.settled().home]
+
+
+def test_a_failure_behind_the_service_is_said_and_leaves_the_arms_that_answer(
+    document: dict[str, Any],
+    config: AppConfig,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+    begun(config)
+    lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
+    with pytest.raises(first_start.typer.Exit):
+        first_start.follow(written(lost, tmp_path))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "there is no file or folder /no/such/model" in said
+    assert "the service goes on with the arms that it has" in said
+    assert live(store) == FIRST
+    assert Building.read() is None
+
+
+@pytest.mark.parametrize("words", [[], ["--cold"]])
+def test_the_process_that_prepares_leaves_a_note_of_what_is_to_be_built_behind_the_service(
+    document: dict[str, Any], tmp_path: Path, words: list[str]
+) -> None:
+    path = Path(written(document, tmp_path))
+    text = yaml.safe_load(path.read_text()) | {"http_options": {"port": free_port()}}
+    path.write_text(yaml.safe_dump(text))
+    done = CliRunner().invoke(app, ["serve", "--prepare-only", "-c", str(path), *words])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / BEHIND).read_text() == "".join(words).removeprefix("--")
+    assert str(Building.read()) == "waiting for the service"
+    assert (tmp_path / "run" / "haproxy.cfg").exists()
+
+
+# -- its progress --------------------------------------------------------------------------------------------
+
+
+def test_progress_has_an_estimate_from_the_steps_that_this_run_has_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(run_folder.time, "monotonic", lambda: now[0])
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    report = BuildingProgress(tmp_path)
+    assert report("embedding", 40, 100).left_s is None, "the first 40 were there before"
+    now[0] += 10.0
+    assert report("embedding", 60, 100).left_s == pytest.approx(20.0)
+    assert str(Building.read()) == "embedding: 60 of 100, about 20 s left"
+    now[0] += 0.1
+    report("embedding", 61, 100)
+    assert str(Building.read()).startswith("embedding: 60"), "it is written twice a second at most"
+    report("scoring", 0, None)
+    assert str(Building.read()) == "scoring"
+    report.end()
+    report.end()
+    assert Building.read() is None
+
+
+def test_without_a_run_nothing_is_being_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    BuildingProgress(tmp_path)("embedding", 1, 2)
+    monkeypatch.delenv(RUN_FOLDER, raising=False)
+    assert Building.read() is None
