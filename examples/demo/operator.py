@@ -24,7 +24,7 @@ PATIENCE_S = 600.0
 ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
 """How a run stands that is over."""
 
-DESCRIBED = ("kind", "corpus", "params", "host", "answering", "cache")
+DESCRIBED = ("kind", "corpus", "params", "host", "answering", "cache", "usd")
 """What describes an arm, of what is said of it."""
 
 BAD, CONFLICT = 400, 409

@@ -253,21 +253,21 @@ class Narrator:
                 "A candidate comes with the router that its run trained. One promotion, which an operator "
                 "may force, puts both in service; one rollback takes both back. Questions go on."
             )
-            steps = [candidates[0], None]
+            steps = [(candidates[0], True), (before["serving"]["version"], False)]
             if _router(before) and before["promotion"]:
-                steps = [None, before["promotion"]["version"]]
-            for version in steps:
-                if not await self._switched(chapter, version):
+                steps = [(1, False), (before["promotion"]["version"], True)]
+            for version, promoted in steps:
+                if not await self._switched(chapter, version, promoted=promoted):
                     chapter.succeeded = False
                     return
             after = await self._operator.policy()
             chapter.succeeded = _router(after) == _router(before)
 
-    async def _switched(self, chapter: Chapter, version: int | None) -> bool:
-        """Promote a version, or roll back to the first for None; then ask on. Return whether it was done."""
+    async def _switched(self, chapter: Chapter, version: int, *, promoted: bool) -> bool:
+        """Promote a version, or roll back to it; then ask on. Return whether it was done."""
         operator, before = self._operator, await self._operator.policy()
-        if version is None:
-            await operator.rollback(chapter, 1, "shown in the demo")
+        if not promoted:
+            await operator.rollback(chapter, version, "shown in the demo")
         else:
             granted, reasons = await operator.promote(chapter, version, "shown in the demo", force=True)
             if not granted:
@@ -275,7 +275,7 @@ class Narrator:
                 return False
         now = await operator.served(lambda policy: _router(policy) != _router(before))
         operator.show(chapter, "/v1/policy", {"version": now["version"], "router": _router(now)})
-        self._mark(f"v{version} by hand" if version else "back to v1")
+        self._mark(f"v{version} by hand" if promoted else f"back to v{version}")
         await self._traffic.ask(self._after, self._plan.switched, self._on_progress)
         return True
 

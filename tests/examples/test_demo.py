@@ -126,6 +126,7 @@ class ToyService:
             "host": "Arms",
             "answering": {},
             "cache": False,
+            "usd": 0.0,
         }
         arms = [{"name": arm, "enabled": True, **described} for arm in self.names]
         return {"arms": arms, "parts": {"part": {**described, "action": False}}, "arm_set": len(self.names)}
@@ -156,6 +157,7 @@ class ToyService:
         return {
             **POLICY,
             "version": 1,
+            "serving": {**POLICY["serving"], "version": 7},
             "router": router if self.live else None,
             "promotion": {**promotion, "evaluation": None, "deciding": True} if self.live else None,
             "applied_seq": len(self.judged),
@@ -354,7 +356,7 @@ async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_p
     story = await lived(toy, tmp_path)
     assert not chapter(story, "Made questions, and the gate").succeeded
     assert toy.said[:2] == [("canary", 0.5), ("canary", 0.0)]
-    assert toy.said[-2:] == [("promote", 101), ("rollback", 1)], "by hand, and back"
+    assert toy.said[-2:] == [("promote", 101), ("rollback", 7)], "by hand, and back"
     assert len(toy.runs) == 1
     assert f"0 of {len(story.trails)} candidates" in summary(story)
     assert "Not all came about: Made questions, and the gate" in summary(story)
