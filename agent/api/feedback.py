@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
 from agent.api import errors
+from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
@@ -27,7 +28,7 @@ from feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback,
 from feedback.log import FeedbackStatus, Receipt
 from feedback.reward import Complete, RewardError, RewardRule
 
-router = APIRouter(tags=["feedback"])
+router = APIRouter(tags=["feedback"], route_class=CompiledRoute)
 
 REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 """Errors of feedback."""

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Response
 
 from agent.access import Caller
 from agent.api import responses
+from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
@@ -27,7 +28,7 @@ from agent.turn import Ask
 from feedback.events import Decision
 from feedback.log import Record
 
-router = APIRouter(tags=["decisions"])
+router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
 
 
 @router.post(

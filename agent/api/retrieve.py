@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from agent.api import responses
+from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -10,7 +11,7 @@ from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from agent.replies import Retrieval, construct
 from agent.serving import ask as asking
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=CompiledRoute)
 
 SUCCESS = {
     "headers": responses.HEADERS,

@@ -71,6 +71,7 @@ from arms.filters import permits
 from arms.llm import (
     MESSAGE_TOKENS,
     TOKENS_A_WORD,
+    UNPROMPTED,
     Chunk,
     Generator,
     GeneratorError,
@@ -293,6 +294,8 @@ class PriceList:
             probed: Arms that search before one is drawn; of arms with the same search, one searches.
             fallback: The arm that answers where the drawn one fails; None for none.
         """
+        if not ask.messages and all(self.arms[name].bound == UNPROMPTED for name in names):
+            return FREE
         first = {self.arms[name].searched or name: name for name in names if name in probed}
         before = sum((self.search(name, ask.question) for name in first.values()), FREE)
         return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)

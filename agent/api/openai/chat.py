@@ -19,6 +19,7 @@ from fastapi import APIRouter, Response
 
 from agent.access import Caller, ForeignIdError
 from agent.api import errors, responses
+from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import ANSWER, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -44,7 +45,7 @@ from feedback.events import Cost, Decision
 
 logger = logging.getLogger(__name__)
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=CompiledRoute)
 
 SUCCESS = {
     "content": {"text/event-stream": {"schema": {"type": "string"}}},

@@ -1,0 +1,186 @@
+"""Compiled routes answer whatever is sent as FastAPI does, and read it without FastAPI where it is valid."""
+
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from agent.api.compiled_route import CompiledRoute
+
+CALLS: list[str] = []
+
+
+class RefusedError(Exception):
+    """A dependency refuses the request."""
+
+
+class Body(BaseModel):
+    query: StrictStr
+    k: StrictInt | None = None
+    more: dict[str, Any] = Field(default_factory=dict)
+
+
+async def shared(request: Request, at: Annotated[int, Query(ge=0)] = 7) -> str:
+    CALLS.append("shared")
+    if at == 13:
+        raise RefusedError
+    return f"{request.method} at {at}"
+
+
+async def beside(one: Annotated[str, Depends(shared)]) -> str:
+    return f"beside {one}"
+
+
+async def handler(
+    name: str,
+    one: Annotated[str, Depends(shared)],
+    other: Annotated[str, Depends(beside)],
+    body: Body,
+    key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=4)] = None,
+    seconds: Annotated[float, Header(alias="X-Seconds", gt=0)] = 1.5,
+) -> Response:
+    CALLS.append("handler")
+    return Response(ascii([name, one, other, body.model_dump(), key, seconds]))
+
+
+def app_of(kind: type[APIRoute]) -> FastAPI:
+    router = APIRouter(route_class=kind)
+    router.post("/of/{name}")(handler)
+    app = FastAPI()
+    app.router.routes.extend(router.routes)
+
+    async def refuse(_request: Request, error: Exception) -> Response:
+        detail = error.errors() if isinstance(error, RequestValidationError) else "refused"
+        return JSONResponse({"detail": str(detail)}, 400)
+
+    app.add_exception_handler(RefusedError, refuse)
+    app.add_exception_handler(RequestValidationError, refuse)
+    return app
+
+
+COMPILED, PLAIN = app_of(CompiledRoute), app_of(APIRoute)
+
+
+async def answer(app: FastAPI, path: str, body: bytes, headers: list[tuple[str, str]]) -> tuple[int, str]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+        reply = await client.post(path, content=body, headers=headers)
+        return reply.status_code, reply.text
+
+
+JSON = ("content-type", "application/json")
+
+VALID = b'{"query": "which", "k": 2}'
+
+BODIES = (
+    *(
+        VALID,
+        b'{"query": "which"}',
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b'{"query": 1}',
+        b'{"k": 2}',
+        b'{"query": "a"} b',
+    ),
+    *(b'{"query": "a", "k": NaN}', b'{"query": "\\ud800"}', b'{"query": "a", "query": "b"}', b"\xff\xfe"),
+    *(
+        b'{"query": "a", "k": 1e999}',
+        b'{"query": "a", "k": 36893488147419103232}',
+        '{"query": "é"}'.encode("utf-16"),
+    ),
+    b'{"query": "a", "more": ' + b'{"deep": ' * 200 + b"1" + b"}" * 201,
+)
+
+HEADERS = (
+    *(("idempotency-key", "abcd"), ("idempotency-key", "abcde"), ("x-seconds", "2"), ("x-seconds", "0")),
+    *(("x-seconds", "soon"), ("x-seconds", ""), ("x-request-id", "other")),
+)
+
+TYPES = (
+    "application/json",
+    "application/json; charset=utf-8",
+    "application/vnd.api+json",
+    "text/plain",
+    None,
+)
+
+
+@given(
+    body=st.one_of(st.sampled_from(BODIES), st.binary(max_size=8)),
+    headers=st.lists(st.sampled_from(HEADERS), max_size=3),
+    content_type=st.sampled_from(TYPES),
+    query=st.sampled_from(("", "?at=3", "?at=-1", "?at=x", "?at=", "?at=3&at=4", "?at=13", "?other=1")),
+)
+async def test_whatever_is_sent_is_answered_as_fastapi_does(
+    body: bytes, headers: list[tuple[str, str]], content_type: str | None, query: str
+) -> None:
+    typed = headers if content_type is None else [*headers, ("content-type", content_type)]
+    asked = f"/of/me{query}", body, typed
+    assert await answer(COMPILED, *asked) == await answer(PLAIN, *asked)
+
+
+async def test_what_two_calls_depend_on_is_called_once() -> None:
+    CALLS.clear()
+    status, text = await answer(COMPILED, "/of/me?at=2", VALID, [JSON])
+    assert (status, CALLS) == (200, ["shared", "handler"])
+    assert "'POST at 2', 'beside POST at 2'" in text
+
+
+async def test_a_valid_request_does_not_pass_through_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    async def unwanted(*_: object) -> None:
+        asked.append(b"")
+
+    (route,) = (one for one in COMPILED.routes if isinstance(one, CompiledRoute))
+    monkeypatch.setattr(route, "_by_framework", unwanted)
+    assert (await answer(COMPILED, "/of/me", VALID, [JSON, ("idempotency-key", "k"), ("x-seconds", "2")]))[
+        0
+    ] == 200
+    assert not asked
+
+
+async def test_nothing_is_called_for_a_request_that_the_framework_refuses() -> None:
+    CALLS.clear()
+    status, _ = await answer(COMPILED, "/of/me?at=1", b'{"query": 1}', [JSON])
+    assert status == 400
+    assert CALLS == ["shared"], "by FastAPI alone, which looks at the body last"
+
+
+async def test_a_client_that_leaves_while_it_sends_is_not_answered_with_a_traceback() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/of/me",
+        "raw_path": b"/of/me",
+        "root_path": "",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": None,
+        "server": None,
+    }
+    await COMPILED(scope, receive, send)
+    assert sent[0]["status"] == 400
+
+
+def test_the_document_is_that_of_the_framework() -> None:
+    assert COMPILED.openapi() == PLAIN.openapi()
