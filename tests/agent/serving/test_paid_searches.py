@@ -1,6 +1,8 @@
 """Searches with a price, from the configuration to the log, to limits, and to what a policy learns."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,9 @@ ARMS: dict[str, Any] = {
 }
 
 
-def paying(folder: Path, **changes: Any) -> Service:
-    """A service whose arms are built and searched in this process."""
+@asynccontextmanager
+async def paying(folder: Path, **changes: Any) -> AsyncIterator[Service]:
+    """A service whose arms are built and searched in this process, once it is ready."""
     settings: dict[str, Any] = {
         "arms": {**ARMS, "down": {**ARMS["down"], "action": False}},
         "backbones": {},
@@ -73,12 +76,16 @@ def paying(folder: Path, **changes: Any) -> Service:
     )
     service = Service(folder, searched=HostedArms(here, {}, Embedders({}), {}), **settings)  # type: ignore[arg-type]
     service.arms.know(service.config.arms)
-    return service
+    async with service.running():
+        async with asyncio.timeout(10):
+            while not service.point.ready:
+                await asyncio.sleep(0)
+        yield service
 
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    async with paying(tmp_path, llm={"engine": "scripted", "usd_per_kilotoken_in": 1.0}).running() as running:
+    async with paying(tmp_path, llm={"engine": "scripted", "usd_per_kilotoken_in": 1.0}) as running:
         yield running
 
 
@@ -100,9 +107,7 @@ async def test_what_a_search_costs_is_in_the_reply_the_log_and_the_reward(
 
 async def test_a_search_that_fails_is_charged_beside_that_of_the_fallback(tmp_path: Path) -> None:
     changes = {"arms": {**ARMS, "dear": source(0.5)}, "fallback": "dear"}
-    async with paying(
-        tmp_path, **changes, policy={"kind": "fixed", "params": {"arm": "down"}}
-    ).running() as service:
+    async with paying(tmp_path, **changes, policy={"kind": "fixed", "params": {"arm": "down"}}) as service:
         turns = [(await look_up(service, {"Idempotency-Key": f"d-{n}"})).json()["agent"] for n in range(2)]
     failed = [one for one in turns if one["arm_drawn"] == "down"]
     assert failed
@@ -144,7 +149,7 @@ async def test_of_two_sources_that_hold_the_same_a_policy_learns_to_ask_the_chea
     tmp_path: Path, policy: str
 ) -> None:
     arms = {"dear": source(PRICE), "cheap": source()}
-    async with paying(tmp_path, arms=arms, policy={"kind": policy}).running() as service:
+    async with paying(tmp_path, arms=arms, policy={"kind": policy}) as service:
         drawn = []
         for turn in range(120):
             found = (await look_up(service, {"Idempotency-Key": f"d-{turn}"})).json()["agent"]
