@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -18,7 +17,6 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent.access import Caller, require_scope
@@ -206,21 +204,15 @@ def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[Found]:
     return [Found(id=p.id, title=p.title, url=chat.url_of(p.id, point.config)) for p in passages]
 
 
-class Endpoint:
-    """The protocol over streamable HTTP, a request at a time."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; each tool checks the scope that it needs."""
-        service: Service = scope["app"].state.service
-        manager = StreamableHTTPSessionManager(
-            SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
-            json_response=True,
-            stateless=True,
-            max_request_body_size=service.config.limits.body_bytes,
-        )
-        # of this request alone: it starts nothing that another one needs
-        async with manager.run():
-            await manager.handle_request(scope, receive, send)
-
-
-router = APIRouter(routes=[Route("/mcp", Endpoint(), methods=["POST"])])
+async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one request of the protocol over streamable HTTP; each tool checks the scope that it needs."""
+    service: Service = scope["app"].state.service
+    manager = StreamableHTTPSessionManager(
+        SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
+        json_response=True,
+        stateless=True,
+        max_request_body_size=service.config.limits.body_bytes,
+    )
+    # of this request alone: it starts nothing that another one needs
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)

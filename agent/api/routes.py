@@ -1,13 +1,17 @@
 """The application: the routers of this room, the error handlers and the middleware over one service."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
 
 from fastapi import FastAPI
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from agent.access import Hosts
-from agent.api import decisions, feedback, feedback_shapes, health, mcp, pages, ranking, retrieve
+from agent.api import decisions, feedback, feedback_shapes, health, pages, ranking, retrieve
 from agent.api.console import page
 from agent.api.console import routes as console
 from agent.api.documented import document
@@ -20,16 +24,29 @@ from agent.serving import Replica
 from agent.telemetry import ServerSpans
 
 _OPENAI = (chat, completions, models, responses, vector_stores)
-_QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes, mcp)
+_QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
 
 _RESOURCES = (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
 
+
+class _Mcp:
+    """The Model Context Protocol, which its first request loads: most services have none, and would wait."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        mcp = await asyncio.to_thread(import_module, "agent.api.mcp")
+        await mcp.serve(scope, receive, send)
+
+
 ROUTES = [
-    route
-    for router in (*(resource.router for resource in _RESOURCES), *console.ROUTERS)
-    for route in router.routes
+    *(
+        route
+        for router in (*(resource.router for resource in _RESOURCES), *console.ROUTERS)
+        for route in router.routes
+    ),
+    Route("/mcp", _Mcp(), methods=["POST"]),
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 

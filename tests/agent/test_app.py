@@ -1,5 +1,7 @@
 """The deployments of a service, as a configuration becomes them."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,25 @@ ARGS = {
     "llms": {"second": {"engine": "scripted"}},
     "limits": {"in_flight": 5},
 }
+
+
+FEW_NEED = (
+    "faiss",
+    "mcp",
+    "onnxruntime",
+    "sentence_transformers",
+    "sklearn",
+    "torch",
+    "transformers",
+    "xgboost",
+)
+"""Libraries of which each takes seconds or tens of megabytes, and which a service may never call."""
+
+
+def test_what_is_deployed_loads_no_library_that_few_services_call() -> None:
+    code = f"import sys, agent.app; print([name for name in {FEW_NEED} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == "[]"
 
 
 @pytest.fixture
