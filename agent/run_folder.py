@@ -18,6 +18,9 @@ RUN_FOLDER = "ARMWISE_RUN"
 BEHIND = "build-behind"
 """File that says that something is left to be built; with `cold` in it, without the warm start."""
 
+GO_ON = "prepared\n"
+"""Line to the process that has started Ray: all is built that Ray Serve needs."""
+
 PROGRESS = "building.json"
 
 WRITE_S = 0.5

@@ -27,8 +27,8 @@ from rich.console import Console
 from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
 from agent.cli.service import print_answer
-from agent.proxy import Proxy, ends_with_its_parent, haproxy_binary
-from agent.run_folder import BEHIND, RUN_FOLDER, BuildingProgress
+from agent.proxy import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
+from agent.run_folder import BEHIND, GO_ON, RUN_FOLDER, BuildingProgress
 from arms.local_ray import QUIET, private_folder
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def serve(
             return
         once = None if question is None else partial(print_answer, question, None, key=key)
         with run_folder() as folder:
-            code = prepare_in_process(config, folder, cold=cold)
-            raise typer.Exit(code or run_service(config, folder, address_of(config), console, once))
+            prepare_first = partial(prepare_in_process, config, folder, cold=cold)
+            raise typer.Exit(run_service(config, folder, address_of(config), console, once, prepare_first))
 
 
 def _prepare(config: Path, *, cold: bool) -> None:
@@ -219,8 +219,11 @@ def run_service(
     address: tuple[str, int],
     console: Console,
     once: Callable[[str], None] | None = None,
+    prepare_first: Callable[[], int] = lambda: 0,
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
+
+    Ray starts while what is missing is built, and Ray Serve after it.
 
     Args:
         config: A Ray Serve configuration file.
@@ -228,26 +231,28 @@ def run_service(
         address: Host and port that the configuration names.
         console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.
+        prepare_first: Builds what is missing; returns an exit code, and another than 0 is the end.
 
     Returns:
-        The exit code of Ray Serve; 0 after `once`.
+        The exit code of Ray Serve, or of what comes first where that fails; 0 after `once`.
     """
-    environment = {**QUIET, **os.environ}
-    if logs_json(config):  # each line as its process has written it, and every one
-        environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     # also SIGINT: a background job inherits that it is ignored, and would pass that to its children
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    proxy: Proxy | None = None
-    named = config
-    if folder is not None:
-        proxy = Proxy(folder / "haproxy.cfg")
-        config, environment[RUN_FOLDER] = _without_proxy(config, folder), str(folder)
-    command = [sys.executable, "-m", "agent.cli.start_ray", str(config)]
-    # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
-    process = subprocess.Popen(
-        command, env=environment, start_new_session=True, preexec_fn=ends_with_its_parent
-    )
+    process = _start_ray(config, folder)
+    try:
+        if code := prepare_first():
+            _send(process, "")
+            process.wait()
+            return code
+        proxy = None if folder is None else Proxy(folder / "haproxy.cfg")
+    except (KeyboardInterrupt, ProxyError) as error:
+        _send(process, "")
+        ended = _stop(process)
+        if isinstance(error, ProxyError):
+            raise
+        return ended
+    _send(process, GO_ON)
     base = f"http://{address[0]}:{address[1]}"
     try:
         ready = _wait_until_ready(process, proxy, base)
@@ -263,19 +268,49 @@ def run_service(
                 f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
             )
             console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
-        with _build_behind(named, folder if ready else None):
+        with _build_behind(config, folder if ready else None):
             while _running(process, proxy):
                 time.sleep(LOOK_S)
         return process.wait()
     except KeyboardInterrupt:
         console.print("shutting down", **PLAIN)
-        if proxy is not None:
-            with suppress(KeyboardInterrupt):  # a second one: at once
-                proxy.drain(DRAIN_S)
+        _drain(proxy)
         return _stop(process)
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
+    """Start Ray, and have Ray Serve wait for the line to run a configuration."""
+    environment = {**QUIET, **os.environ}
+    if logs_json(config):  # each line as its process has written it, and every one
+        environment |= {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
+    if folder is not None:
+        config, environment[RUN_FOLDER] = _without_proxy(config, folder), str(folder)
+    return subprocess.Popen(
+        [sys.executable, "-m", "agent.cli.start_ray", str(config)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
+        start_new_session=True,
+        preexec_fn=ends_with_its_parent,
+    )
+
+
+def _drain(proxy: Proxy | None) -> None:
+    """Let requests that are under way end; a second Ctrl-C ends them at once."""
+    if proxy is not None:
+        with suppress(KeyboardInterrupt):
+            proxy.drain(DRAIN_S)
+
+
+def _send(process: subprocess.Popen[bytes], line: str) -> None:
+    """Write a line to a process that waits for one, and close: without a line, it ends in order."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended, which is noticed soon
+        process.stdin.write(line.encode())
+        process.stdin.close()
 
 
 @contextmanager

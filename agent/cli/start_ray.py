@@ -1,20 +1,22 @@
 """Start Ray with the processes that one machine needs, and run a Serve configuration: `serve run`.
 
-Without the dashboard, eleven processes fewer. Where RAY_ADDRESS names a cluster, that one is used as it is.
+Ray starts at once; the configuration is run when the parent says that it is prepared. Where RAY_ADDRESS names
+a cluster, that one is used as it is.
 A deployment that Ray Serve gives up ends the process, with its reason; one that is unhealthy is reported.
 """
 
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent.cli.console import PLAIN, errors
-from agent.run_folder import RUN_FOLDER
+from agent.run_folder import GO_ON, RUN_FOLDER
 from arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
@@ -40,14 +42,32 @@ STATES = ((GIVEN_UP, "has failed for good", True), ("UNHEALTHY", "is unhealthy",
 GAVE_UP = 3
 """Exit code where Ray Serve has given a deployment up."""
 
+INTERRUPTED = 130
+"""Exit code where it was interrupted before there was anything to run."""
 
-def main(config: str) -> int:
-    """Run a Serve configuration until interrupted, or given up by Ray Serve; return the exit code."""
+
+def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
+    """Run a Serve configuration until interrupted, or given up by Ray Serve; return the exit code.
+
+    Args:
+        config: Path of the configuration.
+        prepared: Waits until it can be run; returns whether it is to be run.
+    """
     for name, value in SERVE.items():
         os.environ.setdefault(name, value)
-    if "RAY_ADDRESS" not in os.environ:
-        run = os.environ.get(RUN_FOLDER)
-        local_ray.start(Path(run) if run else None, namespace="serve", object_store_memory=OBJECT_STORE_BYTES)
+    try:
+        if "RAY_ADDRESS" not in os.environ:
+            run = os.environ.get(RUN_FOLDER)
+            local_ray.start(
+                Path(run) if run else None,
+                namespace="serve",
+                object_store_memory=OBJECT_STORE_BYTES,
+                logging_level=logging.WARNING,  # else a line amid the progress of the preparation
+            )
+        if not prepared():
+            return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
     from ray.serve.scripts import cli  # Ray reads the environment when it is imported
 
     watch = Watch()
@@ -133,4 +153,4 @@ class Watch(threading.Thread):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], lambda: sys.stdin.readline() == GO_ON))

@@ -278,6 +278,16 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[psutil.Proce
     assert not Path(folder).exists(), "removed at the end"
 
 
+def test_a_ray_on_one_machine_has_neither_an_autoscaler_nor_the_server_of_a_dashboard(
+    job: tuple[psutil.Process, Path, Path],
+) -> None:
+    process, _, _ = job
+    lines = [" ".join(one.cmdline()) for one in process.children(recursive=True)]
+    assert any("gcs_server" in line for line in lines)
+    assert [line for line in lines if "monitor.py" in line and "log_monitor.py" not in line] == []
+    assert [line for line in lines if "dashboard.py" in line] == []
+
+
 def test_the_ray_of_a_job_listens_on_the_loopback_address_alone(
     job: tuple[psutil.Process, Path, Path],
 ) -> None:

@@ -823,8 +823,14 @@ def test_serve_asks_its_one_question_with_the_key(
     config: Path, service: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ready(
-        _config: Path, _folder: object, _address: object, _console: object, once: Callable[[str], None]
+        _config: Path,
+        _folder: object,
+        _address: object,
+        _console: object,
+        once: Callable[[str], None],
+        prepare_first: Callable[[], int],
     ) -> int:
+        assert prepare_first() == 0
         once(service.url)
         return 0
 

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from agent.cli import serve
 from agent.config import parse
+from agent.proxy import ProxyError
 from agent.run_folder import BEHIND, RUN_FOLDER
 from tests.neighbours import write_corpus
 
@@ -214,6 +215,60 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     whole = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
     expected = whole if telemetry == {"logs": "json"} else {}
     assert {name: environment[name] for name in whole if name in environment} == expected
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the process is told that starts Ray, in whose place one copies it to a file and ends."""
+    popen, copy = subprocess.Popen, tmp_path / "told"
+    words = ["sh", "-c", 'cat >"$0"; exit 5', str(copy)]
+    monkeypatch.setattr("subprocess.Popen", lambda _, **options: popen(words, **options))
+    return copy
+
+
+def test_ray_serve_goes_on_once_all_is_prepared(tmp_path: Path, starting: int, told: Path) -> None:
+    config, order = configured(tmp_path, starting), list[str]()
+
+    def prepare_first() -> int:
+        order.append(told.read_text() if told.exists() else "")
+        return 0
+
+    console, address = Console(file=StringIO()), serve.address_of(config)
+    assert serve.run_service(config, None, address, console, prepare_first=prepare_first) == 5
+    assert (order, told.read_text()) == ([""], "prepared\n")
+
+
+def test_where_the_preparation_fails_ray_ends_in_order_and_nothing_is_served(
+    tmp_path: Path, starting: int, told: Path
+) -> None:
+    config = configured(tmp_path, starting)
+    console, address = Console(file=StringIO()), serve.address_of(config)
+    assert serve.run_service(config, None, address, console, prepare_first=lambda: 4) == 4
+    assert (told.read_text(), Starting.asked) == ("", 0)
+
+
+def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launched, starting: int) -> None:
+    def prepare_first() -> int:
+        raise KeyboardInterrupt
+
+    config = configured(tmp_path, starting)
+    console, address = Console(file=StringIO()), serve.address_of(config)
+    code = serve.run_service(config, None, address, console, prepare_first=prepare_first)
+    assert (code, launched.processes[0].poll(), Starting.asked) == (-signal.SIGINT, -signal.SIGINT, 0)
+
+
+def test_a_proxy_that_cannot_start_stops_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, starting: int
+) -> None:
+    def refuse(_: Path) -> None:
+        raise ProxyError("no such option")
+
+    monkeypatch.setattr(serve, "Proxy", refuse)
+    config, folder = configured(tmp_path, starting), tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(ProxyError, match="no such option"):
+        serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
+    assert launched.processes[0].poll() == -signal.SIGINT
 
 
 class Quiet:

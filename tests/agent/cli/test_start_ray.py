@@ -1,5 +1,6 @@
 """What `armwise serve` says of deployments that fail, and how it ends."""
 
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Deplo
 from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
+from agent import run_folder
 from agent.cli import start_ray
 from agent.cli.start_ray import Problem, Watch, problems
 from agent.run_folder import RUN_FOLDER
@@ -136,12 +138,35 @@ def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
         monkeypatch.setenv(RUN_FOLDER, folder)
     monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0")
     assert start_ray.main("config.yaml") == 0
-    options = {"namespace": "serve", "object_store_memory": 268_435_456}
+    options = {"namespace": "serve", "object_store_memory": 268_435_456, "logging_level": logging.WARNING}
     assert begun["ray"] == (folder and Path(folder), options)
     assert (begun["words"], begun["options"]) == (["run", "config.yaml"], {"standalone_mode": False})
     environment = begun["environment"]
     assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
     assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
+
+
+@pytest.mark.parametrize(("line", "runs"), [("prepared\n", True), ("", False), ("prepared", False)])
+def test_a_configuration_is_run_once_its_parent_says_that_it_is_prepared(
+    begun: dict[str, Any], line: str, runs: bool
+) -> None:
+    order = list[bool]()
+
+    def prepared() -> bool:
+        order.append("ray" in begun)
+        return line == run_folder.GO_ON
+
+    assert start_ray.main("config.yaml", prepared) == 0
+    assert order == [True], "Ray starts meanwhile"
+    assert ("words" in begun) == runs
+
+
+def test_ctrl_c_before_there_is_anything_to_run_prints_no_traceback(begun: dict[str, Any]) -> None:
+    def prepared() -> bool:
+        raise KeyboardInterrupt
+
+    assert start_ray.main("config.yaml", prepared) == 130
+    assert "words" not in begun
 
 
 def test_the_cluster_that_is_named_is_used_with_the_variables_of_ray_serve(
