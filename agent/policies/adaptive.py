@@ -20,6 +20,7 @@ replay of the log restarts at the same places.
 
 import copy
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from threading import Lock
@@ -27,6 +28,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dposv
 
 from agent.policies.base import PolicyError, Restart
 from agent.policies.encoding import (
@@ -73,6 +75,9 @@ Until the rewards of these draws are there, nothing contradicts the few that wer
 rewards are late, all draws of that time would be lost.
 """
 
+SUBSETS = 8
+"""Sets of arms whose statistics are kept ready for decisions: requests may allow any."""
+
 LEAST, MOST = 20, 500
 """Rewards that a restart keeps, at least and at most."""
 
@@ -82,10 +87,9 @@ class _Model:
     """What was learned, in arrays of n arms and d columns; the last row is an arm without rewards.
 
     Attributes:
-        gram: Discounted sum of x x', shape (n + 1, d, d).
-        target: Discounted sum of x times the reward less each prior, shape (n + 1, 2, d).
-        vectors: Eigenvectors of `gram` in columns, shape (n + 1, d, d).
-        values: Eigenvalues of `gram`, shape (n + 1, d).
+        gram: Sum of x x', discounted until the latest reward of the arm, shape (n + 1, d, d).
+        target: Sum of x times the reward less each prior, discounted likewise, shape (n + 1, 2, d).
+        scale: Discount of both since then, shape (n + 1,).
         level: Discounted sum of the residuals from each prior, and of their number, shape (2, 2).
         weights: Weights of the members, shape (3,).
         noise: Mean square of the errors, and the rewards that it is worth, shape (2,).
@@ -94,15 +98,15 @@ class _Model:
         since: Number of the reward at which each sum was last 0, shape (n + 1, 2).
         drawn: Rewards of each arm since the start or the last restart, shape (n + 1,).
         residual: Sum of the errors at these rewards, not discounted, shape (n + 1,).
-        memory: Row of the arm, reward and x of the latest rewards, oldest first, shape (m, 2 + d).
-        rotated: `target` by member, shape (3, n + 1, d), and the first row of `gram`, shape (n + 1, d), along
-            the eigenvectors; None until a decision reads them. Not part of the state.
+        memory: Row of the arm, reward and x of the latest rewards, oldest first, each of shape (2 + d,).
+        decomposed: Eigenvalues and eigenvectors of `gram` by the row of an arm, until its next reward. Not
+            part of the state.
+        together: What decisions among some rows read, until the next reward of any arm. Not part of it.
     """
 
     gram: Array
     target: Array
-    vectors: Array
-    values: Array
+    scale: Array = field(default_factory=lambda: np.ones(1))
     level: Array = field(default_factory=lambda: np.zeros((2, 2)))
     weights: Array = field(default_factory=WEIGHTS.copy)
     noise: Array = field(default_factory=lambda: np.array([NOISE, NOISE_COUNT]))
@@ -111,32 +115,75 @@ class _Model:
     since: Array = field(default_factory=lambda: np.zeros((1, 2)))
     drawn: Array = field(default_factory=lambda: np.zeros(1))
     residual: Array = field(default_factory=lambda: np.zeros(1))
-    memory: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    rotated: tuple[Array, Array] | None = field(default=None, init=False)
+    memory: deque[Array] = field(default_factory=lambda: deque(maxlen=MOST))
+    decomposed: dict[int, tuple[Array, Array]] = field(default_factory=dict, init=False)
+    together: dict[bytes, "_Rotated"] = field(default_factory=dict, init=False)
 
     @classmethod
     def empty(cls, d: int) -> "_Model":
-        return cls(
-            gram=np.zeros((1, d, d)),
-            target=np.zeros((1, 2, d)),
-            vectors=np.eye(d)[None],
-            values=np.zeros((1, d)),
-            memory=np.zeros((0, 2 + d)),
-        )
+        return cls(gram=np.zeros((1, d, d)), target=np.zeros((1, 2, d)))
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> "_Model":
+        memory = deque(arrays["memory"], maxlen=MOST)
+        return cls(memory=memory, **{name: one for name, one in arrays.items() if name != "memory"})
 
     def add_arm(self) -> None:
-        for name in ("gram", "target", "vectors", "values", "sums", "since", "drawn", "residual"):
+        for name in ("gram", "target", "scale", "sums", "since", "drawn", "residual"):
             rows: Array = getattr(self, name)
             setattr(self, name, np.concatenate([rows, rows[-1:]]))
-        self.rotated = None
+        self.together.clear()
 
     def forget(self, now: int) -> None:
         """Clear what is learned of rewards, but for their noise."""
         self.gram[:], self.target[:], self.level[:] = 0.0, 0.0, 0.0
         self.sums[:], self.since[:], self.drawn[:], self.residual[:] = 0.0, now, 0.0, 0.0
+        self.decomposed.clear()
+        self.together.clear()
 
     def arrays(self) -> dict[str, Array]:
-        return {array.name: getattr(self, array.name) for array in fields(self) if array.init}
+        found = {array.name: getattr(self, array.name) for array in fields(self) if array.init}
+        width = 2 + self.gram.shape[1]
+        return {**found, "memory": np.array(self.memory, dtype=np.float64).reshape(-1, width)}
+
+    def along(self, rows: NDArray[np.intp]) -> "_Rotated":
+        """Return the statistics of some arms along the eigenvectors of their matrices."""
+        if (found := self.together.get(key := rows.tobytes())) is None:
+            every = [self._along(int(row) % len(self.gram)) for row in rows]
+            values, vectors = (np.array(several) for several in zip(*every, strict=True))
+            scale, members = self.scale[rows, None], self.target[rows].transpose(1, 0, 2)[PRIOR_OF_MEMBER]
+            if len(self.together) == SUBSETS:
+                self.together.clear()
+            found = self.together[key] = _Rotated(
+                vectors,
+                scale * values,
+                scale * (members[:, :, None] @ vectors)[:, :, 0],
+                scale * (self.gram[rows, :1] @ vectors)[:, 0],
+            )
+        return found
+
+    def _along(self, row: int) -> tuple[Array, Array]:
+        if (found := self.decomposed.get(row)) is None:
+            values, vectors = np.linalg.eigh(self.gram[row])
+            found = self.decomposed[row] = np.maximum(values, 0.0), vectors
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotated:
+    """Statistics of n arms along the eigenvectors of their matrices: one decomposition serves all ridges.
+
+    Attributes:
+        vectors: Eigenvectors in columns, shape (n, d, d).
+        values: Eigenvalues, shape (n, d).
+        target: Targets by member, shape (3, n, d).
+        intercept: First row of each matrix, shape (n, d).
+    """
+
+    vectors: Array
+    values: Array
+    target: Array
+    intercept: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +333,11 @@ class Adaptive:
             weights, rows = model.weights, self._rows_of(arms)
             priors = self._priors(model, context, arms, rows)
             levels = priors.levels[PRIOR_OF_MEMBER]
-            target = model.target[rows].transpose(1, 0, 2)[PRIOR_OF_MEMBER]
-            target = target - levels[:, None, None] * model.gram[rows, 0]
+            scale = model.scale[rows, None, None]
+            gram, target = scale * model.gram[rows], scale * model.target[rows]
+            target = target.transpose(1, 0, 2)[PRIOR_OF_MEMBER] - levels[:, None, None] * gram[:, 0]
             ridges = priors.ridges[..., None, None] * np.eye(len(x))
-            theta = np.linalg.solve(model.gram[rows] + ridges, target[..., None])[..., 0]
+            theta = np.linalg.solve(gram + ridges, target[..., None])[..., 0]
             own = np.einsum("k,knd->nd", weights, theta)
         found = {
             "prior": weights @ priors.scores[PRIOR_OF_MEMBER],
@@ -310,16 +358,14 @@ class Adaptive:
             row, at = self._rows[decision.drawn], decision.arms.index(decision.drawn)
             rows = self._rows_of(decision.arms)
             priors = self._priors(model, decision.context, decision.arms, rows)
-            mean, variance = (found[:, at] for found in self._predict(model, x, rows, priors))
+            mean, variance = _expected(model, x, row, priors, at)
             error = reward - float(model.weights @ mean)
             deviation = math.sqrt(model.spread[1])
             self._reweigh(model, reward - mean, model.noise[0] * (1.0 + variance))
             _measure(model, reward, error)
             self._add(model, row, x, reward, priors.scores[:, at], scored=bool(priors.scored[at]))
-            _decompose(model, row)
             model.residual[row] += error
-            latest = np.array([[row, reward, *x]])
-            model.memory = np.concatenate([model.memory[-(MOST - 1) :], latest])
+            model.memory.append(np.array([row, reward, *x]))
             self._watch(model, row, decision.drawn, error / deviation)
 
     def save(self) -> bytes:
@@ -343,7 +389,7 @@ class Adaptive:
         loaded = copy.copy(self)
         vars(loaded).update(
             _rows={arm: row for row, arm in enumerate(facts["arms"])},
-            _model=_Model(**arrays) if arrays else None,
+            _model=_Model.of(arrays) if arrays else None,
             _rewards=facts["rewards"],
             _base=facts["base"],
             _restarts=[Restart(**one) for one in facts["restarts"]],
@@ -363,16 +409,11 @@ class Adaptive:
         self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
     ) -> tuple[Array, Array]:
         """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
-        if model.rotated is None:  # the same for all decisions between two rewards
-            model.rotated = (
-                np.ascontiguousarray((model.target @ model.vectors).transpose(1, 0, 2)[PRIOR_OF_MEMBER]),
-                (model.gram[:, :1] @ model.vectors)[:, 0],
-            )
-        target, intercept = model.rotated
-        y = (x @ model.vectors)[rows]
+        along = model.along(rows)
+        y = x @ along.vectors
         levels = priors.levels[PRIOR_OF_MEMBER, None]
-        inverse = y / (model.values[rows] + priors.ridges[..., None])
-        learned = (inverse * (target[:, rows] - levels[..., None] * intercept[rows])).sum(axis=2)
+        inverse = y / (along.values + priors.ridges[..., None])
+        learned = (inverse * (along.target - levels[..., None] * along.intercept)).sum(axis=2)
         return priors.scores[PRIOR_OF_MEMBER] + levels + learned, (inverse * y).sum(axis=2)
 
     def _priors(
@@ -418,11 +459,13 @@ class Adaptive:
 
     def _add(self, model: _Model, row: int, x: Array, reward: float, scores: Array, *, scored: bool) -> None:
         """Discount what is known, and add a reward."""
-        model.rotated = None
-        for known in (model.gram, model.target, model.values, model.level):
-            known *= self._discount
-        model.gram[row] += np.outer(x, x)
-        model.target[row] += np.outer(reward - scores, x)
+        model.level *= self._discount
+        model.scale *= self._discount
+        model.gram[row] = model.scale[row] * model.gram[row] + np.outer(x, x)
+        model.target[row] = model.scale[row] * model.target[row] + np.outer(reward - scores, x)
+        model.scale[row] = 1.0
+        model.decomposed.pop(row, None)
+        model.together.clear()
         model.level += np.array([reward - scores, np.ones(2)]) * [scored, True]
         model.drawn[row] += 1.0
 
@@ -440,7 +483,8 @@ class Adaptive:
             direction = int(sums.argmax())
             since = int(self._rewards - model.since[row, direction])
             kept = min(max(since, LEAST), MOST, len(model.memory))
-            before, after = model.memory[:-kept], model.memory[-kept:]
+            memory = np.array(model.memory)
+            before, after = memory[:-kept], memory[-kept:]
             levels = (
                 _mean_of(before, row, float(model.spread[0])),
                 _mean_of(after, row, float(model.spread[0])),
@@ -456,8 +500,6 @@ class Adaptive:
             row = int(at)
             bonus = np.repeat(self._bonus(model, np.array([row])), 2)
             self._add(model, row, np.array(x), reward, bonus, scored=False)
-        for row in range(len(self._rows)):
-            _decompose(model, row)
 
 
 def _share(bounds: Array, noticed: Array) -> Array:
@@ -485,7 +527,18 @@ def _measure(model: _Model, reward: float, error: float) -> None:
     model.spread += np.array([apart, apart * apart - model.spread[1]]) / model.noise[1]
 
 
-def _decompose(model: _Model, row: int) -> None:
-    """Compute the eigenvalues of an arm's matrix anew."""
-    values, model.vectors[row] = np.linalg.eigh(model.gram[row])
-    model.values[row] = np.maximum(values, 0.0)
+def _expected(model: _Model, x: Array, row: int, priors: _Priors, at: int) -> tuple[Array, Array]:
+    """Return mean and variance of one arm as `Adaptive._predict` does, shapes (3,).
+
+    Three factorisations are faster than the decomposition that a decision would go on to use.
+    """
+    scale, levels = model.scale[row], priors.levels[PRIOR_OF_MEMBER]
+    target = model.target[row, PRIOR_OF_MEMBER] - levels[:, None] * model.gram[row, 0]
+    gram, solved = scale * model.gram[row], np.empty((3, len(x)))
+    diagonal = gram.ravel()[:: len(x) + 1]
+    before = diagonal.copy()
+    for member, ridge in enumerate(priors.ridges[:, at]):
+        diagonal[:] = before + ridge
+        _, solved[member], _ = dposv(gram, x)  # symmetric, so the order of its axes is nothing
+    learned = scale * (solved * target).sum(axis=1)
+    return priors.scores[PRIOR_OF_MEMBER, at] + levels + learned, solved @ x

@@ -342,6 +342,35 @@ def test_a_policy_loaded_in_the_middle_restarts_at_the_same_reward() -> None:
     assert whole.save() == resumed.save()
 
 
+def test_what_decisions_were_asked_for_between_two_rewards_changes_neither_state_nor_bounds() -> None:
+    rng, asked, unasked = np.random.default_rng(4), Adaptive(half_life=20), Adaptive(half_life=20)
+    for t in range(60):
+        seen = context(rng, {"bm25": 0.6})
+        for arms in (ARMS, ARMS[:2], ARMS[::-1])[: t % 4]:
+            asked.probabilities(seen, arms)
+        for policy in (asked, unasked):
+            policy.learn(decision(seen, ARMS[int(t % 5 > 2)]), float(t % 3 == 0))
+    assert asked.save() == unasked.save()
+    loaded, last = Adaptive(half_life=20).load(asked.save()), context(rng, {})
+    for arms in (ARMS, ("rrf", "new")):
+        expected = unasked.bounds(last, arms)
+        np.testing.assert_array_equal(asked.bounds(last, arms), expected)
+        np.testing.assert_array_equal(loaded.bounds(last, arms), expected)
+
+
+def test_requests_for_many_sets_of_arms_are_not_all_kept_ready() -> None:
+    policy, rng = Adaptive(), np.random.default_rng(5)
+    arms = tuple(f"a{n}" for n in range(12))
+    for arm in arms:
+        policy.learn(decision(context(rng, {}), arm, arms), float(rng.random()))
+    seen = context(rng, {})
+    for n in range(2, 12):
+        fresh = Adaptive().load(policy.save())
+        np.testing.assert_array_equal(policy.bounds(seen, arms[:n]), fresh.bounds(seen, arms[:n]))
+        assert policy._model is not None  # noqa: SLF001
+        assert len(policy._model.together) <= 8  # noqa: SLF001
+
+
 def test_after_a_restart_the_router_has_no_say() -> None:
     policy = play(Adaptive(dims=4), 1700, swapped, promised).policy
     seen = context(np.random.default_rng(8), {})
