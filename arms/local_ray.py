@@ -119,7 +119,7 @@ def _variables(folder: Path) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_enable_metrics_collection": "0",  # its exporter listens on every address, without a token
-        "MALLOC_ARENA_MAX": "2",  # its processes have dozens of threads, each of which would keep what it frees
+        "MALLOC_ARENA_MAX": "2",  # each of dozens of threads would keep what it frees
     }
 
 

@@ -2,17 +2,22 @@
 
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
+from .onnx_graph import Export, NotExportableError, has_gpu, open_graph
 
 __all__ = [
     "Backbone",
     "Embedder",
+    "Export",
     "ModelNotFoundError",
+    "NotExportableError",
     "build_embedder",
     "compute_cores",
     "digest_backbone",
     "digest_of",
+    "has_gpu",
     "is_below",
     "locate",
     "model_problems",
+    "open_graph",
     "require_whole",
 ]

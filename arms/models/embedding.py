@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.models.files import ModelNotFoundError, digest_of, locate
-from arms.models.onnx_graph import Export, NotExportableError, open_graph
+from arms.models.files import ModelNotFoundError, digest_weights, hub_commit, locate
+from arms.models.onnx_graph import Export, NotExportableError, has_gpu, open_graph
 from arms.tokenizer import words
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def digest_backbone(backbone: Backbone) -> str:
     """
     if backbone.model.startswith(HASHING):
         return f"hashing-{_hashing_dim(backbone.model)}"
-    weights = _digest_weights(locate(backbone.model))
+    weights = digest_weights(locate(backbone.model))
     precision = "" if backbone.precision == "float32" else f"\0{backbone.precision}"
     return hashlib.sha256(f"{weights}\0{backbone.passage_prefix}{precision}".encode()).hexdigest()
 
@@ -179,13 +179,10 @@ class SentenceEmbedder:
 def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.float32]]:
     """Return what reads texts on a number of threads: a graph, or a model where it cannot be one."""
     precision = backbone.precision
-    if precision == "bfloat16" or (precision == "float32" and (backbone.runtime == "torch" or _has_gpu())):
+    if precision == "bfloat16" or (precision == "float32" and (backbone.runtime == "torch" or has_gpu())):
         return _TorchModel(backbone).read
-    place = locate(backbone.model)
-    revision = "" if isinstance(place, Path) else _hub_commit(place)
-    export = Export(str(place), revision, _digest_weights(place), "sentences", precision)
     try:
-        return open_graph(export, backbone.batch_size).read
+        return open_graph(Export.of(backbone.model, "sentences", precision), backbone.batch_size).read
     except NotExportableError as error:
         if precision == "int8":
             raise ModelNotFoundError(
@@ -209,7 +206,7 @@ class _TorchModel:
         if isinstance(place, Path):
             self._model = SentenceTransformer(str(place), local_files_only=True, model_kwargs=weights)
         else:
-            self._model = SentenceTransformer(place, revision=_hub_commit(place), model_kwargs=weights)
+            self._model = SentenceTransformer(place, revision=hub_commit(place), model_kwargs=weights)
         self._batch_size = backbone.batch_size
         self._lock = threading.Lock()
 
@@ -226,12 +223,6 @@ class _TorchModel:
                 prompt="",  # the prefix is the configuration's, not the model card's
             )
         return np.asarray(rows, dtype=np.float32)
-
-
-def _has_gpu() -> bool:
-    """Return whether this process may use a GPU, without loading torch; Ray hides those of others."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}
-    return not hidden and Path("/dev/nvidiactl").exists()
 
 
 def _threads() -> int:
@@ -254,15 +245,3 @@ def _hashing_dim(model: str) -> int:
     if not dim.isdecimal() or int(dim) < 1:
         raise ValueError(f"model {model!r}: a positive number of dimensions is needed, such as hashing:64")
     return int(dim)
-
-
-def _digest_weights(place: str | Path) -> str:
-    return digest_of(place) if isinstance(place, Path) else _hub_commit(place)
-
-
-@lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
-def _hub_commit(name: str) -> str:
-    """Return the current commit of a hub name; without a network, the one in the cache."""
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(name, "config.json")).parent.name

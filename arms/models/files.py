@@ -120,6 +120,19 @@ def digest_of(path: Path) -> str:
     return _digest(path, states)
 
 
+def digest_weights(place: str | Path) -> str:
+    """Return a hash of the files of a model, or the commit of a hub name."""
+    return digest_of(place) if isinstance(place, Path) else hub_commit(place)
+
+
+@lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
+def hub_commit(name: str) -> str:
+    """Return the current commit of a hub name; without a network, the one in the cache. Raises OSError."""
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(name, "config.json")).parent.name
+
+
 @lru_cache(maxsize=64)  # hundreds of arms may use one model of some hundred megabytes
 def _digest(path: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()

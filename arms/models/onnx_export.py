@@ -72,14 +72,24 @@ def load(export: Export) -> SentenceTransformer | CrossEncoder:
     return model
 
 
+def scorer_problem(model: CrossEncoder) -> str:
+    """Return why a model does not score pairs; empty where it does."""
+    saved, loaded = model.config.architectures, type(model.transformers_model).__name__
+    if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
+        return f"is a {saved[0]}, without the head of a {loaded}"
+    return f"has {model.num_labels} classes; a single score is needed" if model.num_labels != 1 else ""
+
+
 def main(export: Export, folder: Path) -> None:
     """Write graph and tokenizer.
 
     Raises:
         NotExportableError: The model has no fast tokenizer or reads more than text, torch cannot trace it,
-            or the graph gives something else than the model.
+            a cross-encoder does not score pairs, or the graph gives something else than the model.
     """
     model = load(export).eval()
+    if isinstance(model, CrossEncoder) and (problem := scorer_problem(model)):
+        raise NotExportableError(problem)
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
     if tokenizer is None:
         raise NotExportableError(f"its {type(model.tokenizer).__name__} is no fast tokenizer of transformers")

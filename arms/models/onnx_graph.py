@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from arms.models.files import digest_of
+from arms.models.files import digest_of, digest_weights, hub_commit, locate
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 
@@ -59,12 +59,31 @@ class Export:
     precision: Literal["float32", "int8"]
     max_length: int | None = None
 
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        task: Literal["sentences", "pairs"],
+        precision: Literal["float32", "int8"],
+        max_length: int | None = None,
+    ) -> Self:
+        """Return the export of a model by its name. Raises ModelNotFoundError, and OSError for a hub name."""
+        place = locate(model)
+        revision = "" if isinstance(place, Path) else hub_commit(place)
+        return cls(str(place), revision, digest_weights(place), task, precision, max_length)
+
     @property
     def key(self) -> str:
         """A hash of everything that shapes the graph, wherever the model is."""
         by = [digest_of(Path(__file__).with_name("onnx_export.py")), *map(metadata.version, LIBRARIES)]
         shapes = {**asdict(self), "model": "", "by": by}
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def has_gpu() -> bool:
+    """Return whether this process may use a GPU, without loading torch; Ray hides those of others."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}
+    return not hidden and Path("/dev/nvidiactl").exists()
 
 
 class OnnxGraph:

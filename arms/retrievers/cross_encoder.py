@@ -1,8 +1,10 @@
 """Reranking by a cross-encoder, which reads question and passage together."""
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,19 @@ from pydantic import Field
 
 from arms.base import ArmError, Passage, Query
 from arms.indexes import vectors
-from arms.models import ModelNotFoundError, compute_cores, locate
+from arms.models import (
+    Export,
+    ModelNotFoundError,
+    NotExportableError,
+    compute_cores,
+    has_gpu,
+    locate,
+    open_graph,
+)
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.rerank import RerankedArm, RerankParams
+
+logger = logging.getLogger(__name__)
 
 
 class CrossEncoderParams(RerankParams):
@@ -23,47 +35,70 @@ class CrossEncoderParams(RerankParams):
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a pair that are read; null is the model's own limit."
     )
+    precision: Literal["float32", "int8"] = Field(
+        "float32",
+        description="Precision of the weights. int8 is faster and a quarter as large, changes scores a "
+        "little, and needs onnxruntime.",
+    )
 
 
-class PairScorer:
-    """A cross-encoder of sentence-transformers; thread-safe.
+ReadPairs = Callable[[list[tuple[str, str]]], NDArray[np.float32]]
+"""Question and text of each pair -> logits, shape (n_pairs,)."""
 
-    Args:
-        model: A hub name, a folder, or `package:NAME/PATH`.
-        max_length: Tokens of a pair that are read; None is the model's own limit.
+
+def open_scorer(params: CrossEncoderParams) -> ReadPairs:
+    """Return what scores pairs: a graph of onnxruntime, or torch where the model cannot be one. Thread-safe.
 
     Raises:
-        ModelNotFoundError: The model cannot be found, or does not score pairs.
+        ModelNotFoundError: The model cannot be found, does not score pairs, or cannot be quantised.
     """
+    threads = len(compute_cores())
+    if params.precision == "float32" and has_gpu():
+        return _TorchScorer(params).read
+    try:
+        export = Export.of(params.model, "pairs", params.precision, params.max_length)
+        graph = open_graph(export, params.batch_size)
+    except (NotExportableError, OSError) as error:
+        on_torch = _TorchScorer(params)  # says what is wrong where it cannot be loaded either
+        if params.precision == "int8":
+            raise ModelNotFoundError(
+                f"model {params.model!r} cannot be read in int8: {error}; use precision: float32"
+            ) from error
+        logger.warning("model %r runs on torch: %s", params.model, error)
+        return on_torch.read
+    return lambda pairs: graph.read(pairs, threads)[:, 0]
 
-    def __init__(self, model: str, max_length: int | None = None) -> None:
+
+class _TorchScorer:
+    """A cross-encoder of sentence-transformers; thread-safe."""
+
+    def __init__(self, params: CrossEncoderParams) -> None:
         from sentence_transformers import CrossEncoder  # here: loading takes seconds
-        from transformers.utils import logging
+        from transformers.utils import logging as messages
 
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
-        place = locate(model)
+        from arms.models.onnx_export import scorer_problem
+
+        messages.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
+        place, model = locate(params.model), params.model
         try:
             self._model = CrossEncoder(
-                str(place), local_files_only=isinstance(place, Path), max_length=max_length
+                str(place), local_files_only=isinstance(place, Path), max_length=params.max_length
             )
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {model!r} cannot be loaded: {error}") from error
-        saved, loaded = self._model.config.architectures, type(self._model.transformers_model).__name__
-        if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
-            raise ModelNotFoundError(f"model {model!r} is a {saved[0]}, without the head of a {loaded}")
-        if (labels := self._model.num_labels) != 1:
-            raise ModelNotFoundError(f"model {model!r} has {labels} classes; a single score is needed")
-        self._lock = threading.Lock()
+        if problem := scorer_problem(self._model):
+            raise ModelNotFoundError(f"model {model!r} {problem}")
+        self._batch_size, self._lock = params.batch_size, threading.Lock()
 
-    def scores(self, question: str, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
-        """Return one logit per text, shape (n_texts,)."""
+    def read(self, pairs: list[tuple[str, str]]) -> NDArray[np.float32]:
+        """Return one logit per pair, shape (n_pairs,)."""
         import torch
 
         with self._lock:  # fast tokenizers are not thread-safe
             torch.set_num_threads(len(compute_cores()))
             scores: NDArray[np.float32] = self._model.predict(
-                [(question, text) for text in texts],
-                batch_size=batch_size,
+                pairs,
+                batch_size=self._batch_size,
                 show_progress_bar=False,
                 activation_fn=torch.nn.Identity(),
             )
@@ -71,14 +106,11 @@ class PairScorer:
 
 
 def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
-    scorer = have.shared(
-        ("cross-encoder", params.model, params.max_length),
-        lambda: PairScorer(params.model, params.max_length),
-    )
+    shapes = params.model, params.precision, params.max_length, params.batch_size
+    scores_of = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        texts = [vectors.embedded_text(passage) for passage in passages]
-        scores = scorer.scores(query.text, texts, params.batch_size)
+        scores = scores_of([(query.text, vectors.embedded_text(passage)) for passage in passages])
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise ArmError(f"arm {name!r}: {params.model} scores {passages[bad].id!r} as {scores[bad]}")

@@ -204,11 +204,11 @@ def test_a_gpu_is_one_of_the_machine_that_this_process_may_see(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(Path, "exists", lambda path: there and str(path) == "/dev/nvidiactl")
-    assert embedding._has_gpu() is found  # noqa: SLF001
+    assert onnx_graph.has_gpu() is found
 
 
 def test_a_model_on_a_gpu_runs_on_torch(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_has_gpu", lambda: True)
+    monkeypatch.setattr(embedding, "has_gpu", lambda: True)
     monkeypatch.setattr(embedding, "open_graph", lambda *_: pytest.fail("a graph was opened"))
     assert build_embedder(Backbone(model=str(tiny_model))).dim == 16
 

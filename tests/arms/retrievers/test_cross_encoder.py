@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from arms.base import Arm, ArmError, Passage, Query, Retrieval
 from arms.corpus import Corpus
 from arms.indexes import vectors
-from arms.models import ModelNotFoundError
+from arms.models import ModelNotFoundError, NotExportableError
 from arms.retrievers.cross_encoder import KIND, CrossEncoderParams
 from arms.retrievers.kind import Resources
 from tests.arms.conftest import ENCYCLOPEDIA
@@ -145,6 +145,56 @@ def test_arms_that_read_pairs_of_another_length_do_not_share_a_model(
     whole, short = (build(resources, model, max_length=length) for length in (None, 16))
     first, second = (arm.search(Query(QUESTION), 13).passages for arm in (whole, short))
     assert {p.id: p.score for p in first} != {p.id: p.score for p in second}
+
+
+def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model: Path) -> None:
+    code = (
+        "import sys; from arms.retrievers.cross_encoder import CrossEncoderParams, open_scorer\n"
+        f"read = open_scorer(CrossEncoderParams(arm='a', model={str(model)!r}))\n"
+        "print(read([('a', 'b'), ('c', 'd')]).shape)\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sentence_transformers')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "(2,)\n"), done.stderr
+
+
+def test_in_int8_scores_differ_a_little_and_do_not_depend_on_what_is_read_at_once(
+    resources: Resources, model: Path
+) -> None:
+    whole = build(resources, model).search(Query(QUESTION), 50).passages
+    quantised = build(resources, model, precision="int8").search(Query(QUESTION), 50).passages
+    first, second = ({p.id: p.score for p in found} for found in (whole, quantised))
+    ids = sorted(first)
+    scores = np.array([[found[name] for name in ids] for found in (first, second)])
+    assert np.corrcoef(scores)[0, 1] > 0.95
+    assert not np.array_equal(scores[0], scores[1])
+    alone = build(resources, model, precision="int8", depth=1).search(Query(QUESTION), 1).passages
+    assert alone[0].score == second[alone[0].id]
+
+
+def test_a_model_without_a_graph_runs_on_torch_and_says_why(
+    resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = build(resources, model).search(Query(QUESTION), 50).passages
+
+    def refuse(*_: object) -> None:
+        raise NotExportableError("an operator is missing")
+
+    monkeypatch.setattr("arms.retrievers.cross_encoder.open_graph", refuse)
+    found = build(resources, model, batch_size=5).search(Query(QUESTION), 50).passages
+    scores = {passage.id: passage.score for passage in expected}
+    assert {passage.id: passage.score for passage in found} == pytest.approx(scores, abs=1e-5)
+    assert "runs on torch: an operator is missing" in caplog.text
+    with pytest.raises(ModelNotFoundError, match=r"in int8: an operator is missing; use precision: float32"):
+        build(resources, model, batch_size=5, precision="int8")
+
+
+def test_a_gpu_runs_the_model_itself(
+    resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arms.retrievers.cross_encoder.has_gpu", lambda: True)
+    monkeypatch.setattr("arms.retrievers.cross_encoder.open_graph", None)  # whoever calls it fails
+    assert len(build(resources, model).search(Query(QUESTION), 3).passages) == 3
 
 
 def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
