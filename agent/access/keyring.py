@@ -73,6 +73,8 @@ class Caller:
 
     def at(self, point: str, points: frozenset[str]) -> "Caller":
         """Return the same caller at a decision point; empty for the default one."""
+        if (point, points) == (self.point, self.points):
+            return self
         return replace(self, point=point, points=points)
 
     @property

@@ -23,12 +23,15 @@ from agent.api.personalizer import events, protocol, service
 from agent.serving import Replica
 from agent.telemetry import ServerSpans
 
-_OPENAI = (chat, completions, models, responses, vector_stores)
-_QUESTIONS = (retrieve, ranking, decisions, feedback, feedback_shapes)
+_HOT = (retrieve, chat, feedback, ranking)
+"""Asked thousands of times a second, so found first."""
+
+_OPENAI = (completions, models, responses, vector_stores)
+_QUESTIONS = (decisions, feedback_shapes)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
 
-_RESOURCES = (*_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
+_RESOURCES = (*_HOT, *_OPENAI, *_QUESTIONS, *_OPERATIONS, *_PERSONALIZER, health, pages)
 
 
 class _Mcp:

@@ -461,6 +461,14 @@ def test_a_run_goes_on_as_what_was_killed(world: World, before: runs.Trigger, as
     assert len(world.asked) == asked
 
 
+def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> None:
+    for pause, trigger in ((20, runs.Trigger.FIRST), (10, runs.Trigger.RESUMED)):
+        runs.claim(world.store, world.ours, trigger, "killed:1", LATE - pause * runs.LEASE_S)
+    console = Console(file=StringIO(), width=150)
+    run = warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
+    assert (run.seq, run.status, len(world.asked)) == (3, runs.State.PROMOTED, 0)
+
+
 # -- failures ---------------------------------------------------------------------------------------------
 
 
