@@ -40,6 +40,7 @@ async def beside(one: Annotated[str, Depends(shared)]) -> str:
 
 async def handler(
     name: str,
+    must: Annotated[int, Query()],
     one: Annotated[str, Depends(shared)],
     other: Annotated[str, Depends(beside)],
     body: Body,
@@ -47,7 +48,7 @@ async def handler(
     seconds: Annotated[float, Header(alias="X-Seconds", gt=0)] = 1.5,
 ) -> Response:
     CALLS.append("handler")
-    return Response(ascii([name, one, other, body.model_dump(), key, seconds]))
+    return Response(ascii([name, must, one, other, body.model_dump(), key, seconds]))
 
 
 def app_of(kind: type[APIRoute]) -> FastAPI:
@@ -104,6 +105,11 @@ HEADERS = (
     *(("x-seconds", "soon"), ("x-seconds", ""), ("x-request-id", "other")),
 )
 
+QUERIES = (
+    *("must=1", "", "must=", "must=x", "at=3", "must=1&at=3", "must=1&at=-1", "must=1&at=x", "must=1&at="),
+    *("must=1&at=3&at=4", "must=1&must=2", "must=1&at=13", "must=1&other=1"),
+)
+
 TYPES = (
     "application/json",
     "application/json; charset=utf-8",
@@ -117,19 +123,19 @@ TYPES = (
     body=st.one_of(st.sampled_from(BODIES), st.binary(max_size=8)),
     headers=st.lists(st.sampled_from(HEADERS), max_size=3),
     content_type=st.sampled_from(TYPES),
-    query=st.sampled_from(("", "?at=3", "?at=-1", "?at=x", "?at=", "?at=3&at=4", "?at=13", "?other=1")),
+    query=st.sampled_from(QUERIES),
 )
 async def test_whatever_is_sent_is_answered_as_fastapi_does(
     body: bytes, headers: list[tuple[str, str]], content_type: str | None, query: str
 ) -> None:
     typed = headers if content_type is None else [*headers, ("content-type", content_type)]
-    asked = f"/of/me{query}", body, typed
+    asked = f"/of/me?{query}", body, typed
     assert await answer(COMPILED, *asked) == await answer(PLAIN, *asked)
 
 
 async def test_what_two_calls_depend_on_is_called_once() -> None:
     CALLS.clear()
-    status, text = await answer(COMPILED, "/of/me?at=2", VALID, [JSON])
+    status, text = await answer(COMPILED, "/of/me?must=1&at=2", VALID, [JSON])
     assert (status, CALLS) == (200, ["shared", "handler"])
     assert "'POST at 2', 'beside POST at 2'" in text
 
@@ -142,15 +148,14 @@ async def test_a_valid_request_does_not_pass_through_the_framework(monkeypatch: 
 
     (route,) = (one for one in COMPILED.routes if isinstance(one, CompiledRoute))
     monkeypatch.setattr(route, "_by_framework", unwanted)
-    assert (await answer(COMPILED, "/of/me", VALID, [JSON, ("idempotency-key", "k"), ("x-seconds", "2")]))[
-        0
-    ] == 200
+    headers = [JSON, ("idempotency-key", "k"), ("x-seconds", "2")]
+    assert (await answer(COMPILED, "/of/me?must=1", VALID, headers))[0] == 200
     assert not asked
 
 
 async def test_nothing_is_called_for_a_request_that_the_framework_refuses() -> None:
     CALLS.clear()
-    status, _ = await answer(COMPILED, "/of/me?at=1", b'{"query": 1}', [JSON])
+    status, _ = await answer(COMPILED, "/of/me?must=1&at=1", b'{"query": 1}', [JSON])
     assert status == 400
     assert CALLS == ["shared"], "by FastAPI alone, which looks at the body last"
 
@@ -173,7 +178,7 @@ async def test_a_client_that_leaves_while_it_sends_is_not_answered_with_a_traceb
         "raw_path": b"/of/me",
         "root_path": "",
         "scheme": "http",
-        "query_string": b"",
+        "query_string": b"must=1",
         "headers": [(b"content-type", b"application/json")],
         "client": None,
         "server": None,

@@ -358,6 +358,22 @@ def test_what_decisions_were_asked_for_between_two_rewards_changes_neither_state
         np.testing.assert_array_equal(loaded.bounds(last, arms), expected)
 
 
+def test_after_a_restart_arms_without_kept_rewards_decide_as_in_a_policy_that_is_loaded() -> None:
+    rng, policy = np.random.default_rng(8), Adaptive(dims=4)
+    for t in range(700):
+        seen = context(rng, {})
+        arm = ARMS[2] if t < 50 else ARMS[t % 2]
+        policy.probabilities(seen, ARMS)
+        policy.learn(decision(seen, arm), float(rng.random() < (0.9 if t < 400 else 0.1)))
+        if policy.restarts:
+            break
+    assert policy.restarts
+    assert policy._model is not None  # noqa: SLF001
+    assert not policy._model.gram[0].any(), "the third arm, whose rewards were the first, has none left"  # noqa: SLF001
+    loaded, last = Adaptive(dims=4).load(policy.save()), context(rng, {})
+    np.testing.assert_array_equal(policy.bounds(last, ARMS), loaded.bounds(last, ARMS))
+
+
 def test_requests_for_many_sets_of_arms_are_not_all_kept_ready() -> None:
     policy, rng = Adaptive(), np.random.default_rng(5)
     arms = tuple(f"a{n}" for n in range(12))

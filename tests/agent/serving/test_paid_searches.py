@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.turn import PriceList
+from agent.turn import Ask, PriceList
 from arms.base import ArmError, Passage, Query, Retrieval, Usage
 from arms.corpus import CorpusSource
 from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
@@ -121,6 +121,12 @@ async def test_the_most_that_a_turn_may_cost_has_the_searches_of_all_members(ser
     for arm, usd in {"dear": PRICE, "both": PRICE, "cheap": 0.0}.items():
         assert known.search(arm, "Which river?").usd == usd
         assert known.search_usage(arm, "Which river?") == Usage(usd=usd, search_usd=usd)
+
+
+async def test_a_turn_may_cost_what_its_dearest_arm_does_although_others_are_free(service: Service) -> None:
+    turns = service.point.turns
+    assert turns.most(Ask("d", "Which river?")).usd == PRICE
+    assert turns.most(Ask("d", "Which river?", excluded=frozenset({"dear", "both"}))).usd == 0.0
 
 
 async def test_arms_are_shown_with_their_price_and_replaced_by_what_is_shown(service: Service) -> None:
