@@ -133,6 +133,23 @@ async def test_whatever_is_sent_is_answered_as_fastapi_does(
     assert await answer(COMPILED, *asked) == await answer(PLAIN, *asked)
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "content_type", "query"),
+    [
+        *((body, [], TYPES[0], "must=1") for body in BODIES),
+        *((VALID, [header], TYPES[0], "must=1") for header in HEADERS),
+        *((VALID, [], content_type, "must=1") for content_type in TYPES),
+        *((VALID, [], TYPES[0], query) for query in QUERIES),
+    ],
+)
+async def test_what_is_wrong_in_one_place_alone_is_refused_as_fastapi_does(
+    body: bytes, headers: list[tuple[str, str]], content_type: str | None, query: str
+) -> None:
+    typed = headers if content_type is None else [*headers, ("content-type", content_type)]
+    asked = f"/of/me?{query}", body, typed
+    assert await answer(COMPILED, *asked) == await answer(PLAIN, *asked)
+
+
 async def test_what_two_calls_depend_on_is_called_once() -> None:
     CALLS.clear()
     status, text = await answer(COMPILED, "/of/me?must=1&at=2", VALID, [JSON])
