@@ -2,7 +2,7 @@
 
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
-from .onnx_graph import Export, NotExportableError, has_gpu, open_graph
+from .onnx_graph import Export, NotExportableError, has_gpu, open_graph, scorer_problem
 
 __all__ = [
     "Backbone",
@@ -20,4 +20,5 @@ __all__ = [
     "model_problems",
     "open_graph",
     "require_whole",
+    "scorer_problem",
 ]

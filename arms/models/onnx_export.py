@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 
-from arms.models.onnx_graph import MODEL, REFUSED, TOKENIZER, Export, NotExportableError, OnnxGraph
+from arms.models.onnx_graph import (
+    MODEL,
+    REFUSED,
+    TOKENIZER,
+    Export,
+    NotExportableError,
+    OnnxGraph,
+    scorer_problem,
+)
 
 SAMPLES = (
     "What is a red fox?",
@@ -70,14 +78,6 @@ def load(export: Export) -> SentenceTransformer | CrossEncoder:
         model_kwargs={"attn_implementation": "eager"},
     )
     return model
-
-
-def scorer_problem(model: CrossEncoder) -> str:
-    """Return why a model does not score pairs; empty where it does."""
-    saved, loaded = model.config.architectures, type(model.transformers_model).__name__
-    if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
-        return f"is a {saved[0]}, without the head of a {loaded}"
-    return f"has {model.num_labels} classes; a single score is needed" if model.num_labels != 1 else ""
 
 
 def main(export: Export, folder: Path) -> None:

@@ -15,13 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
 from arms.models.files import digest_of, digest_weights, hub_commit, locate
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 
@@ -78,6 +81,15 @@ class Export:
         by = [digest_of(Path(__file__).with_name("onnx_export.py")), *map(metadata.version, LIBRARIES)]
         shapes = {**asdict(self), "model": "", "by": by}
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def scorer_problem(model: "CrossEncoder") -> str:
+    """Return why a cross-encoder does not score pairs; empty where it does."""
+    saved: list[str] | None = getattr(model.config, "architectures", None)
+    loaded = type(model.transformers_model).__name__
+    if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
+        return f"is a {saved[0]}, without the head of a {loaded}"
+    return f"has {model.num_labels} classes; a single score is needed" if model.num_labels != 1 else ""
 
 
 def has_gpu() -> bool:

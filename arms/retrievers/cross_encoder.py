@@ -20,6 +20,7 @@ from arms.models import (
     has_gpu,
     locate,
     open_graph,
+    scorer_problem,
 )
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.rerank import RerankedArm, RerankParams
@@ -75,8 +76,6 @@ class _TorchScorer:
     def __init__(self, params: CrossEncoderParams) -> None:
         from sentence_transformers import CrossEncoder  # here: loading takes seconds
         from transformers.utils import logging as messages
-
-        from arms.models.onnx_export import scorer_problem
 
         messages.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
         place, model = locate(params.model), params.model
