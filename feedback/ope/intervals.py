@@ -144,32 +144,53 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
 
 
 def from_sums(
-    n: int, w: float, wr: float, w2: float, w2r: float, w2r2: float, level: float = LEVEL
+    n: int,
+    w: float,
+    wr: float,
+    w2: float,
+    w2r: float,
+    w2r2: float,
+    *,
+    reach: float,
+    rewards: Interval,
+    level: float = LEVEL,
 ) -> tuple[float, Interval] | None:
-    """Return the `snips` estimate of a log and its `normal` interval, from sums over the rows.
+    """Return the `snips` estimate of a log and an interval of it, from sums over the rows.
+
+    The interval is the `normal` one of `hedged` terms, cut to the range of rewards: two equal rewards are no
+    proof that all are equal.
 
     Args:
-        n: Rows, at least 2.
+        n: Rows.
         w: Sum of the weights, above 0. With weights of 1 the estimate is the mean.
         wr: Sum of the weighted rewards.
         w2: Sum of the squared weights.
         w2r: Sum of the squared weights times the rewards.
         w2r2: Sum of the squared weighted rewards.
+        reach: Largest weight that a row could have had; 1 for a mean.
+        rewards: Smallest and largest possible reward.
         level: Coverage of the interval.
 
     Returns:
-        The value and its interval; None for fewer than two rows, or without a weight.
+        The value and its interval, which holds the value; None without a row or a weight.
 
-    >>> value, (low, high) = from_sums(100, 100.0, 50.0, 100.0, 50.0, 50.0)
+    >>> value, (low, high) = from_sums(100, 100.0, 50.0, 100.0, 50.0, 50.0, reach=1.0, rewards=(0.0, 1.0))
     >>> value, round(low, 3), round(high, 3)
     (0.5, 0.402, 0.598)
+    >>> few = from_sums(2, 2.0, 1.9, 2.0, 1.9, 1.805, reach=1.0, rewards=(0.0, 1.0))
+    >>> few and [round(end, 3) for end in few[1]]
+    [0.251, 1.0]
     """
-    if n < 2 or w <= 0.0:
+    if n < 1 or w <= 0.0:
         return None
-    value = wr / w
-    squares = max(0.0, w2r2 - 2.0 * value * w2r + value * value * w2)
+    low, high = rewards
+    value, square, total = wr / w, reach * reach, low + high
+    n, w, wr, w2 = n + 2, w + 2.0 * reach, wr + reach * total, w2 + 2.0 * square
+    w2r, w2r2 = w2r + square * total, w2r2 + square * (low * low + high * high)
+    centre = wr / w
+    squares = max(0.0, w2r2 - 2.0 * centre * w2r + centre * centre * w2)
     half = NormalDist().inv_cdf(1.0 - tail_of(level)) * float(np.sqrt(squares / (n * (n - 1)))) * n / w
-    return value, (value - half, value + half)
+    return value, (max(low, min(value, centre - half)), min(high, max(value, centre + half)))
 
 
 def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:

@@ -41,6 +41,9 @@ KEPT_S = 4.0
 KEPT_TIMES = 1000
 """Or so many times as long as it took to make, if that is longer: watching costs 1/1000 of a replica."""
 
+WEIGHTED = ("w", "wr", "w2", "w2r", "w2r2")
+"""Sums of which an estimate of what an arm would earn is made."""
+
 NEWEST = 1000
 """Turns whose latencies are shown."""
 
@@ -93,17 +96,18 @@ def _kept(request: Request) -> dict[tuple[str, str, str], tuple[float, bytes | m
 
 def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
     store, rule, now = point.store, point.config.reward, point.service.clock()
+    floor = point.config.floor
     window = window_of(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
     arms = colours(point)
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,
-        "total": figures(rows, 0, rule),
-        "arms": by_arm(rows, rule),
-        "baseline": at_random(rows),
+        "total": figures(rows, 0, rule, floor),
+        "arms": by_arm(rows, rule, floor),
+        "baseline": at_random(rows, rule, floor),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
-        "charts": charts(rows, window, arms),
+        "charts": charts(rows, window, arms, rule, floor),
         "colours": arms,
     }
 
@@ -126,13 +130,14 @@ def window_of(name: str, now: float, first: int | None) -> Window:
     return Window(name, int(since // step) * step, int(now) + 1, step)
 
 
-def figures(some: rollups.Sums, n: float, rule: RewardRule) -> dict[str, Any]:
+def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dict[str, Any]:
     """Return counts, means and the estimates of reward of some rows of a window.
 
     Args:
         some: The rows of one arm, or all.
         n: Rewards of the whole window.
-        rule: Prices costs.
+        rule: Prices costs, and has the range of rewards.
+        floor: Least probability of an arm that could be drawn.
     """
     total = some.total()
     finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
@@ -143,26 +148,31 @@ def figures(some: rollups.Sums, n: float, rule: RewardRule) -> dict[str, Any]:
     squares = rewarded, total["reward"], total["reward2"]
     return {
         **total,
-        "reward_mean": intervals.from_sums(int(rewarded), rewarded, total["reward"], *squares),
-        "alone": intervals.from_sums(int(n), *(total[name] for name in ("w", "wr", "w2", "w2r", "w2r2"))),
+        "reward_mean": intervals.from_sums(
+            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.clip
+        ),
+        "alone": intervals.from_sums(
+            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.clip
+        ),
         "cost_mean": cost / finished,
         "retrieval_ms": 1000 * total["retrieval_s"] / finished,
         "llm_ms": 1000 * total["llm_s"] / (total["answers"] or math.nan),
     }
 
 
-def by_arm(rows: rollups.Sums, rule: RewardRule) -> dict[str, dict[str, Any]]:
+def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict[str, Any]]:
     """Return the figures of each arm, by name."""
     n = rows.columns["rewarded"].sum()
-    return {arm: figures(rows.where(rows.arm == arm), n, rule) for arm in sorted(set(rows.arm))}
+    return {arm: figures(rows.where(rows.arm == arm), n, rule, floor) for arm in sorted(set(rows.arm))}
 
 
-def at_random(rows: rollups.Sums) -> tuple[float, intervals.Interval] | None:
+def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float, intervals.Interval] | None:
     """Return what drawing every eligible arm alike would have earned, by SNIPS; None if that is unknown."""
     p = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
     once = (float(rows.columns[name] @ p) for name in ("w", "wr"))
     twice = (float(rows.columns[name] @ (p * p)) for name in ("w2", "w2r", "w2r2"))
-    return intervals.from_sums(int(rows.columns["rewarded"].sum()), *once, *twice)
+    rewarded, reach = int(rows.columns["rewarded"].sum()), float(p.max(initial=0.0)) / floor
+    return intervals.from_sums(rewarded, *once, *twice, reach=reach, rewards=rule.clip)
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -174,7 +184,9 @@ def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     }
 
 
-def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[str, str]:
+def charts(
+    rows: rollups.Sums, window: Window, arms: Mapping[str, int], rule: RewardRule, floor: float
+) -> dict[str, str]:
     """Return the charts of a window, as JSON for `console.js`."""
     n = (window.until - window.since + window.step - 1) // window.step
     counts = {
@@ -196,8 +208,8 @@ def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[
     earned, random = {}, {}
     for stretch in np.unique(stretches).tolist():
         some = rows.where(stretches == stretch)
-        if mean := figures(some, 0, _ANY)["reward_mean"]:
-            earned[stretch], random[stretch] = mean, at_random(some)
+        if mean := figures(some, 0, rule, floor)["reward_mean"]:
+            earned[stretch], random[stretch] = mean, at_random(some, rule, floor)
     middle = window.since + window.step * COARSER / 2
     whole = [window.since, window.until]
     return {
@@ -230,9 +242,6 @@ def charts(rows: rollups.Sums, window: Window, arms: Mapping[str, int]) -> dict[
             range=whole,
         ),
     }
-
-
-_ANY = RewardRule()
 
 
 def _band(

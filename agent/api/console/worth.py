@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.access import Caller
 from agent.api import decisions
-from agent.api.console.overview import chart_of
+from agent.api.console.overview import WEIGHTED, chart_of
 from agent.api.errors import ApiError
 from agent.api.schemas import DecisionQuery
 from agent.serving import DecisionPoint
@@ -41,7 +41,9 @@ class Kind:
         n: Rewarded decisions of the kind.
         drawn: How often each arm was drawn for them.
         worth: What each would have earned on all of them.
-        best: The arm with the largest estimate; None without any.
+        best: The arm whose interval is above those of all others that were drawn; None where none is.
+        more: About the decisions of the kind after which there would be one, if the estimates are right; None
+            where there is one, or nothing to compare.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Kind:
     drawn: Mapping[str, float]
     worth: Mapping[str, Estimate]
     best: str | None
+    more: int | None
 
 
 def kinds_of(features: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -75,31 +78,73 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
         there = ", ".join(families) or "none"
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
-    return {"rewarded": len(rows), "families": families, "by": by, "kinds": grouped(rows, by) if by else []}
+    kinds = grouped(rows, by, point.config.reward.clip, point.config.floor) if by else []
+    return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
 
 
-def grouped(rows: Sequence[rollups.Rewarded], by: str) -> list[Kind]:
-    """Return the kinds of rewarded decisions by a feature, the most frequent first."""
+def grouped(
+    rows: Sequence[rollups.Rewarded], by: str, rewards: intervals.Interval, floor: float
+) -> list[Kind]:
+    """Return the kinds of rewarded decisions by a feature, the most frequent first.
+
+    Args:
+        rows: The decisions.
+        by: The feature.
+        rewards: Smallest and largest possible reward.
+        floor: Least probability of an arm that could be drawn.
+    """
     named = [([value for head, value in kinds_of(one.features) if head == by], one) for one in rows]
     known = [name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)]
     members = defaultdict[str, list[rollups.Rewarded]](list)
     for names, one in named:
         for name in {name if name in known else OTHERS for name in names or (OTHERS,)}:
             members[name].append(one)
-    return [_kind(name, members[name]) for name in (*known, OTHERS) if members[name]]
+    return [_kind(name, members[name], rewards, floor) for name in (*known, OTHERS) if members[name]]
 
 
-def _kind(name: str, rows: Sequence[rollups.Rewarded]) -> Kind:
+def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float) -> Kind:
     sums = defaultdict[str, Counter[str]](Counter)
     for one in rows:
         sums[one.arm].update(one.sums)
     drawn = {arm: found["rewarded"] for arm, found in sums.items()}
     worth = {
-        arm: intervals.from_sums(len(rows), *(found[name] for name in ("w", "wr", "w2", "w2r", "w2r2")))
+        arm: intervals.from_sums(
+            len(rows), *(found[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rewards
+        )
         for arm, found in sums.items()
     }
-    known = {arm: found[0] for arm, found in worth.items() if found}
-    return Kind(name, len(rows), drawn, worth, max(known, key=known.__getitem__, default=None))
+    return Kind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
+
+
+def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
+    """Return the arm that is best beyond doubt, or about how many more decisions it takes to know.
+
+    The widths of intervals fall with the square root of the number of decisions.
+
+    Args:
+        worth: What each arm is worth.
+        n: Decisions that this is known from.
+
+    >>> leader({"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.4, 0.6))}, 100)
+    ('a', None)
+    >>> leader({"a": (0.7, (0.5, 0.9)), "b": (0.5, (0.3, 0.7))}, 100)
+    (None, 300)
+    """
+    known = sorted(
+        ((arm, *found) for arm, found in worth.items() if found), key=lambda one: one[1], reverse=True
+    )
+    if len(known) < 2:
+        return None, None
+    (first, value, (low, high)), others = known[0], known[1:]
+    if all(low > other_high for _, _, (_, other_high) in others):
+        return first, None
+    factors = [
+        ((high - low + other_high - other_low) / (2.0 * (value - other))) ** 2
+        for _, other, (other_low, other_high) in others
+        if other < value
+    ]
+    tied = any(other == value for _, other, _ in others)
+    return None, None if tied else max(1, round(n * (max(factors) - 1.0)))
 
 
 def portfolio(point: DecisionPoint) -> dict[str, Any] | None:

@@ -113,10 +113,11 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
         share = scale * np.isin(found.arm.astype(str), among)
         once = (float(found.columns[name] @ share) for name in ("w", "wr"))
         twice = (float(found.columns[name] @ share**2) for name in ("w2", "w2r", "w2r2"))
-        estimate = intervals.from_sums(len(reward), *once, *twice)
+        estimate = intervals.from_sums(len(reward), *once, *twice, reach=20.0, rewards=RULE.clip)
         assert estimate is not None
         assert math.isclose(estimate[0], terms.value)
-        assert np.allclose(estimate[1], intervals.normal(terms))
+        expected = intervals.normal(intervals.hedged(terms, 20.0, *RULE.clip))
+        assert np.allclose(estimate[1], np.clip(expected, *RULE.clip))
 
 
 def test_they_do_not_depend_on_how_many_facts_are_read_at_a_time_nor_on_a_restart(filled: Store) -> None:

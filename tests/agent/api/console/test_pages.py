@@ -368,7 +368,7 @@ def test_costs_and_durations_are_means_of_finished_turns_and_of_answers() -> Non
     rule = RewardRule(cost=Prices(steps=1.0, kilotokens=0.5, usd=2.0, seconds=0.25))
     columns = {"steps": 8.0, "tokens": 6000.0, "usd": 1.5, "retrieval_s": 2.0, "llm_s": 6.0}
     rows = sums_of(["bm25"], finished=[4.0], answers=[3.0], **{name: [one] for name, one in columns.items()})
-    found = overview.figures(rows, 0, rule)
+    found = overview.figures(rows, 0, rule, 0.01)
     assert found["cost_mean"] == pytest.approx((8.0 + 3.0 + 3.0 + 2.0) / 4)
     assert (found["retrieval_ms"], found["llm_ms"]) == (500.0, 2000.0)
 
@@ -377,7 +377,8 @@ def test_a_chart_has_each_slot_at_its_middle_and_four_of_them_for_a_reward() -> 
     once = {"rewarded": [2.0] * 6, "reward": [1.0] * 6, "reward2": [1.0] * 6}
     rows = sums_of(["a", "b", "a", "b", "b", "b"], decisions=[3.0, 1.0, 2.0, 0.0, 0.0, 4.0], **once)
     window = overview.Window("1h", since=6000, until=6360, step=60)
-    found = {name: json.loads(one) for name, one in overview.charts(rows, window, {"a": 0, "b": 1}).items()}
+    made = overview.charts(rows, window, {"a": 0, "b": 1}, RewardRule(), 0.01)
+    found = {name: json.loads(one) for name, one in made.items()}
     assert found["shares"]["x"] == [6030.0, 6090.0, 6150.0, 6330.0]
     assert found["requests"]["x"] == [6030.0, 6090.0, 6150.0, 6210.0, 6270.0, 6330.0]
     assert found["rewards"]["x"] == [6120.0, 6360.0]
@@ -406,15 +407,18 @@ async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_eva
     rows = rollups.read(store, window.since, window.until, window.step)
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
-    by_arm = overview.by_arm(rows, rule)
+    by_arm = overview.by_arm(rows, rule, linear.config.floor)
     assert by_arm.keys() == {arms[i] for i in drawn}
     assert len(by_arm) > 1
     for name in ("random", *by_arm):
         target = targets[name]
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
-        found = overview.at_random(rows) if name == "random" else by_arm[name]["alone"]
+        random = overview.at_random(rows, rule, linear.config.floor)
+        found = random if name == "random" else by_arm[name]["alone"]
         assert found is not None
-        assert np.allclose((found[0], *found[1]), (terms.value, *intervals.normal(terms))), name
+        reach = target.max() / linear.config.floor
+        expected = np.clip(intervals.normal(intervals.hedged(terms, reach, *rule.clip)), *rule.clip)
+        assert np.allclose((found[0], *found[1]), (terms.value, *expected)), name
 
 
 async def followed(service: Service, path: str, row: str) -> list[list[str]]:

@@ -53,7 +53,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     assert "paid<b> 9" in shown
     assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")
     arms = [*service.config.actions]
-    kinds = worth.grouped(rows, "tier")
+    kinds = worth.grouped(rows, "tier", rule.clip, service.config.floor)
     assert len(kinds) == 2
     for kind in kinds:
         examples = [
@@ -69,9 +69,12 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
             target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
             terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
             assert found is not None
-            assert np.allclose((found[0], *found[1]), (terms.value, *intervals.normal(terms)))
+            hedged = intervals.hedged(terms, 1 / service.config.floor, *rule.clip)
+            expected = np.clip(intervals.normal(hedged), *rule.clip)
+            assert np.allclose((found[0], *found[1]), (terms.value, *expected))
             assert kind.drawn[arm] == (drawn == arms.index(arm)).sum()
-        assert kind.best in kind.worth
+        assert kind.best is None, "nine decisions prove nothing"
+    assert "too early to say: about " in shown
     unknown = await service.client.get(f"{CONSOLE}/arms?by=colour")
     assert (unknown.status_code, "there are: " in unknown.text) == (400, True)
 
@@ -89,16 +92,43 @@ def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them
     sums = {"rewarded": 1.0, "w": 2.0, "wr": 1.0, "w2": 4.0, "w2r": 2.0, "w2r2": 1.0}
     seen_features: list[dict[str, float]] = [{}, {"w=river": 1.0}, {"ask=who": 1.0, "ask=how": 1.0}]
     seen_features += [{f"ask={i}": 1.0} for i in range(20) for _ in range(2)]
-    found = worth.grouped([rollups.Rewarded("a", sums, one) for one in seen_features], "ask")
+    found = worth.grouped([rollups.Rewarded("a", sums, one) for one in seen_features], "ask", (0, 1), 0.1)
     assert len(found) == worth.MOST + 1
     assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
     assert found[-1].name == worth.OTHERS
     better = rollups.Rewarded("b", {**sums, "wr": 1.5}, {"ask=who": 1.0})
-    (kind,) = worth.grouped([rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask")
-    assert (kind.n, kind.best) == (2, "b")
+    (kind,) = worth.grouped([rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask", (0, 1), 0.1)
+    assert (kind.n, kind.best) == (2, None)
+    assert kind.more is not None
     weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
-    (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask")
-    assert (kind.worth, kind.best) == ({"a": None}, None)
+    (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask", (0, 1), 0.1)
+    assert (kind.worth, kind.best, kind.more) == ({"a": None}, None, None)
+
+
+def test_an_arm_is_best_only_where_its_interval_is_above_all_others() -> None:
+    apart = {"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.3, 0.7)), "c": (0.7, (0.5, 0.85))}
+    assert worth.leader(apart, 50) == (None, 45), (
+        "the interval of c reaches into it, which is the last of them"
+    )
+    assert worth.leader(apart | {"c": (0.7, (0.5, 0.79))}, 50) == ("a", None)
+    assert worth.leader(apart | {"c": (0.7, (0.6, 0.8))}, 50) == (None, 1), "they touch"
+    assert worth.leader({"a": (0.9, (0.8, 1.0)), "b": None}, 50) == (None, None)
+    assert worth.leader({"a": (0.9, (0.0, 1.0)), "b": (0.9, (0.0, 1.0))}, 50) == (None, None)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+@pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
+def test_equal_rewards_have_an_interval_within_their_range_that_narrows(n: int, reward: float) -> None:
+    def of(rows: int) -> tuple[float, float]:
+        sums = rows * np.array([1.0, reward, 1.0, reward, reward * reward])
+        found = intervals.from_sums(rows, *sums.tolist(), reach=1.0, rewards=(0.0, 1.0))
+        assert found is not None
+        assert found[1][0] <= found[0] <= found[1][1]
+        return found[1]
+
+    (low, high), (later_low, later_high) = of(n), of(20 * n)
+    assert 0.0 <= low < high <= 1.0
+    assert later_high - later_low < high - low
 
 
 async def test_a_key_sees_the_kinds_of_its_project_alone(
