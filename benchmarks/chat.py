@@ -143,7 +143,7 @@ class Side:
     Attributes:
         port: Where it listens.
         model: Name of the model in a request.
-        pid: Its first process; None for the stand-in, whose processor time does not count.
+        pid: First process of the side; None for the stand-in, whose processor time does not count.
         key: The bearer token.
         numbers: By way of asking and name.
     """
