@@ -81,6 +81,10 @@ LEAST, MOST = 20, 500
 """Rewards that a restart keeps, at least and at most."""
 
 
+LAYOUT = 2
+"""Which arrays a state has: another number is a state that cannot be read, and is learned anew."""
+
+
 @dataclass(slots=True)
 class _Model:
     """What was learned, in arrays of n arms and d columns; the last row is an arm without rewards.
@@ -398,7 +402,7 @@ class Adaptive:
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self._settings}
+        return {"kind": self.kind, "layout": LAYOUT, **self._settings}
 
     def _columns(self, context: Context) -> Array:
         n = None if self._model is None else self._model.gram.shape[1] - 1

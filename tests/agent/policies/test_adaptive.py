@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from agent.policies import PolicyError, served_distribution
+from agent.policies import PolicyError, adaptive, served_distribution
 from agent.policies.adaptive import Adaptive
 from agent.policies.encoding import hashed
 from feedback.events import Context, Decision
@@ -356,6 +356,16 @@ def test_what_decisions_were_asked_for_between_two_rewards_changes_neither_state
         expected = unasked.bounds(last, arms)
         np.testing.assert_array_equal(asked.bounds(last, arms), expected)
         np.testing.assert_array_equal(loaded.bounds(last, arms), expected)
+
+
+def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "LAYOUT", 1)
+    policy = Adaptive()
+    policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
+    state = policy.save()
+    monkeypatch.undo()
+    with pytest.raises(PolicyError, match=r'"layout": 1.* is damaged, or not of .*"layout": 2'):
+        Adaptive().load(state)
 
 
 def test_after_a_restart_arms_without_kept_rewards_decide_as_in_a_policy_that_is_loaded() -> None:
