@@ -42,8 +42,8 @@ class Kind:
         drawn: How often each arm was drawn for them.
         worth: What each would have earned on all of them.
         best: The arm whose interval is above those of all others that were drawn; None where none is.
-        more: About the decisions of the kind after which there would be one, if the estimates are right; None
-            where there is one, or nothing to compare.
+        more: Decisions of the kind that it takes at least until there is one, if the estimates are right;
+            None where there is one, or nothing to compare.
     """
 
     name: str
@@ -117,9 +117,10 @@ def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interv
 
 
 def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
-    """Return the arm that is best beyond doubt, or about how many more decisions it takes to know.
+    """Return the arm that is best beyond doubt, or how many more decisions it takes at least to know.
 
-    The widths of intervals fall with the square root of the number of decisions.
+    The widths of intervals fall with the square root of the number of decisions; those that are cut to the
+    range of rewards are wider than they say.
 
     Args:
         worth: What each arm is worth.
