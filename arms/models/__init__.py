@@ -2,7 +2,14 @@
 
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
-from .onnx_graph import Export, NotExportableError, has_gpu, open_graph, scorer_problem
+from .onnx_graph import (
+    Export,
+    NotExportableError,
+    fall_back_on_torch,
+    has_gpu,
+    open_graph,
+    scorer_problem,
+)
 
 __all__ = [
     "Backbone",
@@ -14,6 +21,7 @@ __all__ = [
     "compute_cores",
     "digest_backbone",
     "digest_of",
+    "fall_back_on_torch",
     "has_gpu",
     "is_below",
     "locate",

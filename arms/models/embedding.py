@@ -7,7 +7,6 @@ HashingEmbedder   hashed words without a model, for tests and dry runs
 """
 
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.models.files import ModelNotFoundError, digest_weights, hub_commit, locate
-from arms.models.onnx_graph import Export, NotExportableError, has_gpu, open_graph
+from arms.models.files import digest_weights, hub_commit, locate
+from arms.models.onnx_graph import Export, NotExportableError, fall_back_on_torch, has_gpu, open_graph
 from arms.tokenizer import words
-
-logger = logging.getLogger(__name__)
 
 
 def compute_cores() -> list[int]:
@@ -184,11 +181,7 @@ def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.floa
     try:
         return open_graph(Export.of(backbone.model, "sentences", precision), backbone.batch_size).read
     except NotExportableError as error:
-        if precision == "int8":
-            raise ModelNotFoundError(
-                f"model {backbone.model!r} cannot be read in int8: {error}; use precision: float32"
-            ) from error
-        logger.warning("model %r runs on torch: %s", backbone.model, error)
+        fall_back_on_torch(backbone.model, precision, error)
         return _TorchModel(backbone).read
 
 

@@ -6,6 +6,7 @@ OnnxGraph   texts, or pairs of them -> a row of numbers each, by onnxruntime
 
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -21,10 +22,12 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from arms.models.files import digest_of, digest_weights, hub_commit, locate
+from arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
+
+logger = logging.getLogger(__name__)
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 
@@ -39,6 +42,15 @@ Text = str | tuple[str, str]
 
 class NotExportableError(Exception):
     """A model cannot be exported to ONNX; the message says why."""
+
+
+def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
+    """Log why a model runs on torch. Raises ModelNotFoundError for int8, in which torch cannot run it."""
+    if precision == "int8":
+        raise ModelNotFoundError(
+            f"model {model!r} cannot be read in int8: {error}; use precision: float32"
+        ) from error
+    logger.warning("model %r runs on torch: %s", model, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Reranking by a cross-encoder, which reads question and passage together."""
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from arms.models import (
     ModelNotFoundError,
     NotExportableError,
     compute_cores,
+    fall_back_on_torch,
     has_gpu,
     locate,
     open_graph,
@@ -24,8 +24,6 @@ from arms.models import (
 )
 from arms.retrievers.kind import Kind, Members, Resources
 from arms.retrievers.rerank import RerankedArm, RerankParams
-
-logger = logging.getLogger(__name__)
 
 
 class CrossEncoderParams(RerankParams):
@@ -61,11 +59,7 @@ def open_scorer(params: CrossEncoderParams) -> ReadPairs:
         graph = open_graph(export, params.batch_size)
     except (NotExportableError, OSError) as error:
         on_torch = _TorchScorer(params)  # says what is wrong where it cannot be loaded either
-        if params.precision == "int8":
-            raise ModelNotFoundError(
-                f"model {params.model!r} cannot be read in int8: {error}; use precision: float32"
-            ) from error
-        logger.warning("model %r runs on torch: %s", params.model, error)
+        fall_back_on_torch(params.model, params.precision, error)
         return on_torch.read
     return lambda pairs: graph.read(pairs, threads)[:, 0]
 
