@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from feedback.dataset.log import rewards
-from feedback.events import Cost
+from feedback.events import Cost, ModelTokens
 from feedback.reward import Aggregation, Complete, Metric, Prices, RewardError, RewardRule, UnknownMetricError
 from tests.feedback.conftest import value
 from tests.feedback.examples import example
@@ -221,12 +221,13 @@ TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0)}
         ({"large": (2000, 500, 0)}, 3.0),
         ({"large": (2000, 500, 1000)}, 2.5),
         ({"large": (2000, 500, 0), "small": (9000, 250, 9000)}, 4.0),
+        ({"large": (2000, 500, 0, 0.5), "small": (9000, 250, 9000, 0.25)}, 4.75),
         ({"large": (2000, 500, 0), "gone": (1, 1, 0)}, 7.0),
         ({}, 7.0),
     ],
 )
 def test_tokens_count_at_the_prices_of_today_where_all_of_them_are_known(
-    tokens: dict[str, tuple[int, int, int]], usd: float
+    tokens: dict[str, ModelTokens], usd: float
 ) -> None:
     prices = Prices(steps=0.5, usd=0.1)
     rule = RewardRule(metrics={"right": Metric()}, cost_weight=1.0, cost=prices, token_prices=TODAY)

@@ -27,6 +27,7 @@ def replace(store: Store, arms: Arms, configured: Arms) -> ArmSet:
 
 CONFIGURED = {"none": arm("none"), "bm25": arm("bm25", k1=1.2)}
 CHOSEN = {"none": arm("none"), "near": arm("dense", backbone="minilm")}
+OWN = {"none": arm("none"), "deep": arm("deep")}
 
 
 def test_a_first_start_makes_the_configured_arms_live(store: Store) -> None:
@@ -99,7 +100,10 @@ def test_every_arm_that_was_ever_live_stays_defined(store: Store) -> None:
     assert defined(store) == {**CONFIGURED, **CHOSEN}
 
 
-OWN = {"none": arm("none"), "deep": arm("deep")}
+def test_sets_that_were_live_are_listed_from_the_oldest_on(store: Store) -> None:
+    assert armsets.every(store) == []
+    sets = [started(store, CONFIGURED), replace(store, CHOSEN, CONFIGURED), replace(store, OWN, CONFIGURED)]
+    assert armsets.every(store) == sets
 
 
 def versions(store: Store, *brought: Arms | None) -> None:
