@@ -65,8 +65,12 @@ class Source(Protocol):
         """
         ...
 
-    def examples(self) -> Iterator[Example]:
-        """Yield all examples in order, labels included; a row of the arrays has the `seq` of its example."""
+    def examples(self, after: int = 0) -> Iterator[Example]:
+        """Yield examples in order, labels included; a row of the arrays has the `seq` of its example.
+
+        Args:
+            after: Position in the training log of the example before the first.
+        """
         ...
 
     def settled(self, since: float | None = None) -> float:
@@ -76,6 +80,15 @@ class Source(Protocol):
 
         Args:
             since: Only decisions of then or later, seconds since the epoch.
+        """
+        ...
+
+    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+        """Return the decisions that still wait for feedback.
+
+        Args:
+            since: Only decisions of then or later, seconds since the epoch; None for all.
+            most: Number of decisions to return at most, the first ones.
         """
         ...
 
@@ -108,13 +121,17 @@ class LogSource(Source):
         return read_log(self._store, rule, selection, on_progress, upto=self._upto, describe=describe)
 
     @override
-    def examples(self) -> Iterator[Example]:
+    def examples(self, after: int = 0) -> Iterator[Example]:
         """Raises LogGapError."""
-        return read_examples(self._store, self._join, upto=self._upto)
+        return read_examples(self._store, self._join, after, self._upto)
 
     @override
     def settled(self, since: float | None = None) -> float:
         return lag.first_waiting(self._store, self._rule, self._upto, since)
+
+    @override
+    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+        return lag.waiting(self._store, self._rule, self._upto, since, most)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -154,14 +171,19 @@ class ExportSource(Source):
         return Log.from_examples(examples, rule, selection, described(self.examples))
 
     @override
-    def examples(self) -> Iterator[Example]:
+    def examples(self, after: int = 0) -> Iterator[Example]:
         """Raises ExchangeError."""
-        return read_export(self._path)
+        return (example for example in read_export(self._path) if example.seq > after)
 
     @override
     def settled(self, since: float | None = None) -> float:
         """Returns what the file recorded when it was written, whatever `since`."""
         return min(inf if header.settled is None else header.settled for header in self._headers)
+
+    @override
+    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+        """Returns none: a file has only decisions that are settled."""
+        return lag.Waiting(settled=self.settled(since))
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -269,7 +291,7 @@ def length(store: Store, join: str) -> int:
 def _batches(
     store: Store, rule: RewardRule, selection: Selection, progress: ProgressCallback | None, end: int
 ) -> Iterator[Batch]:
-    for after in range(0, end, CHUNK):
+    for after in range(selection.after, end, CHUNK):
         last = min(after + CHUNK, end)
         try:
             with store.reading() as connection:

@@ -59,6 +59,8 @@ class CandidateKind(StrEnum):
     """The shadow policy, as logged."""
     VERSION = "version"
     """One version, frozen."""
+    CANARY = "canary"
+    """One version, frozen, on the decisions in which it took part as a canary."""
     RECIPE = "recipe"
     """The recipe of a version, learned as the log is replayed."""
     POLICY = "policy"
@@ -72,6 +74,7 @@ BASELINE = CandidateKind.SERVED.value
 ARGUMENT = {
     CandidateKind.FIXED: "<arm>",
     CandidateKind.VERSION: "<n>",
+    CandidateKind.CANARY: "<n>",
     CandidateKind.RECIPE: "<n>",
     CandidateKind.POLICY: "<YAML>",
     CandidateKind.ROUTER: "<folder>",
@@ -118,13 +121,13 @@ def parse_name(name: str) -> CandidateName:
     >>> parse_name("best")
     Traceback (most recent call last):
     agent.evaluation.candidates.CandidateError: candidate 'best' is not one of: served, uniform, \
-fixed:<arm>, configured, shadow, version:<n>, recipe:<n>, policy:<YAML>, router:<folder>
+fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
     prefix, _, argument = name.partition(":")
     if prefix not in list(CandidateKind) or (CandidateKind(prefix) in ARGUMENT) != bool(argument.strip()):
         raise CandidateError(f"candidate {name!r} is not one of: {', '.join(CANDIDATE_NAMES)}")
     kind = CandidateKind(prefix)
-    if kind in (CandidateKind.VERSION, CandidateKind.RECIPE):
+    if kind in (CandidateKind.VERSION, CandidateKind.CANARY, CandidateKind.RECIPE):
         if not argument.isdecimal() or int(argument) < 1:
             raise CandidateError(
                 f"candidate {name!r} names no version: a whole number from 1 on was expected"
@@ -271,6 +274,8 @@ def _floor_of(decision: Decision, floor: float) -> float:
 class Learned:
     """A policy with the floor of the configuration, or the logged one where that is higher.
 
+    A canary has the logged floor, so that it differs from what was served in its choices alone.
+
     Args:
         policy: In its state before the first row of the log.
         frozen: Whether it does not learn.
@@ -281,6 +286,7 @@ class Learned:
         contexts: Returns rows with the scores of its own router.
         scored: Whether it has a router of its own, without whose scores it decides nothing.
         beside: Returns what is learned after an example beside its reward; None for nothing.
+        canary: Number of the version, if it is evaluated where it took part alone; 0 otherwise.
     """
 
     about: str
@@ -296,6 +302,7 @@ class Learned:
     scored: bool = False
     brought: frozenset[str] = frozenset()
     beside: Callable[[Example], Iterable[tuple[Decision, float]]] | None = None
+    canary: int = 0
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
     _graded: set[str] = field(default_factory=set)
@@ -309,6 +316,8 @@ class Learned:
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution of the policy."""
+        if self.canary and decision.candidate != self.canary:
+            raise LeftOutError("it took no part")
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
             raise LeftOutError("its router has no scores of the decision")
         if decision.id in self._graded:
@@ -320,7 +329,7 @@ class Learned:
             penalty = [logged[arm] for arm in arms if arm in logged]
         else:
             penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
-        floor = _floor_of(decision, self.floor)
+        floor = (decision.floor or 0.0) if self.canary else _floor_of(decision, self.floor)
         p = served_distribution(self.policy, decision.context, arms, floor, penalty)
         self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p
@@ -521,7 +530,7 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
                 return Recorded(frozenset(setting.arms))
             case CandidateKind.ROUTER:
                 return Routed(Path(named.argument), setting.config, setting.arms)
-            case CandidateKind.VERSION:
+            case CandidateKind.VERSION | CandidateKind.CANARY:
                 return _version(named, setting)
             case CandidateKind.RECIPE:
                 return _recipe(named, setting)
@@ -625,7 +634,8 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
     )
     labels = _labels(setting, StartingPoint.of(version.start), version.router)
     found = Learned(
-        f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples.",
+        f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples"
+        + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
         frozenset(setting.arms),
         policy,
         setting.config.floor,
@@ -633,6 +643,7 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
         f"learned by version {version.version}",
         frozen=True,
         taught=_taught(labels),
+        canary=version.version if named.kind is CandidateKind.CANARY else 0,
     )
     return _with_router(found, version.router, version.arms, setting)
 

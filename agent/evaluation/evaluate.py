@@ -12,7 +12,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import islice, takewhile
@@ -42,12 +43,13 @@ from agent.reporting import counted
 from agent.routers import dataset
 from arms.base import Progress
 from feedback.dataset import EmptyLogError, Log, Selection
-from feedback.events import Decision, Example
+from feedback.events import Cost, Decision, Example
 from feedback.log import Store, without_password
 from feedback.ope import Diagnostics, EstimateWithInterval, GateSpec, evaluate, evaluation, gate, judge
 from feedback.registry import arm_sets
 from feedback.registry import versions as registry_versions
 from feedback.sources import Source
+from feedback.texts import value_of
 from feedback.training_log import examples as training_log_examples
 from feedback.training_log import read_examples
 
@@ -73,6 +75,8 @@ class Target:
         excluded: Number of rows that it is not evaluated on, by reason.
         notes: Remarks; a sentence each.
         unsupported: Arms that it brings and that no row could have drawn.
+        make_waiting: Returns the distribution of each decision that waits for feedback, shape (k, n_arms);
+            rows of NaN where it is not evaluated.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Target:
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
+    make_waiting: Callable[[], dataset.Floats] = lambda: np.zeros((0, 0))
 
     @property
     def p(self) -> dataset.Floats:
@@ -111,8 +116,66 @@ class Distributions(Mapping[str, dataset.Floats]):
         return len(self._found)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRows:
+    """Decisions that wait for feedback, with the columns of a log.
+
+    Attributes:
+        decisions: In the order in which they were made.
+        p_log: The logged distribution, shape (k, n_arms), 0 where an arm was not eligible.
+    """
+
+    decisions: Sequence[Decision]
+    p_log: dataset.Floats
+
+    @classmethod
+    def of(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
+        """Return decisions whose arms all are columns of a log."""
+        p_log = np.zeros((len(decisions), len(log.arms)))
+        for row, decision in enumerate(decisions):
+            p_log[row, [log.column[arm] for arm in decision.arms]] = decision.probabilities
+        return cls(decisions, p_log)
+
+    def uniform(self) -> dataset.Floats:
+        """Return the uniform distribution over the eligible arms, shape (k, n_arms)."""
+        eligible = self.p_log > 0.0
+        share: dataset.Floats = eligible / np.maximum(eligible.sum(axis=1, keepdims=True), 1)
+        return share
+
+    def only(self, column: int) -> dataset.Floats:
+        """Return the distribution that always draws an arm, shape (k, n_arms); NaN where it was not eligible."""
+        p = np.zeros_like(self.p_log)
+        p[:, column] = np.where(self.p_log[:, column] > 0.0, 1.0, np.nan)
+        return p
+
+    def for_gate(self, p_target: dataset.Floats, log: Log, known: Mapping[int, int]) -> gate.Waiting | None:
+        """Return those on which a candidate is evaluated; None for none.
+
+        Args:
+            p_target: Its distributions, shape (k, n_arms), NaN where it is not evaluated.
+            log: The log.
+            known: How many examples each version had learned, by number.
+        """
+        kept = np.asarray(~np.isnan(p_target).any(axis=1), dtype=np.bool_)
+        some = [decision for decision, keeps in zip(self.decisions, kept.tolist(), strict=True) if keeps]
+        if not some:
+            return None
+        return gate.Waiting(
+            at=np.array([decision.decided_at for decision in some]),
+            drawn=np.array([log.column[decision.drawn] for decision in some]),
+            p_log=self.p_log[kept],
+            p_target=p_target[kept],
+            known=np.array([known.get(decision.version, 0) for decision in some]),
+        )
+
+
 def targets(
-    log: Log, candidates: Sequence[CandidateName], setting: Setting, source: Source, on_progress: Progress
+    log: Log,
+    candidates: Sequence[CandidateName],
+    setting: Setting,
+    source: Source,
+    on_progress: Progress,
+    waiting: WaitingRows | None = None,
 ) -> list[Target]:
     """Return the target policy of each candidate, in their order.
 
@@ -122,11 +185,13 @@ def targets(
         setting: The service in which they would run.
         source: Source of the log.
         on_progress: Called with the progress.
+        waiting: Decisions that wait for feedback; None for none.
 
     Raises:
         CandidateError: A candidate cannot be built, or cannot decide.
     """
-    plain = {one.name: _plain(log, one) for one in candidates if one.kind in ABOUT}
+    waiting = waiting or WaitingRows.of((), log)
+    plain = {one.name: _plain(log, one, waiting) for one in candidates if one.kind in ABOUT}
     replayed = [
         _ReplayedCandidate(one.name, candidate_of(one, setting), log)
         for one in candidates
@@ -134,6 +199,8 @@ def targets(
     ]
     if replayed:
         _replay(log, replayed, setting, source, on_progress)
+        for candidate in replayed:
+            candidate.decide_waiting(waiting)
     found = plain | {one.name: one.target() for one in replayed}
     return [found[one.name] for one in candidates]
 
@@ -145,12 +212,12 @@ def uniform(log: Log) -> dataset.Floats:
     return share
 
 
-def _plain(log: Log, named: CandidateName) -> Target:
+def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> Target:
     """Return the target of a candidate that reads no context. Raises CandidateError."""
     n, about = len(log), ABOUT[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is CandidateKind.UNIFORM:
-        return Target(named.name, about, partial(uniform, log), everywhere)
+        return Target(named.name, about, partial(uniform, log), everywhere, make_waiting=waiting.uniform)
     if named.kind is CandidateKind.SERVED:
         if log.p_log is None:
             unknown = {"only the probability of the drawn arm is on record": n}
@@ -163,7 +230,14 @@ def _plain(log: Log, named: CandidateName) -> Target:
         )
     kept = log.eligible(named.argument)
     left_out = {"the arm could not have been drawn": int(n - kept.sum())} if not kept.all() else {}
-    return Target(named.name, about, partial(_only, log, named.argument), kept, left_out)
+    return Target(
+        named.name,
+        about,
+        partial(_only, log, named.argument),
+        kept,
+        left_out,
+        make_waiting=partial(waiting.only, log.column[named.argument]),
+    )
 
 
 def _only(log: Log, arm: str) -> dataset.Floats:
@@ -183,23 +257,45 @@ class _ReplayedCandidate:
         self._column = log.column
         self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
         self._notes = tuple(_notes(candidate.arms, log.arms))
+        self._p_waiting = np.zeros((0, len(log.arms)))
         self.block: Sequence[Example] = ()  # the rows that are replayed, as it sees them
 
     def decide(self, row: int, example: Example) -> None:
         """Record its distribution in a row. Raises CandidateError."""
+        try:
+            p = self._row(example)
+        except LeftOutError as reason:
+            self._excluded[str(reason)] += 1
+        else:
+            self._p[row] = p
+            self._kept[row] = True
+
+    def decide_waiting(self, waiting: WaitingRows) -> None:
+        """Record its distributions, in its state after the log, for decisions that wait. Raises CandidateError."""
+        self._p_waiting = np.full(waiting.p_log.shape, np.nan)
+        after_all = self.candidate.after + 1
+        for begin in range(0, len(waiting.decisions), BLOCK):
+            decisions = waiting.decisions[begin : begin + BLOCK]
+            block = self.candidate.seen([Example(after_all, decision, Cost(), {}) for decision in decisions])
+            self.candidate.prepare([example.decision for example in block])
+            for row, example in enumerate(block, start=begin):
+                with suppress(LeftOutError):
+                    self._p_waiting[row] = self._row(example)
+
+    def _row(self, example: Example) -> dataset.Floats:
+        """Return its distribution with a column for each arm. Raises LeftOutError, CandidateError."""
         arms, columns = self._known(example.decision.arms)
         try:
             p = self._distribution(example, arms)
-        except LeftOutError as reason:
-            self._excluded[str(reason)] += 1
+        except LeftOutError:
+            raise
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
                 f"candidate {str(self.name)!r} cannot decide a logged decision as it is on record: {error}"
             ) from error
-        else:
-            self._p[row] = 0.0
-            self._p[row, columns] = p
-            self._kept[row] = True
+        row = np.zeros(len(self._column))
+        row[columns] = p
+        return row
 
     def _distribution(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
         if example.seq <= self.candidate.after:
@@ -222,7 +318,14 @@ class _ReplayedCandidate:
         excluded, notes = dict(self._excluded.most_common()), (*self._notes, *self.candidate.notes())
         unsupported = tuple(sorted(self.candidate.brought - self._column.keys()))
         return Target(
-            self.name, self.candidate.about, lambda: self._p, self._kept, excluded, notes, unsupported
+            self.name,
+            self.candidate.about,
+            lambda: self._p,
+            self._kept,
+            excluded,
+            notes,
+            unsupported,
+            lambda: self._p_waiting,
         )
 
     def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
@@ -241,7 +344,8 @@ def _replay(
     It ends with the last row of the log.
     """
     last = int(log.seq[-1])
-    for block in _blocks(source.examples(), last):
+    after = min((one.candidate.after if _is_canary(one.name) else 0) for one in replayed)
+    for block in _blocks(source.examples(after), last):
         start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
         row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
         judged = [example.decision for example in block if example.seq in row_of]
@@ -261,6 +365,11 @@ def _replay(
             for one in replayed:
                 one.learn(one.block[place], reward)
         on_progress("asking candidates", block[-1].seq, last)
+
+
+def _is_canary(name: str) -> bool:
+    """Return whether a candidate is one on whose part of the log no row before its version has any effect."""
+    return parse_name(name).kind is CandidateKind.CANARY
 
 
 def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
@@ -379,13 +488,18 @@ class GateInputs:
         gate: The conditions of a promotion, which are thresholds of warnings too.
         reward_range: Smallest and largest possible reward.
         checked: Result of the check of propensities; None where no verdict is requested.
-        settled: When the first decision was made that still waits for feedback, seconds since the epoch.
+        settled: When the first decision was made that still waits for feedback and is not among `waiting`,
+            seconds since the epoch.
+        waiting: Decisions that wait for feedback; None for none.
+        known: How many examples each version had learned, by number; None where that is not on record.
     """
 
     gate: GateSpec
     reward_range: tuple[float, float]
     checked: Recomputed | None
     settled: float = math.inf
+    waiting: WaitingRows | None = None
+    known: Mapping[int, int] | None = None
 
     def verdict(self, target: Target, one: evaluation.Evaluation | None) -> dict[str, Any] | None:
         """Return the verdict on a candidate as JSON; None where none is requested."""
@@ -401,9 +515,22 @@ class GateInputs:
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
         if one is None or reason is not None:
             return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
-        known = {"checked": self.checked.checked, "mismatched": self.checked.mismatched}
-        p = target.p[target.kept]
-        found = judge(self.gate, one.log, p, reward_range=self.reward_range, settled=self.settled, **known)
+        known = waiting = None
+        if self.known is not None:
+            known = np.array([self.known.get(number, 0) for number in one.log.version.tolist()])
+            if self.waiting is not None:
+                waiting = self.waiting.for_gate(target.make_waiting(), one.log, self.known)
+        found = judge(
+            self.gate,
+            one.log,
+            target.p[target.kept],
+            reward_range=self.reward_range,
+            settled=self.settled,
+            waiting=waiting,
+            known=known,
+            checked=self.checked.checked,
+            mismatched=self.checked.mismatched,
+        )
         document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
         return document
 
@@ -604,18 +731,25 @@ def evaluate_log(
         LogUnavailableError: Try again later.
     """
     rule = request.changed(config.reward)
+    setting = Setting.of(config, rule, store, request.ceiling)
+    selection = replace(selection_of(request), after=_first_position(request, setting))
     try:
-        log = source.log(rule, selection_of(request), progress)
+        log = source.log(rule, selection, progress)
     except EmptyLogError as error:
         raise EvaluationError(str(error)) from None
     candidates = _candidates(request, log)
-    found = targets(log, candidates, Setting.of(config, rule, store, request.ceiling), source, progress)
+    waiting, settled, known = None, math.inf, None
+    if request.gate:
+        waiting, settled = _waiting_rows(source, selection, log)
+        if store is not None:
+            numbers = {*log.version.tolist(), *(decision.version for decision in waiting.decisions)}
+            known = registry_versions.positions(store, rule.join, numbers)
+    found = targets(log, candidates, setting, source, progress, waiting)
     if candidates[0].kind is not CandidateKind.SERVED and not found[0].kept.any():
         reasons = counted(found[0].excluded)
         raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
-    checked, settled = None, math.inf
+    checked = None
     if request.gate:
-        settled = source.settled(selection_of(request).since)
         rng = np.random.default_rng(request.seed)
         checked = Recomputed() if store is None else recompute(store, config, log, rng, progress)
     evaluations = evaluate(
@@ -633,7 +767,8 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    results = candidate_results(found, evaluations, GateInputs(config.gate, rule.clip, checked, settled))
+    inputs = GateInputs(config.gate, rule.clip, checked, settled, waiting, known)
+    results = candidate_results(found, evaluations, inputs)
     return Report(
         request=request,
         source="an export" if store is None else without_password(config.database_url),
@@ -656,7 +791,7 @@ def evaluate_log(
         assumptions=(
             *source.remarks(rule),
             *_assumptions(candidates, checked),
-            *_waiting(log, settled),
+            *_waiting(log, settled, waiting),
             *_intervals(request.interval, results),
             *([BEST] if len(candidates) > 2 else []),
         ),
@@ -671,6 +806,42 @@ def selection_of(request: EvaluationRequest) -> Selection:
         until=None if request.until is None else request.until.timestamp(),
         versions=tuple(range(first, last + 1)),
         features=request.selected_features,
+    )
+
+
+MOST_WAITING = 20_000
+"""Decisions that wait for feedback and that the gate counts as the worst; with more, the newest are left out."""
+
+
+def _first_position(request: EvaluationRequest, setting: Setting) -> int:
+    """Return the position of the training log before which no row can matter. Raises CandidateError."""
+    names = [parse_name(name) for name in request.candidates]
+    if not names or any(one.kind is not CandidateKind.CANARY for one in names):
+        return 0
+    return min(setting.version(one)[1].examples_seq for one in names)
+
+
+def _waiting_rows(source: Source, selection: Selection, log: Log) -> tuple[WaitingRows, float]:
+    """Return the selected decisions that wait, and when the first was made that waits and is not among them."""
+    found = source.waiting(selection.since, MOST_WAITING)
+    chosen = [decision for decision in found.decisions if _selects(selection, decision)]
+    settled = min(
+        (decision.decided_at for decision in chosen if not log.column.keys() >= {*decision.arms}),
+        default=math.inf,
+    )
+    settled = min(settled, found.settled)
+    return WaitingRows.of([one for one in chosen if one.decided_at < settled], log), settled
+
+
+def _selects(selection: Selection, decision: Decision) -> bool:
+    """Return whether a decision of the log is selected, if it comes to be an example."""
+    return (
+        (selection.until is None or decision.decided_at < selection.until)
+        and (not selection.versions or decision.version in selection.versions)
+        and all(
+            value_of(decision.context.features, name, 0.0) == value
+            for name, value in selection.features.items()
+        )
     )
 
 
@@ -710,8 +881,13 @@ def _assumptions(candidates: list[CandidateName], checked: Recomputed | None) ->
         )
 
 
-def _waiting(log: Log, settled: float) -> Iterator[str]:
-    """Yield which decisions the gate leaves out, if any."""
+def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[str]:
+    """Yield which decisions the gate counts as the worst, and which it leaves out, if any."""
+    if waiting is not None and waiting.decisions:
+        yield (
+            f"The gate takes decisions in the order in which they were made: {len(waiting.decisions):,} wait for "
+            "feedback, and count as the worst that it could be, or are left out with all after them."
+        )
     if left_out := int((log.at >= settled).sum()):
         yield (
             f"The gate takes decisions in the order in which they were made, "

@@ -39,6 +39,7 @@ class Selection:
         versions: Drawn by one of these versions; empty for any.
         policies: Drawn by one of these kinds of policy; empty for any.
         features: Named features that the context has with these values; one it lacks counts as 0.
+        after: Position of the training log up to which examples are not even read.
     """
 
     since: float | None = None
@@ -46,6 +47,7 @@ class Selection:
     versions: tuple[int, ...] = ()
     policies: tuple[str, ...] = ()
     features: Mapping[str, float] = field(default_factory=dict)
+    after: int = 0
 
     def __post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since >= self.until:
@@ -63,6 +65,7 @@ class Selection:
             *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
+            *([f"after example {self.after:,}"] if self.after else []),
         ]
         return ", ".join(parts) or "all decisions"
 
@@ -164,7 +167,7 @@ class Batch:
 
 def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selection) -> Iterator[Batch]:
     """Yield examples as columns, some thousands at a time."""
-    rest = iter(examples)
+    rest = (example for example in examples if example.seq > selection.after)
     while chunk := list(islice(rest, _CHUNK)):
         decisions = [example.decision for example in chunk]
         yield Batch(

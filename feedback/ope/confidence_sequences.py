@@ -22,6 +22,11 @@ policy, target and questions may change, and depend on all earlier rows. Weights
 any size: where their `reach` is not known, the control variate is left out, which costs width and not
 validity. An arm that the log could not draw counts as the worst reward below and as the best one above.
 
+A row that waits for its reward counts as the worst that the reward could be, or as if it never came, whichever
+is lower. So each bound is at most what it will be once all rewards are known, and bounds that are computed at
+several moments hold together. For that, the control variate of a row must not depend on the moment: it is the
+mean of the rewards that were known when the row was decided.
+
 Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
 contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona
 and Jun (2021), "Tight concentrations and confidence sequences from the regret of universal portfolio", for
@@ -32,7 +37,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers, refuse
+from feedback.arrays import Flags, Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
 """Bets as shares of the stake; small ones are for long logs and large weights."""
@@ -59,9 +64,16 @@ class Evidence:
             where it is not known.
         overlap: Probability that the target gives to arms which the log could draw, shape (n,),
             or one for all.
+        waiting: Whether the reward of a row is not known yet, shape (n,); its `reward` is ignored. None
+            where all are known.
+        learned: Position at which the reward of each row became known, shape (n,), at least 1; None for the
+            order of the rows. Ignored for rows that wait.
+        known: Position up to which rewards were known when each row was decided, shape (n,), at least 0;
+            None for all rows before.
 
     Raises:
-        ValueError: An empty log, shapes that differ, or a value out of its range.
+        ValueError: An empty log, shapes that differ, or a value out of its range; only one of `learned` and
+            `known`, or rows that wait without both.
     """
 
     weight: Floats
@@ -69,6 +81,9 @@ class Evidence:
     reward_range: tuple[float, float]
     reach: Floats | float | None = None
     overlap: Floats | float = 1.0
+    waiting: Flags | None = None
+    learned: Integers | None = None
+    known: Integers | None = None
 
     def __post_init__(self) -> None:
         n = len(self.weight)
@@ -86,6 +101,16 @@ class Evidence:
         refuse(
             "weight", self.weight, (self.weight >= 0.0) & np.isfinite(self.weight), "finite and at least 0"
         )
+        if (self.learned is None) != (self.known is None):
+            raise ValueError("learned and known belong together: give both or none")
+        if self.waiting is not None and self.known is None:
+            raise ValueError(
+                "rows that wait need learned and known, so that bounds of all moments hold together"
+            )
+        for name in ("waiting", "learned", "known"):
+            column = getattr(self, name)
+            if column is not None and column.shape != (n,):
+                raise ValueError(f"{name} must have the shape ({n},) of weight, got {column.shape}")
         if self.reach is not None:
             within = self.weight <= np.multiply(self.reach, 1.0 + _ROUNDING)
             refuse("weight", self.weight, within, "at most the reach of its row")
@@ -102,7 +127,8 @@ class Bounds:
 
     Attributes:
         rows: After how many rows, shape (k,), rising.
-        estimate: Mean of the estimates so far, shape (k,), not confined to the possible.
+        estimate: Mean of the estimates so far, shape (k,), not confined to the possible; of the rows whose
+            reward is known, 0 without any.
         low: Lower bounds, shape (k,).
         high: Upper bounds, shape (k,); the largest possible value for one-sided bounds.
     """
@@ -178,34 +204,54 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     """Return lower bounds and means after so many `rows`, both (len(rows),), of rewards scaled to [0, 1]."""
     least, most = evidence.reward_range
     weight, reward = evidence.weight, np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)
+    control = _control(evidence, reward, served) if evidence.reach is not None else np.zeros(1)
+    waiting = np.zeros(len(weight), dtype=np.bool_) if evidence.waiting is None else evidence.waiting
+    reward = np.where(waiting, np.where(weight >= served, 0.0, 1.0), reward)
     gain, tilt = (weight - served) * reward, weight - evidence.overlap
-    control = _control(weight, reward, served) if evidence.reach is not None else np.zeros(1)
     reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
     control = np.broadcast_to(control, weight.shape)
     bets = BETS[:, np.newaxis]
     low, mean = np.empty(len(rows)), np.empty(len(rows))
-    growth, total = np.zeros((len(BETS), 1)), 0.0
+    growth, total, arrived = np.zeros((len(BETS), 1)), 0.0, np.cumsum(~waiting)
     for begin in range(0, len(weight), _BLOCK):
         here = slice(begin, begin + _BLOCK)
         # A control variate of c lowers a row by reach * c at most; each bet limits that.
         capped = np.minimum(control[here], 0.5 / (bets * reach[here]))
         steps = gain[here] - tilt[here] * capped
+        if waiting[here].any():
+            steps = np.where(waiting[here], np.minimum(steps, 0.0), steps)
         grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
-        sums = total + np.cumsum(steps[-1])
+        sums = total + np.cumsum(np.where(waiting[here], 0.0, steps[-1]))
         growth, total = grown[:, -1:], sums[-1]
         wanted_rows = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(sums)]))
         columns = rows[wanted_rows] - begin - 1
-        mean[wanted_rows] = sums[columns] / rows[wanted_rows]
-        low[wanted_rows] = _solve(grown[:, columns], rows[wanted_rows], error)
+        counted = np.maximum(arrived[rows[wanted_rows] - 1], 1)
+        mean[wanted_rows] = sums[columns] / counted
+        bound = _solve(grown[:, columns], rows[wanted_rows], error)
+        if evidence.waiting is not None:
+            # A row that never gets a reward is no factor of the product. Above 0 it is lower with the row,
+            # below 0 without.
+            without = _solve(grown[:, columns], counted, error)
+            bound = np.where(bound >= 0.0, bound, np.minimum(without, 0.0))
+        low[wanted_rows] = bound
     return np.maximum(low, -served), mean
 
 
-def _control(weight: Floats, reward: Floats, served: float) -> Floats:
-    """Return the mean reward of the rows before each one, weighted as they count, shape (n,), in [0, 1]."""
-    pull = np.abs(weight - served)
-    earned, pulled = np.cumsum(pull * reward), np.cumsum(pull)
+def _control(evidence: Evidence, reward: Floats, served: float) -> Floats:
+    """Return the mean reward known before each row, weighted as it counts, shape (n,), in [0, 1]."""
+    pull = np.abs(evidence.weight - served)
+    if evidence.waiting is not None:
+        pull = np.where(evidence.waiting, 0.0, pull)
+    if evidence.learned is None or evidence.known is None:
+        earlier = np.arange(len(pull))
+    else:
+        order = np.argsort(evidence.learned, kind="stable")
+        pull, reward = pull[order], reward[order]
+        earlier = np.searchsorted(evidence.learned[order], evidence.known, side="right")
     # One imaginary row of reward 1/2 comes first, and the row itself is excluded.
-    return (0.5 + np.concatenate([[0.0], earned[:-1]])) / (1.0 + np.concatenate([[0.0], pulled[:-1]]))
+    earned, pulled = (np.concatenate([[0.0], np.cumsum(column)]) for column in (pull * reward, pull))
+    mean: Floats = (0.5 + earned[earlier]) / (1.0 + pulled[earlier])
+    return mean
 
 
 def _solve(growth: Floats, rows: Integers, error: float) -> Floats:

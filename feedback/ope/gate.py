@@ -8,9 +8,12 @@ the checks of the log pass. The bound is a confidence sequence (`feedback.ope.co
 may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
 hold a candidate back, so they do not affect its validity.
 
-Decisions are taken in the order in which they were made, up to the first that still waits for feedback. In
-the order in which they were learned, those with early feedback would come first: where positive feedback on
-one arm is faster than negative feedback, the rows at hand are selected by their rewards.
+Decisions are taken in the order in which they were made. In the order in which they were learned, those with
+early feedback would come first: where positive feedback on one arm is faster than negative feedback, the rows
+at hand are selected by their rewards. A decision that still waits for feedback counts as the worst that the
+feedback could be. Where many wait, the newest decisions are left out: the log may end anywhere after the first
+decision that waits, as the bound holds at all sizes at once. The gate takes the last end at which the bound is
+above the margin, and without one that of the highest bound.
 """
 
 from dataclasses import asdict, dataclass
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from feedback.arrays import TOLERANCE, Floats
+from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of
 from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
 from feedback.ope.diagnostics import diagnose
@@ -90,10 +93,12 @@ class GateFigures:
     Attributes:
         n: Decisions that were evaluated on.
         waiting: Decisions that were left out, as one before them still waits for feedback.
+        pending: Decisions that wait for feedback and count as the worst that it could be.
         served: Mean reward of the logging policy.
         gain: Estimated reward a decision beyond it.
         low: Lower bound of the gain, valid at all times at once.
-        level: Confidence level of the bound.
+        high: Upper bound of the gain, valid at all times at once.
+        level: Confidence level of each bound.
         margin: Value that it has to exceed.
         effective_n: Kish's effective sample size.
         largest_share: Largest weight over the sum of all.
@@ -109,9 +114,11 @@ class GateFigures:
 
     n: int
     waiting: int
+    pending: int
     served: float
     gain: float
     low: float
+    high: float
     level: float
     margin: float
     effective_n: float
@@ -141,6 +148,31 @@ class Point:
     low: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Decisions of the log that still wait for feedback.
+
+    Attributes:
+        at: When they were made, seconds since the epoch, UTC, shape (k,).
+        drawn: Column of the arm that was drawn, shape (k,).
+        p_log: The logged distribution, shape (k, n_arms), 0 where an arm was not eligible.
+        p_target: Distribution of the candidate, shape (k, n_arms).
+        known: Position of the training log up to which rewards were known when they were made, shape (k,).
+    """
+
+    at: Floats
+    drawn: Integers
+    p_log: Floats
+    p_target: Floats
+    known: Integers
+
+    def where(self, kept: Flags) -> "Waiting":
+        """Return some of them; `kept` has shape (k,)."""
+        return Waiting(
+            self.at[kept], self.drawn[kept], self.p_log[kept], self.p_target[kept], self.known[kept]
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The verdict of the gate on a candidate.
@@ -149,13 +181,16 @@ class Verdict:
         promote: Whether it may go live.
         reasons: Why not, one sentence each; none if it may.
         figures: The numbers behind it; None where no decision is left.
-        trail: The evidence over time, `TRAIL` points at most, the last one at the end of the log.
+        trail: The evidence over time, about `TRAIL` points, the last one at the end of what was judged.
+        undecided: Whether it is held for want of evidence alone: nothing shows that it gains no more than the
+            margin, nor that the log is wrong.
     """
 
     promote: bool
     reasons: tuple[str, ...]
     figures: GateFigures | None
     trail: tuple[Point, ...]
+    undecided: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -169,6 +204,8 @@ def judge(
     *,
     reward_range: tuple[float, float],
     settled: float = inf,
+    waiting: Waiting | None = None,
+    known: Integers | None = None,
     checked: int = 0,
     mismatched: int = 0,
 ) -> Verdict:
@@ -180,13 +217,17 @@ def judge(
         p_target: Distribution of the candidate in each row, shape (n, n_arms), computed before it learned
             from the row.
         reward_range: Smallest and largest reward, as declared and not as observed.
-        settled: When the first decision was made that still waits for feedback, seconds since the epoch; it
-            and those after it are left out. By default none waits.
+        settled: When the first decision was made that still waits for feedback and is not among `waiting`,
+            seconds since the epoch; it and those after it are left out. By default there is none.
+        waiting: Decisions that still wait for feedback; None for none.
+        known: Position of the training log up to which rewards were known when each row of the log was
+            decided, shape (n,); needed where any wait.
         checked: Decisions of this log whose propensities were recomputed.
         mismatched: Those that differed.
 
     Raises:
-        ValueError: `p_target` is not a distribution in some row, or a reward is out of the range.
+        ValueError: `p_target` is not a distribution in some row, a reward is out of the range, or decisions
+            wait and `known` is missing.
 
     >>> drawn = np.tile([0, 1], 1_000)
     >>> log = Log.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
@@ -196,41 +237,51 @@ def judge(
     >>> judge(GateSpec(margin=0.09), log, dense, reward_range=(0.0, 1.0)).reasons[0]
     'The propensities of 0 decisions were recomputed; 100 are needed.'
     """
+    if p_target.shape[1:] != (len(log.arms),):
+        raise ValueError(f"arms must name the {p_target.shape[1]} columns of p_target, got {len(log.arms)}")
     decided = log.at < settled
-    n, waiting = int(decided.sum()), int((~decided).sum())
-    if not n:
+    left_out = int((~decided).sum())
+    if not decided.any():
         return Verdict(
-            False, (f"No decision is left to judge it by: all {waiting} are {WAITING}.",), None, ()
+            False, (f"No decision is left to judge it by: all {left_out} are {WAITING}.",), None, (), True
         )
-    if waiting:
+    if left_out:
         log, p_target = log.where(decided), p_target[decided]
-    order = np.argsort(log.at, kind="stable")
+        known = None if known is None else known[decided]
+        waiting = None if waiting is None else waiting.where(waiting.at < settled)
+    if waiting is not None and not len(waiting.at):
+        waiting = None
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
-    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
-    reach, overlap = None, np.ones(n)
-    if log.p_log is not None:
-        reach = log.reach(p_target)[order]
-        overlap = np.where(log.p_log > 0.0, p_target, 0.0).sum(axis=1)
-    evidence = sequences.Evidence(
-        sample.weight[order],
-        log.reward[order],
-        reward_range,
-        reach,
-        overlap[order],
-    )
-    rows = np.unique(np.linspace(1, n, TRAIL).astype(np.int64))
+    at, evidence, order = _evidence(log, sample, reward_range, waiting, known)
+    whole, row_waits = len(at), order >= len(log)
+    first = int(row_waits.argmax()) if row_waits.any() else whole
+    rows = np.unique(np.append(np.linspace(1, whole, TRAIL).astype(np.int64), max(first, 1)))
     bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
-    shared = float(np.mean(overlap))
+    ends = np.flatnonzero((rows >= first) & (np.cumsum(~row_waits)[rows - 1] > 0))
+    passing = ends[bounds.low[ends] > spec.margin]
+    end = int(passing[-1] if len(passing) else ends[::-1][bounds.low[ends][::-1].argmax()])
+    above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
+    taken = order[: rows[end]]
+    kept = np.zeros(len(log), dtype=np.bool_)
+    kept[taken[taken < len(log)]] = True
+    pending, left_out = int((taken >= len(log)).sum()), left_out + int((~kept).sum())
+    if not kept.all():
+        log, p_target = log.where(kept), p_target[kept]
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target)
+    diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
+    shared = float(np.mean(_overlap(log.p_log, p_target)))
     figures = GateFigures(
-        n=n,
-        waiting=waiting,
+        n=len(log),
+        waiting=left_out,
+        pending=pending,
         served=float(log.reward.mean()),
-        gain=float(bounds.estimate[-1]),
-        low=float(bounds.low[-1]),
+        gain=float(bounds.estimate[end]),
+        low=float(bounds.low[end]),
+        high=float(above[ends].min()),
         level=spec.level,
         margin=spec.margin,
         effective_n=diagnostics.effective_n,
-        largest_share=diagnostics.largest_weight / (diagnostics.mean_weight * n)
+        largest_share=diagnostics.largest_weight / (diagnostics.mean_weight * len(log))
         if diagnostics.mean_weight > 0.0
         else 0.0,
         mean_weight=diagnostics.mean_weight,
@@ -242,10 +293,82 @@ def judge(
     )
     reasons = tuple(_reasons(spec, figures))
     trail = tuple(
-        Point(int(k), float(log.at[order[k - 1]]), float(gain), float(low))
-        for k, gain, low in zip(bounds.rows, bounds.estimate, bounds.low, strict=True)
+        Point(int(k), float(at[k - 1]), float(gain), float(low))
+        for k, gain, low in zip(
+            bounds.rows[: end + 1], bounds.estimate[: end + 1], bounds.low[: end + 1], strict=True
+        )
     )
-    return Verdict(not reasons, reasons, figures, trail)
+    sound = not mismatched and not _weighs_wrongly(spec, figures)
+    return Verdict(
+        not reasons, reasons, figures, trail, bool(reasons) and sound and figures.high > spec.margin
+    )
+
+
+def _evidence(
+    log: Log,
+    sample: Sample,
+    reward_range: tuple[float, float],
+    waiting: Waiting | None,
+    known: Integers | None,
+) -> tuple[Floats, sequences.Evidence, Integers]:
+    """Return log and waiting decisions in the order in which they were made.
+
+    Returns:
+        When each was made, the evidence, and the place of each: below `len(log)` its row, else that of a
+        decision that waits.
+    """
+    weight, p_target = sample.weight, sample.p_target
+    reach = None if log.p_log is None else log.reach(p_target)
+    overlap = _overlap(log.p_log, p_target)
+    if waiting is None:
+        order = np.argsort(log.at, kind="stable")
+        evidence = sequences.Evidence(
+            weight[order],
+            log.reward[order],
+            reward_range,
+            None if reach is None else reach[order],
+            overlap[order],
+            learned=None if known is None else log.seq[order],
+            known=None if known is None else known[order],
+        )
+        return log.at[order], evidence, order
+    if known is None:
+        raise ValueError("decisions wait for feedback: `known` is needed for those of the log")
+    ratio = np.divide(
+        waiting.p_target, waiting.p_log, out=np.zeros_like(waiting.p_target), where=waiting.p_log > 0.0
+    )
+    k = len(waiting.at)
+    at = np.concatenate([log.at, waiting.at])
+    order = np.argsort(at, kind="stable")
+
+    def joined(rows: Floats | Integers, others: Floats | Integers) -> Any:
+        return np.concatenate([rows, others])[order]
+
+    evidence = sequences.Evidence(
+        joined(weight, drawn_of(ratio, waiting.drawn)),
+        joined(log.reward, np.full(k, reward_range[0])),
+        reward_range,
+        None if reach is None else joined(reach, ratio.max(axis=1)),
+        joined(overlap, _overlap(waiting.p_log, waiting.p_target)),
+        joined(np.zeros(len(log)), np.ones(k)) > 0.0,
+        joined(log.seq, np.full(k, int(log.seq.max()) + 1)),
+        joined(known, waiting.known),
+    )
+    return at[order], evidence, order
+
+
+def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:
+    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 where not known."""
+    if p_log is None:
+        return np.ones(len(p_target))
+    overlap: Floats = np.where(p_log > 0.0, p_target, 0.0).sum(axis=1)
+    return overlap
+
+
+def _weighs_wrongly(spec: GateSpec, figures: GateFigures) -> bool:
+    """Return whether the mean weight is too far from its expectation."""
+    off, error = abs(figures.mean_weight - figures.expected_weight), figures.weight_error
+    return error is not None and off > spec.largest_weight_error * error + TOLERANCE
 
 
 def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
@@ -266,10 +389,9 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
             f"The log could have drawn {figures.overlap:.1%} of what the candidate chooses; "
             f"{spec.least_overlap:.1%} are needed."
         )
-    off, error = abs(figures.mean_weight - figures.expected_weight), figures.weight_error
-    if error is not None and off > spec.largest_weight_error * error + TOLERANCE:
+    if _weighs_wrongly(spec, figures):
         reasons.append(
-            f"The mean weight is {figures.mean_weight:.3f} with a standard error of {error:.3f}; it "
+            f"The mean weight is {figures.mean_weight:.3f} with a standard error of {figures.weight_error:.3f}; it "
             f"must be within {spec.largest_weight_error:g} of them of {figures.expected_weight:.3f}, or the "
             "propensities are not those that were drawn from."
         )

@@ -151,6 +151,20 @@ def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version |
     return None if row is None else Version(**row)
 
 
+def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, int]:
+    """Return how many examples of a training log each version has learned, by number.
+
+    Args:
+        store: The log.
+        join: Digest of the rule by which the training log is joined.
+        numbers: Numbers of versions; those that learned from another training log are left out.
+    """
+    v = t.versions.c
+    query = sa.select(v.version, v.examples_seq).where(v.join == join)
+    with store.reading() as connection:
+        return {row.version: row.examples_seq for row in connection.execute(query) if row.version in numbers}
+
+
 def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
     """Return the versions of a recipe with a checkpoint at or before a position of the log, newest first."""
     v = t.versions.c

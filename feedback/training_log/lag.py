@@ -5,17 +5,19 @@ reward, so they count as applied.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import sqlalchemy as sa
 
 from feedback.clock import GRACE_S
 from feedback.errors import LogUnavailableError, SupersededError
-from feedback.events import LABELS, Mode, Status
+from feedback.events import LABELS, Decision, Mode, Status
 from feedback.log import Store
 from feedback.log import tables as t
+from feedback.log.rows import DECISION, decision_of
 from feedback.reward import RewardRule
 from feedback.training_log.join import head_of, newest_epoch, position_of
 
@@ -161,6 +163,42 @@ _DANGLING = sa.select(sa.func.count()).where(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Decisions that wait for feedback.
+
+    Attributes:
+        decisions: In the order in which they were made.
+        settled: When the first one was made that waits and is not among them, seconds since the epoch;
+            infinite where there is none.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    settled: float = inf
+
+
+def waiting(store: Store, rule: RewardRule, upto: int, since: float | None, most: int) -> Waiting:
+    """Return the decisions that still wait for feedback, as `first_waiting` finds them.
+
+    Args:
+        store: The log, which may be written meanwhile.
+        rule: Defines when feedback is complete, and the wait time.
+        upto: Position of the training log of the rule that was read last.
+        since: Only decisions since this time, seconds since the epoch; None for all.
+        most: Number of decisions to return at most, the first ones.
+    """
+    found = dict[str, Decision]()
+    with store.reading() as connection:
+        for query in _waiting(connection, rule, upto, since, DECISION):
+            rows = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
+            found |= {row[0]: decision_of(row) for row in rows}
+    decisions = sorted(found.values(), key=lambda decision: decision.decided_at)
+    if len(decisions) <= most:
+        return Waiting(tuple(decisions))
+    settled = decisions[most].decided_at
+    return Waiting(tuple(one for one in decisions[:most] if one.decided_at < settled), settled)
+
+
 def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:
     """Return when the first decision was made that still waits for feedback; infinity if none does.
 
@@ -173,21 +211,33 @@ def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None
         upto: Position of the training log of the rule that was read last.
         since: Only decisions since this time, seconds since the epoch.
     """
+    first = (sa.func.min(t.decisions.c.decided_at),)
+    with store.reading() as connection:
+        times = [connection.scalar(query) for query in _waiting(connection, rule, upto, since, first)]
+    return min((float(at) for at in times if at is not None), default=inf)
+
+
+def _waiting(
+    connection: sa.Connection,
+    rule: RewardRule,
+    upto: int,
+    since: float | None,
+    columns: Sequence[sa.ColumnElement[Any]],
+) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """Return queries of the decisions that were learned after a position, and of those that are not learned."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    first = sa.select(sa.func.min(d.decided_at)).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    some = sa.select(*columns).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
     if since is not None:
-        first = first.where(d.decided_at >= since)
+        some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
     teaching = [Status.OK] if rule.failed is None else [Status.OK, Status.ARM_FAILED, Status.FELL_BACK]
-    with store.reading() as connection:
-        now = position_of(connection, rule.join).log_at - GRACE_S
-        later = first.join(t.examples, x.decision_id == d.id).where(x.join == rule.join, x.seq > upto)
-        waiting = first.outerjoin(t.executions, e.decision_id == d.id).where(
-            ~learned,
-            # Implied by the next line, but this column has an index.
-            d.logged_at >= now - rule.wait_s - GRACE_S,
-            sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
-            sa.or_(e.status.is_(None), e.status.in_(teaching)),
-        )
-        times = [connection.scalar(query) for query in (later, waiting)]
-    return min((float(at) for at in times if at is not None), default=inf)
+    now = position_of(connection, rule.join).log_at - GRACE_S
+    later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
+    never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+    return later.where(x.join == rule.join, x.seq > upto), never.where(
+        ~learned,
+        # Implied by the next line, but this column has an index.
+        d.logged_at >= now - rule.wait_s - GRACE_S,
+        sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
+        sa.or_(e.status.is_(None), e.status.in_(teaching)),
+    )

@@ -24,7 +24,7 @@ from feedback.events import LABELS, Context, Cost, Decision, Example, Execution,
 from feedback.log import Store
 from feedback.registry import Version, versions
 from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, imported_turns, take_epoch
+from feedback.training_log import StartingPoint, imported_turns, lag, take_epoch
 from feedback.training_log import examples as training_log_examples
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
@@ -45,12 +45,16 @@ class Examples:
         del tell
         return Log.from_examples(self._examples, rule, selection, described(self.examples))
 
-    def examples(self) -> Iterator[Example]:
-        return iter(self._examples)
+    def examples(self, after: int = 0) -> Iterator[Example]:
+        return (example for example in self._examples if example.seq > after)
 
     def settled(self, since: float | None = None) -> float:
         del since
         return float("inf")
+
+    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+        del since, most
+        return lag.Waiting()
 
     def remarks(self, rule: RewardRule) -> list[str]:
         del rule
@@ -466,6 +470,7 @@ def test_every_kind_of_candidate_has_a_name() -> None:
     examples = {
         CandidateKind.FIXED: ":a",
         CandidateKind.VERSION: ":1",
+        CandidateKind.CANARY: ":1",
         CandidateKind.RECIPE: ":1",
         CandidateKind.POLICY: ":{kind: x}",
         CandidateKind.ROUTER: ":f",

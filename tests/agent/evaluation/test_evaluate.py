@@ -438,7 +438,28 @@ def test_the_gate_holds_a_candidate_where_propensities_were_changed(
     assert "recomputed propensities differ" in " ".join(verdict["reasons"])
 
 
-def test_the_gate_stops_at_a_decision_that_still_waits_and_says_so(filled: AppConfig, store: Store) -> None:
+def test_the_gate_counts_a_decision_that_still_waits_as_the_worst_and_judges_by_those_after_it(
+    filled: AppConfig, store: Store
+) -> None:
+    before = of(evaluated(filled, store, "fixed:dense", gate=True), "fixed:dense").verdict
+    first, execution, _ = turn(1000, "dense")
+    store.append([replace(first, decided_at=0.5), execution])
+    report = evaluated(filled, store, "fixed:dense", gate=True)
+    verdict = of(report, "fixed:dense").verdict
+    assert before is not None
+    assert verdict is not None
+    figures = verdict["figures"]
+    assert (figures["n"], figures["pending"], figures["waiting"]) == (N, 1, 0)
+    assert figures["low"] < before["figures"]["low"]
+    assert figures["gain"] == pytest.approx(before["figures"]["gain"], abs=0.02)
+    assert any("made: 1 wait for feedback, and count as the worst" in said for said in report.assumptions)
+    assert report.html()
+
+
+def test_of_more_waiting_decisions_than_are_counted_the_first_ends_the_log(
+    filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.evaluation.evaluate.MOST_WAITING", 0)
     store.append(turn(1000, "bm25")[:2])
     report = evaluated(filled, store, "fixed:dense", gate=True)
     verdict = of(report, "fixed:dense").verdict
@@ -447,7 +468,6 @@ def test_the_gate_stops_at_a_decision_that_still_waits_and_says_so(filled: AppCo
         f"No decision is left to judge it by: all {N} are after a decision that still waits for feedback."
     ]
     assert any(f"without {N} after a decision that still waits" in said for said in report.assumptions)
-    assert report.html()
 
 
 def test_a_baseline_that_no_row_can_judge_is_refused(filled: AppConfig, store: Store) -> None:

@@ -14,7 +14,7 @@ from benchmarks.gate import SITUATIONS, Delayed
 from feedback.arrays import Floats
 from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
-from feedback.ope.gate import GateSpec, Verdict, judge
+from feedback.ope.gate import GateSpec, Verdict, Waiting, judge
 
 SPEC = GateSpec()
 SERVED = np.array([0.6, 0.3, 0.1])
@@ -169,6 +169,97 @@ def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
     assert (judged.figures.n, judged.figures.waiting) == (1_000, 2_000)
     assert judged.figures == replace(alone.figures, waiting=2_000)
     assert judged.trail == alone.trail
+
+
+def waiting_of(log: Log, rows: Floats, p: Floats = CANDIDATE) -> Waiting:
+    """Return rows of a log as decisions whose feedback did not come yet."""
+    chosen = np.flatnonzero(rows)
+    assert log.p_log is not None
+    return Waiting(
+        log.at[chosen],
+        log.drawn[chosen],
+        log.p_log[chosen],
+        np.tile(p, (len(chosen), 1)),
+        log.seq[chosen] - 1,
+    )
+
+
+def judged_while(log: Log, rows: Floats, spec: GateSpec = SPEC) -> Verdict:
+    """Judge a candidate while some rows of a log wait for feedback."""
+    rest = log.where(~rows)
+    return judge(
+        spec,
+        rest,
+        np.tile(CANDIDATE, (len(rest), 1)),
+        reward_range=(0.0, 1.0),
+        waiting=waiting_of(log, rows),
+        known=rest.seq - 1,
+        checked=100,
+    )
+
+
+def test_one_early_decision_without_feedback_does_not_hold_up_a_promotion() -> None:
+    log = made_log()
+    verdict = judged_while(log, np.arange(3_000) == 5)
+    assert verdict.promote
+    assert verdict.figures is not None
+    assert (verdict.figures.n, verdict.figures.pending, verdict.figures.waiting) == (2_999, 1, 0)
+    assert verdict.trail[-1].n == 3_000
+
+
+def test_the_newest_decisions_are_left_out_where_most_of_them_wait() -> None:
+    log = made_log()
+    verdict = judged_while(log, (np.arange(3_000) >= 2_000) & (np.arange(3_000) % 4 > 0))
+    assert verdict.figures is not None
+    assert verdict.promote
+    assert verdict.figures.n >= 2_000
+    assert verdict.figures.n + verdict.figures.waiting == 2_250
+    assert 0 < verdict.figures.pending < 750
+    assert verdict.trail[-1].n == verdict.figures.n + verdict.figures.pending
+    held = judged_while(log, (np.arange(3_000) >= 2_000) & (np.arange(3_000) % 4 > 0), GateSpec(margin=0.2))
+    assert held.figures is not None
+    assert held.figures.low == max(point.low for point in held.trail[-1:])
+    assert held.figures.n < verdict.figures.n
+
+
+def test_waiting_decisions_alone_before_the_first_reward_leave_the_verdict_undecided() -> None:
+    log = made_log(60)
+    verdict = judged_while(log, np.arange(60) < 50)
+    assert not verdict.promote
+    assert verdict.undecided
+    assert verdict.figures is not None
+    assert verdict.figures.n == 10
+    assert verdict.figures.low < 0.0 < verdict.figures.high
+
+
+def test_decisions_that_wait_need_to_know_what_was_known() -> None:
+    log = made_log(60)
+    p = np.tile(CANDIDATE, (60, 1))
+    with pytest.raises(ValueError, match="decisions wait for feedback: `known` is needed"):
+        judge(SPEC, log, p, reward_range=(0.0, 1.0), waiting=waiting_of(log, np.arange(60) < 5))
+
+
+def test_those_that_wait_after_the_end_of_the_log_are_not_counted() -> None:
+    log = made_log(60)
+    rows = np.arange(60) >= 50
+    rest = log.where(~rows)
+    p = np.tile(CANDIDATE, (50, 1))
+    told = {"reward_range": (0.0, 1.0), "waiting": waiting_of(log, rows), "known": rest.seq - 1}
+    verdict = judge(SPEC, rest, p, settled=float(log.at[50]), **told)
+    assert verdict.figures is not None
+    assert (verdict.figures.n, verdict.figures.pending) == (50, 0)
+
+
+def test_a_candidate_is_undecided_until_its_upper_bound_is_at_the_margin() -> None:
+    worse = made_log(quality=(0.7, 0.4, 0.4))
+    assert verdict_of(worse.where(np.arange(3_000) < 60)).undecided
+    judged = verdict_of(worse)
+    assert not judged.undecided
+    assert judged.figures is not None
+    true_gain = (CANDIDATE - SERVED) @ np.array([0.7, 0.4, 0.4])
+    assert true_gain < judged.figures.high < 0.0
+    assert not verdict_of(made_log()).undecided, "it is promoted"
+    assert not verdict_of(made_log(60), mismatched=1).undecided, "the log is wrong"
 
 
 def test_rows_are_judged_in_the_order_in_which_they_were_decided() -> None:
