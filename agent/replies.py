@@ -317,12 +317,15 @@ class PromotionState(Reply):
 
 
 class CanaryState(Reply):
-    """The canary that holds."""
+    """A canary that holds."""
 
     version: int
     share: float
     since: Time
     reason: str
+    automatic: bool = Field(
+        description="Whether the service began it, and grows, ends or promotes it by its evidence."
+    )
     deciding: bool
 
 
@@ -394,7 +397,9 @@ class Policy(Summary):
     log_seq: int = Field(description="Position of the newest fact.")
     serving: ServingState
     promotion: PromotionState | None
-    canary: CanaryState | None
+    canaries: list[CanaryState] = Field(
+        description="Candidates that take part in decisions, each in those of its turn."
+    )
     newest: Summary | None
     apprentice: Apprentice | None
     judge: JudgeState | None

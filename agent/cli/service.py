@@ -144,8 +144,8 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
         about.add_row("ready", Text(readiness))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
-        if policy["canary"]:
-            about.add_row("canary", Text(_canary(policy["canary"])))
+        for one in policy["canaries"]:
+            about.add_row("canary", Text(_canary(one, len(policy["canaries"]))))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
         if policy.get("judge"):
@@ -244,8 +244,8 @@ def _promote(
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, BUILD_S, point)
         console.print(_serving(policy), markup=False, soft_wrap=True)
-        if policy["canary"]:
-            console.print(_canary(policy["canary"]), markup=False, soft_wrap=True)
+        for one in policy["canaries"]:
+            console.print(_canary(one, len(policy["canaries"])), markup=False, soft_wrap=True)
 
 
 def _promoted(promotion: Mapping[str, Any]) -> str:
@@ -263,12 +263,14 @@ def _promoted(promotion: Mapping[str, Any]) -> str:
     return text if promotion["evaluation"] is None else f"{text}, evaluation {promotion['evaluation']}"
 
 
-def _canary(canary: Mapping[str, Any]) -> str:
-    """Describe a canary.
+def _canary(canary: Mapping[str, Any], among: int = 1) -> str:
+    """Describe a canary, of so many that take turns.
 
     >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
-    >>> _canary(canary)
+    >>> _canary(canary | {"automatic": False})
     'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
+    >>> _canary(canary | {"automatic": True}, among=2)
+    'version 7, by itself, takes 10% of one decision in 2 since 1970-01-01 00:00:00 UTC (new labels)'
     >>> _canary({**canary, "deciding": False})
     'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
     """
@@ -278,8 +280,11 @@ def _canary(canary: Mapping[str, Any]) -> str:
             f"version {version} was given {share}, and takes no part: it cannot be read, "
             "or gave no distribution"
         )
+    by_itself = ", by itself," if canary["automatic"] else ""
+    part = "each decision" if among == 1 else f"one decision in {among}"
     return (
-        f"version {version} takes {share} of each decision since {_at(canary['since'])} ({canary['reason']})"
+        f"version {version}{by_itself} takes {share} of {part} "
+        f"since {_at(canary['since'])} ({canary['reason']})"
     )
 
 

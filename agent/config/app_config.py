@@ -459,6 +459,13 @@ class AppConfig(BaseModel):
         return self.parsed({**document, "log_url": point_url(self.database_url, point)})
 
     @property
+    def judging_gate(self) -> GateSpec:
+        """Conditions of a judgement; with automatic canaries a candidate has two, which share the error."""
+        if self.warm_start is None or self.warm_start.canary != "auto":
+            return self.gate
+        return self.gate.model_copy(update={"level": 1.0 - (1.0 - self.gate.level) / 2.0})
+
+    @property
     def by_point(self) -> dict[str, "AppConfig"]:
         """The configuration of every decision point by name, settled if this is; this one is the first."""
         return {DEFAULT_POINT: self, **{name: self.of(name).settled() for name in self.points}}

@@ -296,6 +296,12 @@ class WarmStartSpec(Schedule):
         default="gate",
         description="What promotes a candidate: the gate (`gate`), or only an operator (`never`).",
     )
+    canary: Literal["auto", "off"] = Field(
+        default="off",
+        description="Whether a candidate that the gate holds for want of evidence gets a share of the "
+        "traffic by itself (`auto`), in the place of a part of the floor's exploration, until the gate "
+        "promotes it or its evidence ends it; each of its two judgements has half of the gate's error.",
+    )
     first: Literal["hold", "promote"] = Field(
         default="hold",
         description="What happens to a candidate before there is traffic, when the gate has nothing to "

@@ -143,7 +143,7 @@ class WaitingRows:
         return share
 
     def only(self, column: int) -> dataset.Floats:
-        """Return the distribution that always draws an arm, shape (k, n_arms); NaN where it was not eligible."""
+        """Return the distribution that always draws an arm, shape (k, n_arms); NaN where not eligible."""
         p = np.zeros_like(self.p_log)
         p[:, column] = np.where(self.p_log[:, column] > 0.0, 1.0, np.nan)
         return p
@@ -271,7 +271,7 @@ class _ReplayedCandidate:
             self._kept[row] = True
 
     def decide_waiting(self, waiting: WaitingRows) -> None:
-        """Record its distributions, in its state after the log, for decisions that wait. Raises CandidateError."""
+        """Record its distributions for decisions that wait, after the log. Raises CandidateError."""
         self._p_waiting = np.full(waiting.p_log.shape, np.nan)
         after_all = self.candidate.after + 1
         for begin in range(0, len(waiting.decisions), BLOCK):
@@ -514,7 +514,15 @@ class GateInputs:
         elif one is None:
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
         if one is None or reason is not None:
-            return {"verdict": "hold", "promote": False, "reasons": [reason], "figures": None, "trail": []}
+            undecided = not target.unsupported  # a share of the traffic would show
+            return {
+                "verdict": "hold",
+                "promote": False,
+                "reasons": [reason],
+                "figures": None,
+                "trail": [],
+                "undecided": undecided,
+            }
         known = waiting = None
         if self.known is not None:
             known = np.array([self.known.get(number, 0) for number in one.log.version.tolist()])
@@ -767,7 +775,7 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    inputs = GateInputs(config.gate, rule.clip, checked, settled, waiting, known)
+    inputs = GateInputs(config.judging_gate, rule.clip, checked, settled, waiting, known)
     results = candidate_results(found, evaluations, inputs)
     return Report(
         request=request,
@@ -810,7 +818,7 @@ def selection_of(request: EvaluationRequest) -> Selection:
 
 
 MOST_WAITING = 20_000
-"""Decisions that wait for feedback and that the gate counts as the worst; with more, the newest are left out."""
+"""Decisions that wait for feedback and count as the worst; with more, the newest are left out."""
 
 
 def _first_position(request: EvaluationRequest, setting: Setting) -> int:
@@ -822,7 +830,7 @@ def _first_position(request: EvaluationRequest, setting: Setting) -> int:
 
 
 def _waiting_rows(source: Source, selection: Selection, log: Log) -> tuple[WaitingRows, float]:
-    """Return the selected decisions that wait, and when the first was made that waits and is not among them."""
+    """Return selected decisions that wait, and when the first was made that waits and is not among them."""
     found = source.waiting(selection.since, MOST_WAITING)
     chosen = [decision for decision in found.decisions if _selects(selection, decision)]
     settled = min(
@@ -885,8 +893,8 @@ def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[
     """Yield which decisions the gate counts as the worst, and which it leaves out, if any."""
     if waiting is not None and waiting.decisions:
         yield (
-            f"The gate takes decisions in the order in which they were made: {len(waiting.decisions):,} wait for "
-            "feedback, and count as the worst that it could be, or are left out with all after them."
+            f"The gate takes decisions in the order in which they were made: {len(waiting.decisions):,} wait "
+            "for feedback, and count as the worst that it could be, or are left out with all after them."
         )
     if left_out := int((log.at >= settled).sum()):
         yield (

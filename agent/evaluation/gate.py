@@ -34,14 +34,14 @@ FRESH_S = 60.0
 def judged_as(version: int, active: ActivePolicy) -> str:
     """Return the name of the candidate as which a version is judged before it is promoted.
 
-    A canary is judged as it decides, frozen: its share of every logged distribution bounds the weights by
-    1 / share. Any other version is judged as its recipe, which learns as the log is replayed.
+    A canary is judged as it decides, frozen, on the decisions in which it took part: its share of each
+    distribution bounds the weights by 1 / share. Any other version is judged as its recipe, which learns as
+    the log is replayed.
 
     >>> judged_as(7, ActivePolicy("recipe"))
     'recipe:7'
     """
-    decides = active.canary is not None and active.canary.version == version
-    return f"{CandidateKind.VERSION if decides else CandidateKind.RECIPE}:{version}"
+    return f"{CandidateKind.CANARY if active.canary(version) else CandidateKind.RECIPE}:{version}"
 
 
 async def verdict(

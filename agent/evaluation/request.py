@@ -77,8 +77,9 @@ class EvaluationRequest(BaseModel):
     candidates: tuple[Name, ...] = Field(
         default=(),
         max_length=100,
-        description="Candidates: served, uniform, fixed:<arm>, configured, shadow, version:<n>, canary:<n>, "
-        "recipe:<n>, policy:<YAML> and router:<folder>; none for uniform, configured, and every arm that was logged.",
+        description="Candidates: served, uniform, fixed:<arm>, configured, shadow, version:<n>, "
+        "canary:<n>, recipe:<n>, policy:<YAML> and router:<folder>; none for uniform, configured, and every "
+        "arm that was logged.",
     )
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
     name: str = Field(default="", max_length=600, description="What it is for; free text.")

@@ -1,4 +1,4 @@
-"""What runs beside the service: evaluations and warm starts."""
+"""What runs beside the service: evaluations, warm starts and the canaries that they begin."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -9,13 +9,13 @@ from agent.evaluation import Evaluations, evaluate_apart
 from agent.jobs import Jobs, Task, this_process
 from agent.learning import configuration_of
 from agent.telemetry import begin
-from agent.warmstart import WarmStarts
+from agent.warmstart import AutomaticCanaries, WarmStarts
 from feedback.clock import SteadyClock
 from feedback.log import Store
 
 
 class JobsHost:
-    """Evaluations and scheduled warm starts of all decision points. Two replicas do no harm."""
+    """Evaluations, scheduled warm starts and canaries of all decision points. Two replicas do no harm."""
 
     def __init__(self, config: AppConfig) -> None:
         begin(config.telemetry)
@@ -27,6 +27,8 @@ class JobsHost:
             tasks.append(partial(self._evaluations, own))
             if own.warm_start is not None:
                 tasks.append(partial(self._warm_starts, own, self._clock()))
+                if own.warm_start.canary == "auto":
+                    tasks.append(partial(self._canaries, own))
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:
@@ -45,6 +47,9 @@ class JobsHost:
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
         return WarmStarts(self._store(config), config, since, clock=self._clock)
+
+    def _canaries(self, config: AppConfig) -> Task:
+        return AutomaticCanaries(self._store(config), config, self._clock)
 
     def check_health(self) -> None:
         """Fail when the clock jumped or the polling thread has stopped: the replica is replaced."""

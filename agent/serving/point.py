@@ -370,12 +370,12 @@ class DecisionPoint:
     def _switch(self) -> None:
         """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
         versions = self.versions
-        found, canary = versions.found.served, versions.found.canary
+        found, canaries = versions.found.served, versions.found.canaries
         building = versions.found.follows and versions.active.arm_set > self.arms.seq
         if found is None or (versions.served is not None and building):
             return
         versions.served = found
-        self.decider.serving = Serving(found.policy, found.version.version, canary, found.scorer)
+        self.decider.serving = Serving(found.policy, found.version.version, canaries, found.scorer)
 
     async def _set_floor(self) -> None:
         """Raise the floor for a while after an alarm."""

@@ -24,6 +24,9 @@ from feedback.registry import ActivePolicy, Version, active_policy, promotions, 
 
 logger = logging.getLogger(__name__)
 
+KEPT_FLOOR = 0.25
+"""Share of the floor that is kept in decisions with an automatic canary, whose share is the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
@@ -42,12 +45,12 @@ class ServingState:
         served: The version that decides; None before there is one.
         active: The promotions that hold. A pinned version that cannot be loaded is another one than
             the served one.
-        canary: The candidate that takes a share; None where there is none, or it cannot be loaded.
+        canaries: The candidates that take a share, without those that cannot be loaded.
     """
 
     served: ServedVersion | None
     active: ActivePolicy
-    canary: Canary | None = None
+    canaries: tuple[Canary, ...] = ()
 
     @property
     def follows(self) -> bool:
@@ -96,7 +99,7 @@ class Versions:
         )  # the promoted recipe, and the arms that it was checked for
         self._unreadable = (0, 0)  # the last version that could not be loaded, and the promotion that pins it
         self._pin: tuple[int, promotions.Promotion | None] = (0, None)  # last rollback; None: not buildable
-        self._canary: tuple[int, Canary | None] = (0, None)  # last promotion of a canary, and its policy
+        self._canaries: dict[int, tuple[int, Canary | None]] = {}  # by version: its last row, and its policy
 
     @property
     def version(self) -> Version | None:
@@ -111,7 +114,7 @@ class Versions:
     async def follow(self, state: ServingState) -> None:
         """Take up what was read, unless the router of a version in it cannot score."""
         self.active = state.active
-        scorers = state.served and state.served.scorer, state.canary and state.canary.scorer
+        scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
         if await self._scorers.warmed(one for one in scorers if isinstance(one, RouterScorer)):
             self.found = state
         else:
@@ -144,7 +147,7 @@ class Versions:
             earlier = earlier_checkpoint(self._store, self.empty, version)
             with suppress(RouterError):  # which was logged
                 found = None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
-        return ServingState(found or served, active, self._canary_for(active))
+        return ServingState(found or served, active, self._canaries_of(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""
@@ -160,23 +163,39 @@ class Versions:
                 self._pin = pin.seq, None
         return None if pin is None else self._pin[1]
 
-    def _canary_for(self, active: ActivePolicy) -> Canary | None:
-        """Return the candidate that takes a share; a lost checkpoint is learned again once per promotion."""
-        promotion = active.canary
-        if promotion is None:
+    def _canaries_of(self, active: ActivePolicy) -> tuple[Canary, ...]:
+        """Return the candidates that take a share, in the order of their versions."""
+        self._canaries = {
+            promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
+        }
+        return tuple(canary for _, canary in self._canaries.values() if canary is not None)
+
+    def _canary_for(self, promotion: promotions.Promotion) -> Canary | None:
+        """Return a candidate; a lost checkpoint is learned again once per promotion, None if it cannot be."""
+        seq, canary = self._canaries.get(promotion.version, (0, None))
+        if canary is not None:
+            kept = KEPT_FLOOR if promotion.automatic else 1.0
+            known = canary.share, canary.kept_floor
+            return (
+                canary
+                if known == (promotion.share, kept)
+                else replace(canary, share=promotion.share, kept_floor=kept)
+            )
+        first, version = seq != promotion.seq, versions.find(self._store, promotion.version)
+        assert version is not None  # a promotion names a version that was published
+        try:
+            policy, scorer = self._restore(version, relearn=first)
+        except PolicyError as error:
+            if first:
+                logger.warning("%s; it takes no part, although it is given a share", error)
             return None
-        if self._canary[0] != promotion.seq or self._canary[1] is None:
-            first = self._canary[0] != promotion.seq
-            version, canary = versions.find(self._store, promotion.version), None
-            assert version is not None  # a promotion names a version that was published
-            try:
-                policy, scorer = self._restore(version, relearn=first)
-                canary = Canary(policy, version.version, promotion.share, scorer)
-            except PolicyError as error:
-                if first:
-                    logger.warning("%s; it takes no part, although it is given a share", error)
-            self._canary = promotion.seq, canary
-        return self._canary[1]
+        return Canary(
+            policy,
+            version.version,
+            promotion.share,
+            scorer,
+            KEPT_FLOOR if promotion.automatic else 1.0,
+        )
 
     def _load(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
         """Return a version with its policy; None where it cannot be loaded, which is logged once.

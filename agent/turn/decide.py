@@ -204,21 +204,26 @@ class Canary:
         version: Number of the version.
         share: Weight in the mixture with the served policy, in (0, 1).
         scorer: Router whose scores replace those of the served one; None without a router.
+        kept_floor: Share of the floor that is kept in decisions in which it takes part, in [0, 1].
     """
 
     policy: Policy
     version: int
     share: float
     scorer: Scorer | None = None
+    kept_floor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The policy that decides, with its router, frozen until the next version replaces it, and the canary."""
+    """The policy that decides, with its router, frozen until the next version replaces it, and the canaries.
+
+    In each decision one of the canaries takes part, so that their exploration adds up to that of one.
+    """
 
     policy: Policy
     version: int
-    canary: Canary | None = None
+    canaries: tuple[Canary, ...] = ()
     scorer: Scorer | None = None
 
 
@@ -575,10 +580,9 @@ def must_filter(ask: Ask | Query, restricted: bool) -> bool:
 
 
 def scorers_of(serving: Serving) -> list[Scorer]:
-    """Return the routers that take part in decisions: that of the served version, and that of a canary."""
-    canary = serving.canary
-    both = serving.scorer, None if canary is None else canary.scorer
-    return [one for one in dict.fromkeys(both) if one is not None]
+    """Return the routers that take part in decisions: that of the served version, and those of canaries."""
+    scorers = serving.scorer, *(canary.scorer for canary in serving.canaries)
+    return [scorer for scorer in dict.fromkeys(scorers) if scorer is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,7 +612,7 @@ class Decider:
         wait_s: Seconds in which feedback counts.
         clock: Seconds since the epoch.
         health: Circuit breakers and concurrency caps of the arms.
-        dropped: The last candidate whose policy failed; it takes part no more.
+        dropped: Candidates whose policy or router failed; they take part no more.
         price: Price of a unit of cost under the budget; None without one, and before its first request.
     """
 
@@ -618,16 +622,25 @@ class Decider:
     wait_s: float
     clock: Callable[[], float] = time.time
     health: ArmHealth = field(default_factory=ArmHealth)
-    dropped: Canary | None = None
+    dropped: tuple[Canary, ...] = ()
     price: Price | None = None
 
     @property
-    def canary(self) -> Canary | None:
-        """The candidate that takes part in decisions; None for none."""
-        return self._canary_of(self.serving)
+    def canaries(self) -> list[Canary]:
+        """The candidates that take part in decisions."""
+        return [canary for canary in self.serving.canaries if not self._is_dropped(canary)]
 
-    def _canary_of(self, serving: Serving) -> Canary | None:
-        return None if serving.canary is self.dropped else serving.canary
+    def _is_dropped(self, canary: Canary) -> bool:
+        return any(canary is dropped for dropped in self.dropped)
+
+    def _canary_of(self, serving: Serving, decision_id: str) -> Canary | None:
+        """Return the candidate of a decision, by a hash of its id; None for none, or if it is dropped."""
+        canaries = serving.canaries
+        if not canaries:
+            return None
+        u = sampling.uniform_from(decision_id, self.salt + "/canary") if len(canaries) > 1 else 0.0
+        canary = canaries[int(u * len(canaries))]
+        return None if self._is_dropped(canary) else canary
 
     def masked(
         self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
@@ -680,9 +693,9 @@ class Decider:
             ArmError: The router of the served version failed; that of a canary is dropped with it.
         """
         serving = serving or self.serving
-        canary = self._canary_of(serving)
+        canary = self._canary_of(serving, ask.decision_id)
         scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
-        scorers = scorers_of(serving if canary is not None else replace(serving, canary=None))
+        scorers = scorers_of(replace(serving, canaries=() if canary is None else (canary,)))
         if not scorers or ask.forced is not None:
             return Scored(context)
         probes = UNPROBED
@@ -744,14 +757,16 @@ class Decider:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
         else:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
-            floor = sampling.lowered(self.floor, len(names))
-            p = served_distribution(serving.policy, context, names, floor, penalty)
-            if canary := self._canary_of(serving):
+            floor, of_candidate = sampling.lowered(self.floor, len(names)), np.zeros(0)
+            if canary := self._canary_of(serving, ask.decision_id):
                 theirs = context if candidate_scores is None else context.with_scores(candidate_scores)
-                of_candidate = self._candidate_distribution(canary, theirs, names, floor, penalty)
+                kept = floor * canary.kept_floor
+                of_candidate = self._candidate_distribution(canary, theirs, names, kept, penalty)
                 if of_candidate.size:
-                    candidate, share = canary.version, canary.share
-                    p = sampling.mixed(p, of_candidate, share)
+                    candidate, share, floor = canary.version, canary.share, kept
+            p = served_distribution(serving.policy, context, names, floor, penalty)
+            if of_candidate.size:
+                p = sampling.mixed(p, of_candidate, share)
             shadow = sampling.shadow_distribution(serving.policy, context, names, floor)
         if mode is Mode.EXPLORE:
             drawn = choose(p, sampling.uniform_from(ask.decision_id, self.salt, names))
@@ -788,7 +803,7 @@ class Decider:
     def _drop(self, canary: Canary, why: str) -> None:
         """Have a candidate take no part any more; to be called where an error is handled."""
         logger.exception("version %d takes no part any more: %s", canary.version, why)
-        self.dropped = canary
+        self.dropped = *(one for one in self.dropped if one in self.serving.canaries), canary
 
     def _candidate_distribution(
         self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]

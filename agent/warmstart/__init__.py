@@ -1,5 +1,6 @@
 """Warm starts: labels enter the log, a candidate learns them, and the gate promotes or holds it."""
 
+from .canary import AutomaticCanaries
 from .job import WarmStarts
 from .labels import (
     Beside,
@@ -12,6 +13,7 @@ from .labels import (
 from .run import RunFailedError, preview_lots, warm_start, warm_start_at_first, warm_start_before_traffic
 
 __all__ = [
+    "AutomaticCanaries",
     "Beside",
     "InsertSettings",
     "RunFailedError",

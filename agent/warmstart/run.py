@@ -36,6 +36,7 @@ from agent.learning import (
     publish_candidate,
     score_by_searching,
 )
+from agent.warmstart.canary import first_share
 from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
 from agent.warmstart.label_sources import LabelSources, Lot
 from agent.warmstart.labels import Beside, InsertSettings, insert_labels
@@ -47,6 +48,7 @@ from feedback.errors import ChangedMeanwhileError, ConflictError
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from feedback.registry import runs as registry_runs
+from feedback.registry import versions as registry_versions
 from feedback.training_log import StartingPoint, position_of, traffic
 
 
@@ -469,6 +471,7 @@ class _Steps:
                     self.clock(),
                     forced=verdict is None,
                     evaluation=journal.evaluation,
+                    automatic=True,
                 )
                 if version.arms is not None:  # what a rollback brings back, and a start with this file keeps
                     arm_sets.started(self.store, now.file_arms)
@@ -483,7 +486,49 @@ class _Steps:
                     return registry_runs.State.PROMOTED
             step.found = {"reasons": reasons}
             step.said = "held: " + " ".join(reasons)
+            if version is not None and self._begin_canary(version, verdict):
+                share = step.found["canary"] = self._first_share()
+                step.said += f" It gets {share:.1%} of each decision in which it takes part, as a canary."
         return registry_runs.State.HELD
+
+    def _first_share(self) -> float:
+        return first_share(self.now.config.floor, len(self.now.config.actions))
+
+    def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
+        """Give a candidate that is held for want of evidence alone a share; return whether it got one."""
+        configured = Recipe.configured(self.now.config).digest
+        active = active_policy(self.store, configured)
+        if (
+            self.now.spec.canary != "auto"
+            or verdict is None
+            or not verdict.get("undecided")
+            or active.pin is not None
+            or active.seq != self.now.active.seq
+            or len(active.canaries) >= promotions.MOST_CANARIES
+            or len(self.now.config.actions) < 2
+            or version.arms not in (None, self.now.config.arm_documents)
+            or any(self._recipe_of(canary.version) == version.recipe for canary in active.canaries)
+        ):
+            return False
+        promotion = promotions.Promotion(
+            0,
+            version.version,
+            promotions.Action.CANARY,
+            f"canary: warm start {self.run} holds it for want of evidence",
+            self.clock(),
+            share=self._first_share(),
+            evaluation=self.journal.evaluation,
+            automatic=True,
+        )
+        try:
+            promotions.record(self.store, configured, promotion, after=active.seq)
+        except ChangedMeanwhileError:
+            return False
+        return True
+
+    def _recipe_of(self, number: int) -> str | None:
+        version = registry_versions.find(self.store, number)
+        return None if version is None else version.recipe
 
     def _reasons(
         self, version: Version | None, verdict: dict[str, Any] | None, active: ActivePolicy
@@ -501,8 +546,7 @@ class _Steps:
             return ["`warm_start.promote` is never: an operator promotes it."]
         if active.pin is not None:
             return [f"Version {active.pin.version} is pinned by an operator."]
-        if active.canary is not None:
-            return [
-                f"Version {active.canary.version} has a share of the traffic, which a promotion would end."
-            ]
+        for canary in active.canaries:
+            if not canary.automatic:
+                return [f"Version {canary.version} has a share of the traffic, which a promotion would end."]
         return []

@@ -125,10 +125,21 @@ class Operator:
         """Return the page of an evaluation."""
         return await self._desk.text(f"/v1/evaluations/{number}/report")
 
-    async def judge(self, chapter: Chapter, version: int) -> Document:
-        """Have the gate judge a canary by the log as it is now, and return the verdict."""
-        name = f"version:{version}"
-        return self._verdict(await self.evaluate(chapter, {"candidates": [name], "gate": True}), name)
+    async def canaries(self) -> list[Document]:
+        """Return the candidates that have a share."""
+        return list((await self.policy())["canaries"])
+
+    async def steps(self, version: int) -> list[Document]:
+        """Return the promotions and canaries of a version, newest first."""
+        listed = await self._desk.get("/v1/policies")
+        return [step for step in listed["promotions"] if step["version"] == version]
+
+    async def judged(self, chapter: Chapter, step: Document) -> None:
+        """Keep how the gate decided on a canary, with the evidence."""
+        self.show(chapter, "/v1/policies", {"promotions": [step]})
+        if step["evaluation"] is not None:
+            found = await self._desk.get(f"/v1/evaluations/{step['evaluation']}")
+            self._verdict(found, f"canary:{step['version']}")
 
     async def promote(
         self, chapter: Chapter, version: int, reason: str, *, force: bool = False
@@ -140,7 +151,7 @@ class Operator:
             chapter.exchanges.append(self._desk.exchange("POST", path, body, answer))
             return False, list(answer["error"].get("reasons", [answer["error"]["message"]]))
         self._require(status, path, answer)
-        shown = {name: answer[name] for name in ("version", "promotion", "canary")}
+        shown = {name: answer[name] for name in ("version", "promotion", "canaries")}
         chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
         return True, []
 
@@ -149,20 +160,12 @@ class Operator:
         path, body = f"/v1/policies/{version}/rollback", {"reason": reason}
         status, answer = await self._desk.send("POST", path, body)
         self._require(status, path, answer)
-        shown = {name: answer[name] for name in ("version", "promotion", "canary") if name in answer}
+        shown = {name: answer[name] for name in ("version", "promotion", "canaries")}
         chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
 
     async def served(self, so: Callable[[Document], bool]) -> Document:
         """Wait until the policy that decides meets a condition; return it. Raises ClientError on timeout."""
         return await self._once("/v1/policy", so)
-
-    async def canary(self, chapter: Chapter, version: int, share: float, reason: str) -> None:
-        """Give a version a share of the traffic; 0 ends it. Raises ClientError."""
-        path, body = f"/v1/policies/{version}/canary", {"share": share, "reason": reason}
-        status, answer = await self._desk.send("POST", path, body)
-        self._require(status, path, answer)
-        shown = {name: answer[name] for name in ("version", "canary")}
-        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
 
     async def _keep(self, chapter: Chapter, run: Document) -> None:
         """Keep a run: its steps, and how the evidence for its candidate grew."""

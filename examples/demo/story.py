@@ -1,7 +1,7 @@
 """The story of the demo, as it happens: a cold service learns which source answers what, and follows them.
 
-    cold -> run on made questions, canary -> promoted -> report -> warm -> a source becomes stale
-         -> a source is added -> one rollback, one promotion
+    cold -> run on made questions, canary -> report -> warm -> a source becomes stale
+         -> a source is added, another run, canary -> promoted -> one rollback, one promotion
 
 Each step is a chapter: what was sent, what was answered, and what came of it. Nothing is taken for granted:
 where the gate holds a candidate, or a source is not left, the chapter says so and the story goes on.
@@ -35,10 +35,9 @@ class Plan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cold: int = Field(default=150, ge=1, description="Before the run.")
-    again: int = Field(default=100, ge=1, description="More evidence, each time that a candidate is held.")
-    attempts: int = Field(default=6, ge=1, description="Verdicts at most that are asked for of a candidate.")
-    share: float = Field(default=0.5, gt=0, lt=1, description="Share of the traffic for the canary.")
-    warm: int = Field(default=800, ge=1, description="After the run.")
+    judged: int = Field(default=300, ge=1, description="While a candidate is judged, at most.")
+    again: int = Field(default=50, ge=1, description="Between two looks at what the gate has decided.")
+    warm: int = Field(default=600, ge=1, description="After the run.")
     stale: int = Field(default=800, ge=1, description="After a source has become stale.")
     missing: int = Field(default=200, ge=1, description="With questions of a source that no arm searches.")
     found: int = Field(default=1000, ge=1, description="After an arm over it was added.")
@@ -113,43 +112,49 @@ class Narrator:
                 "A run makes questions from the passages of the sources by rules: what answers them is known "
                 "without a person who labels. Every arm searches for them, a router learns which arm finds "
                 "what, a candidate that begins from its scores is evaluated on the log of the real "
-                "questions, and the gate is asked whether it may go live. Nothing is forced."
+                "questions, and the gate is asked whether it may go live. Where the evidence is too little, "
+                "it gets a small share of the traffic by itself. Nothing is forced."
             )
-            found = await self._operator.warm_start(chapter)
-            version = found["candidate"]
-            chapter.succeeded = found["status"] == "promoted"
-            if chapter.succeeded:
-                self._mark(f"v{version} promoted")
-            elif version is not None and found["status"] == "held":
-                chapter.succeeded = await self._canary(chapter, version)
-            if not chapter.succeeded:
-                chapter.paragraphs.append("No candidate went live: what was served goes on as it was.")
+            chapter.succeeded = await self._judged(chapter, self._before, self._plan.judged)
 
-    async def _canary(self, chapter: Chapter, version: int) -> bool:
-        """Let a candidate take a share until the gate has seen enough of it; return whether it went live."""
+    async def _judged(self, chapter: Chapter, world: World, n: int) -> bool:
+        """Have a run, then ask questions until the gate has decided on its candidate, `n` at most.
+
+        Returns:
+            Whether there is a candidate; it may have been promoted, ended, or still have a share.
+        """
         operator, begun = self._operator, len(self._story.turns)
-        await operator.canary(chapter, version, self._plan.share, "evidence for the gate")
+        found = await operator.warm_start(chapter)
+        version, status = found["candidate"], found["status"]
+        if version is None or status not in ("promoted", "held"):
+            chapter.paragraphs.append("There is no candidate: what was served goes on as it was.")
+            return False
+        if status == "promoted":
+            self._mark(f"v{version} promoted")
+            return True
+        shares = [one["share"] for one in await operator.canaries() if one["version"] == version]
+        if not shares:
+            chapter.paragraphs.append(f"Version {version} got no share: what was served goes on as it was.")
+            return True
         self._mark(f"canary v{version}")
         chapter.paragraphs.append(
-            f"The gate holds it, so version {version} takes {self._plan.share:.0%} of the traffic. Every "
-            "distribution is mixed of both policies and logged as it was drawn from, so evidence grows "
-            "faster and stays exact."
+            f"The gate holds it for want of evidence, so version {version} takes {shares[0]:.0%} of each "
+            "decision by itself, in the place of exploration of arms that no candidate would draw. Every "
+            "distribution is mixed of both policies and logged as it was drawn from."
         )
-        for _ in range(self._plan.attempts):
-            await self._ask(self._before, self._plan.again)
-            verdict = await operator.judge(chapter, version)
-            why = " ".join(verdict["reasons"]) or "nothing speaks against it."
-            asked = len(self._story.turns) - begun
-            chapter.paragraphs.append(f"After {asked:,} questions the gate says {verdict['verdict']}: {why}")
-            if verdict["promote"]:
-                granted, reasons = await operator.promote(chapter, version, "the gate lets it through")
-                if granted:
-                    self._mark(f"v{version} promoted")
-                    return True
-                chapter.paragraphs.append(f"The promotion was refused: {' '.join(reasons)}")
-        await operator.canary(chapter, version, 0.0, "the gate holds it")
-        self._mark("canary ends")
-        return False
+        while (asked := len(self._story.turns) - begun) < n:
+            await self._ask(world, min(self._plan.again, n - asked))
+            step = (await operator.steps(version))[0]
+            if step["action"] == "promote" or not step["share"]:
+                asked = len(self._story.turns) - begun
+                await operator.judged(chapter, step)
+                ends = "promoted" if step["action"] == "promote" else "ends"
+                self._mark(f"v{version} {ends}")
+                chapter.paragraphs.append(f"After {asked:,} questions it {_decided(step)}")
+                return True
+        share = f"{(await operator.steps(version))[0]['share']:.0%}"
+        chapter.paragraphs.append(f"After {n:,} questions nothing is decided: its share is {share}.")
+        return True
 
     async def report(self) -> None:
         """See what the log says of others."""
@@ -212,7 +217,7 @@ class Narrator:
             chapter.succeeded = left.last[STALE] < share / 2
 
     async def added(self) -> None:
-        """Let people ask of another source, and add an arm over it."""
+        """Let people ask of another source, add an arm over it, and have a run with questions made of it."""
         async with self._chapter("A source is added") as chapter:
             self._mark(f"{ADDED} questions")
             await self._ask(self._after, self._plan.missing)
@@ -222,12 +227,18 @@ class Narrator:
             self._mark(f"arm {ADDED}")
             begun = len(self._story.turns)
             self._story.arms = tuple(await self._traffic.client.arms())
-            await self._ask(self._after, self._plan.found)
-            (moved,) = (one for one in self._story.shares(begun, len(self._story.turns)) if one.kind == ADDED)
             chapter.paragraphs.append(
                 f"A third of the questions are about {ADDED} now, which no arm searches: each of them earns "
-                f"{lost:.3f}. While they are asked, an arm over that corpus is added, and the policy tries "
-                f"it. Its share of {ADDED} questions is {moved.last[ADDED]:.0%} at the end of "
+                f"{lost:.3f}. While they are asked, an arm over that corpus is added. The policy tries it "
+                "now and then; a run makes questions of the new corpus, too, so that its candidate knows at "
+                "once what the arm is for."
+            )
+            await self._judged(chapter, self._after, self._plan.found)
+            if (left := self._plan.found - (len(self._story.turns) - begun)) > 0:
+                await self._ask(self._after, left)
+            (moved,) = (one for one in self._story.shares(begun, len(self._story.turns)) if one.kind == ADDED)
+            chapter.paragraphs.append(
+                f"Its share of {ADDED} questions is {moved.last[ADDED]:.0%} at the end of "
                 f"{self._plan.found:,} questions more, of which those about {ADDED} earned "
                 f"{self._earned(ADDED, begun):.3f} each."
             )
@@ -317,6 +328,14 @@ class Narrator:
             chapter.facts["earned a question"] = f"{self._story.earned(chapter.first, chapter.last):.3f}"
         chapter.facts["seconds"] = f"{chapter.took_s:.0f}"
         self._on_progress(title, 1, 1)
+
+
+def _decided(step: Document) -> str:
+    """Return how the gate has decided on a canary, as the rest of a sentence."""
+    reason = str(step["reason"]).removeprefix("canary: ")
+    if step["action"] == "promote":
+        return f"is promoted by the gate, which nobody asked: {reason}."
+    return f"is ended: {reason}."
 
 
 def _router(policy: Document) -> str | None:

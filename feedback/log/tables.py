@@ -315,6 +315,7 @@ promotions = Table(
     Column("share", Double, nullable=False, server_default="0"),
     Column("evaluation", _SEQ),
     Column("arm_set", _SEQ),
+    Column("automatic", Boolean, nullable=False, server_default=false()),
     sqlite_autoincrement=True,
 )
 

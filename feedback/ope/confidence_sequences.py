@@ -22,10 +22,10 @@ policy, target and questions may change, and depend on all earlier rows. Weights
 any size: where their `reach` is not known, the control variate is left out, which costs width and not
 validity. An arm that the log could not draw counts as the worst reward below and as the best one above.
 
-A row that waits for its reward counts as the worst that the reward could be, or as if it never came, whichever
-is lower. So each bound is at most what it will be once all rewards are known, and bounds that are computed at
-several moments hold together. For that, the control variate of a row must not depend on the moment: it is the
-mean of the rewards that were known when the row was decided.
+A row that waits for its reward counts as the worst that the reward could be, or as if it never came,
+whichever is lower. So each bound is at most what it will be once all rewards are known, and bounds that are
+computed at several moments hold together. For that, the control variate of a row must not depend on the
+moment: it is the mean of the rewards that were known when the row was decided.
 
 Source: Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022), "Anytime-valid off-policy inference for
 contextual bandits"; Karampatziakis, Mineiro and Ramdas (2021), "Off-policy confidence sequences"; Orabona

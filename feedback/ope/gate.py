@@ -11,9 +11,9 @@ hold a candidate back, so they do not affect its validity.
 Decisions are taken in the order in which they were made. In the order in which they were learned, those with
 early feedback would come first: where positive feedback on one arm is faster than negative feedback, the rows
 at hand are selected by their rewards. A decision that still waits for feedback counts as the worst that the
-feedback could be. Where many wait, the newest decisions are left out: the log may end anywhere after the first
-decision that waits, as the bound holds at all sizes at once. The gate takes the last end at which the bound is
-above the margin, and without one that of the highest bound.
+feedback could be. Where many wait, the newest decisions are left out: the log may end anywhere after the
+first decision that waits, as the bound holds at all sizes at once. The gate takes the last end at which the
+bound is above the margin, and without one that of the highest bound.
 """
 
 from dataclasses import asdict, dataclass
@@ -358,7 +358,7 @@ def _evidence(
 
 
 def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:
-    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 where not known."""
+    """Return the share of each distribution on arms that the log could draw, shape (n,); 1 if not known."""
     if p_log is None:
         return np.ones(len(p_target))
     overlap: Floats = np.where(p_log > 0.0, p_target, 0.0).sum(axis=1)
@@ -391,9 +391,9 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
         )
     if _weighs_wrongly(spec, figures):
         reasons.append(
-            f"The mean weight is {figures.mean_weight:.3f} with a standard error of {figures.weight_error:.3f}; it "
-            f"must be within {spec.largest_weight_error:g} of them of {figures.expected_weight:.3f}, or the "
-            "propensities are not those that were drawn from."
+            f"The mean weight is {figures.mean_weight:.3f} with a standard error of "
+            f"{figures.weight_error:.3f}; it must be within {spec.largest_weight_error:g} of them of "
+            f"{figures.expected_weight:.3f}, or the propensities are not those that were drawn from."
         )
     if figures.effective_n < spec.least_effective_n:
         reasons.append(

@@ -3,7 +3,7 @@
     promote     learn and serve the recipe of this version from now on, always its newest version
     rollback    serve exactly this version, while the learner goes on
     canary      serve exactly this version to a share of the traffic; a share of 0, a promotion or a
-                rollback ends it
+                rollback ends it. There may be several, each with a share of the decisions of its turn
 
 A promotion is valid for one configuration. Without any, a configuration learns and serves its own recipe.
 """
@@ -26,6 +26,9 @@ from feedback.registry.versions import digest_of, store_checkpoint
 LARGEST_SHARE = 0.5
 """Most of the traffic that a candidate may take."""
 
+MOST_CANARIES = 4
+"""Number of canaries at once."""
+
 
 class Action(StrEnum):
     """What to do with a version."""
@@ -37,19 +40,20 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """An operator's decision about a version.
+    """A decision about a version, of an operator or of the service.
 
     Attributes:
         seq: Number of the promotion; later ones are higher. 0 before it is recorded.
         version: The version that it is about.
         action: What to do with it.
-        reason: Why, as the operator put it.
+        reason: Why, as it was put by who decided.
         at: Seconds since the epoch, UTC.
         forced: Whether it is promoted against the verdict of the gate, or without one.
         share: Share of the traffic that a canary gets, in [0, 0.5]; 0 ends it.
         evaluation: Number of the evaluation behind the verdict of the gate; None for none.
         arm_set: The set of arms that is live with it, assigned as it is recorded; None before the first
             set, and of a canary.
+        automatic: Whether the service decided it: a warm start, or the evidence on a canary.
     """
 
     seq: int
@@ -61,6 +65,7 @@ class Promotion:
     share: float = 0.0
     evaluation: int | None = None
     arm_set: int | None = None
+    automatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,19 @@ class ActivePolicy:
         recipe: Digest of the recipe that is learned, and served unless one version is pinned.
         promotion: The promotion of that recipe; None if it is the configured one.
         pin: The rollback that pins the served version; None if the newest version is served.
-        canary: The canary that gets a share of the traffic; None for none.
+        canaries: The newest row of each canary that gets a share of the traffic, in the order of versions.
         newest: The newest promotion, rollback or canary; None if there is none.
     """
 
     recipe: str
     promotion: Promotion | None = None
     pin: Promotion | None = None
-    canary: Promotion | None = None
+    canaries: tuple[Promotion, ...] = ()
     newest: Promotion | None = None
+
+    def canary(self, version: int) -> Promotion | None:
+        """Return the newest row of a version that is a canary; None if it is none."""
+        return next((canary for canary in self.canaries if canary.version == version), None)
 
     @property
     def arm_set(self) -> int:
@@ -161,7 +170,8 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
         LogUnavailableError: Try again later.
     """
     p = t.promotions.c
-    last = sa.select(sa.func.max(p.seq)).where(p.configured == configured).group_by(p.action)
+    canary = sa.case((p.action == Action.CANARY.value, p.version), else_=0)
+    last = sa.select(sa.func.max(p.seq)).where(p.configured == configured).group_by(p.action, canary)
     with_recipe = sa.select(*_COLUMNS, t.versions.c.recipe).join_from(t.promotions, t.versions)
     query = with_recipe.where(p.seq.in_(last)).order_by(p.seq)
     active = ActivePolicy(configured)
@@ -175,8 +185,9 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
             case Action.ROLLBACK:
                 active = ActivePolicy(active.recipe, active.promotion, row, newest=row)
             case Action.CANARY:
-                canary = row if row.share else None
-                active = ActivePolicy(active.recipe, active.promotion, active.pin, canary, row)
+                others = [canary for canary in active.canaries if canary.version != row.version]
+                canaries = sorted([*others, row] if row.share else others, key=lambda one: one.version)
+                active = ActivePolicy(active.recipe, active.promotion, active.pin, tuple(canaries), row)
     return active
 
 

@@ -224,7 +224,7 @@ def _waiting(
     since: float | None,
     columns: Sequence[sa.ColumnElement[Any]],
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Return queries of the decisions that were learned after a position, and of those that are not learned."""
+    """Return queries of decisions that were learned after a position, and of those not learned yet."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     some = sa.select(*columns).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
     if since is not None:

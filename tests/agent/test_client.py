@@ -42,7 +42,7 @@ POLICY = {
     "log_seq": 6,
     "serving": SERVING,
     "promotion": None,
-    "canary": None,
+    "canaries": [],
     "newest": None,
     "apprentice": None,
     "judge": None,

@@ -268,8 +268,8 @@ class Traffic:
         """Return what is served in a block of the clients: one version after the other, or two."""
         n = len(self.policies)
         version, candidate, share = 1 + block % n, 1 + (block + 1) % n, SHARES[block // n % len(SHARES)]
-        canary = Canary(self.policies[candidate], candidate, share, self.scorer) if share else None
-        return Serving(self.policies[version], version, canary, self.scorer)
+        canary = Canary(self.policies[candidate], candidate, share, self.scorer)
+        return Serving(self.policies[version], version, (canary,) if share else (), self.scorer)
 
     async def _leaving(self, ask: Ask) -> None:
         task = asyncio.create_task(self._turn(ask))

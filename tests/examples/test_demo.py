@@ -50,7 +50,7 @@ FINDS = {
 }
 """The kinds of questions that an arm finds the passages of."""
 
-PLAN = Plan(cold=20, again=10, attempts=2, warm=40, stale=120, missing=20, found=60, switched=5)
+PLAN = Plan(cold=20, judged=20, again=10, warm=40, stale=120, missing=20, found=60, switched=5)
 HELD = "The gain a decision is +0.0400 and at 95% at least -0.0100, which must be above +0.0000."
 
 
@@ -73,7 +73,9 @@ class ToyService:
     """Draws arms evenly until a candidate is live, and says of candidates what it was told to.
 
     Attributes:
-        verdicts: What the gate says, one evaluation after the other; the last one for ever.
+        verdicts: What the gate says, one look at a candidate after the other; the last one for ever. None
+            ends a canary.
+        rows: Promotions and canaries, newest first.
         alarm: Whether feedback on a stale source raises an alarm, and the source is left.
         asked: Models that were asked for.
         judged: Decisions that feedback was sent for.
@@ -81,8 +83,9 @@ class ToyService:
         refuse: Whether a promotion is refused.
     """
 
-    def __init__(self, *verdicts: bool, alarm: bool = True) -> None:
+    def __init__(self, *verdicts: bool | None, alarm: bool = True) -> None:
         self.verdicts, self.alarm = list(verdicts) or [True], alarm
+        self.rows: list[dict[str, Any]] = []
         self.names = list(ARMS)
         self.asked: list[str] = []
         self.judged: list[str] = []
@@ -113,7 +116,7 @@ class ToyService:
             ("GET", "/v1/evaluations/{number}/report", self.report),
             ("POST", "/v1/policies/{version}/promote", self.promote),
             ("POST", "/v1/policies/{version}/rollback", self.rollback),
-            ("POST", "/v1/policies/{version}/canary", self.canary),
+            ("GET", "/v1/policies", self.policies),
         ):
             app.add_api_route(path, route, methods=[method], response_model=None)
         return app
@@ -161,6 +164,7 @@ class ToyService:
             "router": router if self.live else None,
             "promotion": {**promotion, "evaluation": None, "deciding": True} if self.live else None,
             "applied_seq": len(self.judged),
+            "canaries": self.canaries,
             "reward": {"metrics": {"recall": {}}, "cost_weight": 0.02, "cost": {"steps": 1.0}},
             "drift": {**seen, "until": None},
         }
@@ -192,6 +196,25 @@ class ToyService:
         items = (await request.json())["items"]
         self.judged += [item["decision_id"] for item in items]
         return JSONResponse({"items": [{**RECEIPT, "log_seq": len(self.judged)} for _ in items]}, 202)
+
+    @property
+    def canaries(self) -> list[dict[str, Any]]:
+        if not self.rows or self.rows[0]["action"] != "canary" or not self.rows[0]["share"]:
+            return []
+        shown = {name: self.rows[0][name] for name in ("version", "share", "reason", "automatic")}
+        return [{**shown, "since": 0.0, "deciding": True}]
+
+    async def policies(self) -> dict[str, Any]:
+        for canary in self.canaries:
+            evaluation = self._evaluated([f"canary:{canary['version']}"], gate=True)
+            verdict = evaluation["result"]["candidates"][0]["verdict"]
+            row = {**self.rows[0], "evaluation": evaluation["id"]}
+            if verdict["promote"]:
+                self.live = canary["version"]
+                self.rows.insert(0, {**row, "action": "promote", "share": 0.0, "reason": "canary: it gains"})
+            elif verdict["promote"] is None:
+                self.rows.insert(0, {**row, "share": 0.0, "reason": "canary: it is worse"})
+        return {"versions": [], "promotions": self.rows}
 
     def _verdict(self) -> dict[str, Any]:
         promote = self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
@@ -227,6 +250,11 @@ class ToyService:
         verdict = evaluation["result"]["candidates"][0]["verdict"]
         decided = "promoted" if verdict["promote"] else "held"
         self.live = version if verdict["promote"] else self.live
+        row = {"version": version, "automatic": True, "forced": False, "evaluation": evaluation["id"]}
+        if verdict["promote"]:
+            self.rows.insert(0, {**row, "action": "promote", "share": 0.0, "reason": "it passes"})
+        else:
+            self.rows.insert(0, {**row, "action": "canary", "share": 0.06, "reason": "canary: held"})
         self.runs.append(
             {
                 "id": number,
@@ -266,17 +294,12 @@ class ToyService:
             error = {"code": "promotion_gate_failed", "message": "held", "reasons": [HELD]}
             return JSONResponse({"error": error}, 409)
         self.live = version
-        return JSONResponse({"version": version, "promotion": {"version": version}, "canary": None})
+        return JSONResponse({"version": version, "promotion": {"version": version}, "canaries": []})
 
     async def rollback(self, version: int) -> dict[str, Any]:
         self.said.append(("rollback", version))
         self.live = None
-        return {"version": version, "promotion": None, "canary": None}
-
-    async def canary(self, version: int, request: Request) -> dict[str, Any]:
-        share = (await request.json())["share"]
-        self.said.append(("canary", share))
-        return {"version": 1, "canary": {"version": version, "share": share}}
+        return {"version": version, "promotion": None, "canaries": []}
 
 
 async def lived(toy: ToyService, folder: Path, story: Story | None = None) -> Story:
@@ -301,7 +324,7 @@ def chapter(story: Story, title: str) -> Chapter:
 @pytest.fixture(scope="module")
 def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Story]:
     """A toy, and a story with it in which all comes about."""
-    toy = ToyService(False, False, True)
+    toy = ToyService(False, False, True, False, True)
     return toy, asyncio.run(lived(toy, tmp_path_factory.mktemp("demo")))
 
 
@@ -311,16 +334,19 @@ def test_the_story_goes_from_a_cold_service_to_a_source_that_is_added(
     toy, story = as_hoped
     assert [mark.label for mark in story.marks] == [
         *("canary v101", "v101 promoted", "manual stale", "guides questions", "arm guides"),
-        *("back to v1", "v101 by hand"),
+        *("canary v102", "v102 promoted", "back to v1", "v102 by hand"),
     ]
     assert toy.said == [
-        *(("canary", 0.5), ("promote", 101), ("arms", ["both", "guides", "library", "manual", "part"])),
-        *(("rollback", 1), ("promote", 101)),
+        ("arms", ["both", "guides", "library", "manual", "part"]),
+        *(("rollback", 1), ("promote", 102)),
     ]
     assert [one.title for one in story.chapters if not one.succeeded] == []
     told = " ".join(chapter(story, "Made questions, and the gate").paragraphs)
-    assert "After 10 questions the gate says hold: The gain" in told
-    assert "After 20 questions the gate says promote" in told
+    assert "version 101 takes 6% of each decision by itself" in told
+    assert "After 20 questions it is promoted by the gate, which nobody asked: it gains." in told
+    told = " ".join(chapter(story, "A source is added").paragraphs)
+    assert "After 10 questions it is promoted by the gate" in told
+    assert {number: trail.promote for number, trail in story.trails.items()} == {101: True, 102: True}
     assert len(story.turns) == story.chapters[-1].last
     assert all(turn.position == place for place, turn in enumerate(story.turns))
 
@@ -351,15 +377,23 @@ def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
     assert story.oracle("at the end", "guides") == pytest.approx(0.98)
 
 
-async def test_a_candidate_that_stays_held_is_told_of_and_its_canary_ended(tmp_path: Path) -> None:
+async def test_a_candidate_that_is_never_decided_keeps_its_share_and_is_told_of(tmp_path: Path) -> None:
     toy = ToyService(False)
     story = await lived(toy, tmp_path)
-    assert not chapter(story, "Made questions, and the gate").succeeded
-    assert toy.said[:2] == [("canary", 0.5), ("canary", 0.0)]
-    assert toy.said[-2:] == [("promote", 101), ("rollback", 7)], "by hand, and back"
-    assert len(toy.runs) == 1
+    made = chapter(story, "Made questions, and the gate")
+    assert made.paragraphs[-1] == "After 20 questions nothing is decided: its share is 6%."
+    assert not chapter(story, "A source is added").succeeded, "nothing that knows it went live"
+    assert toy.said[-2:] == [("promote", 102), ("rollback", 7)], "by hand, and back"
+    assert len(toy.runs) == 2
     assert f"0 of {len(story.trails)} candidates" in summary(story)
-    assert "Not all came about: Made questions, and the gate" in summary(story)
+    assert "Not all came about: A source becomes stale, A source is added" in summary(story)
+
+
+async def test_a_canary_that_ends_is_told_with_its_reason(tmp_path: Path) -> None:
+    story = await lived(ToyService(False, None, True), tmp_path)
+    made = chapter(story, "Made questions, and the gate")
+    assert made.paragraphs[-1] == "After 10 questions it is ended: it is worse."
+    assert [mark.label for mark in story.marks][:2] == ["canary v101", "v101 ends"]
 
 
 async def test_a_stale_source_that_is_not_left_is_told_as_such(tmp_path: Path) -> None:
@@ -374,10 +408,10 @@ async def test_a_refused_promotion_is_told_with_its_reasons(tmp_path: Path) -> N
     toy = ToyService(False, True)
     toy.refuse = True
     story = await lived(toy, tmp_path)
-    made = chapter(story, "Made questions, and the gate")
-    assert not made.succeeded
-    assert f"The promotion was refused: {HELD}" in made.paragraphs
-    assert any("promotion_gate_failed" in exchange.answer for exchange in made.exchanges)
+    switch = chapter(story, "One promotion, one rollback")
+    assert not switch.succeeded
+    assert f"The promotion was refused: {HELD}" in switch.paragraphs
+    assert any("promotion_gate_failed" in exchange.answer for exchange in switch.exchanges)
 
 
 async def test_a_story_that_breaks_off_says_where(tmp_path: Path) -> None:
@@ -434,7 +468,7 @@ def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, S
     assert len(story.chapters) > 3
     assert [one.title for one in story.chapters if one.title not in html] == []
     assert html.count("<svg") == 3
-    assert "curl -X POST http://toy/v1/policies/101/promote" in html
+    assert "curl -X POST http://toy/v1/policies/102/promote" in html
     assert f"{story.earned(0, 20):.3f}" in html
     assert "fixed:library" in html
     assert "share of the draws, first and last" in html

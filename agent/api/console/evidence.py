@@ -69,7 +69,7 @@ async def judged(point: DecisionPoint) -> dict[str, Any]:
 
 def _version(name: str) -> int | None:
     kind, _, number = name.partition(":")
-    of_version = kind in (CandidateKind.VERSION, CandidateKind.RECIPE)
+    of_version = kind in (CandidateKind.VERSION, CandidateKind.CANARY, CandidateKind.RECIPE)
     return int(number) if of_version and number.isdigit() else None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request
+from pydantic import Field
 
 from agent.api.decisions import with_policies
 from agent.api.documented import documented
@@ -86,6 +87,7 @@ class PromotionRecord(Reply):
     forced: bool
     share: float
     evaluation: int | None
+    automatic: bool = Field(description="Whether the service decided it, and not an operator.")
 
 
 class PolicyVersions(Reply):
@@ -141,18 +143,15 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
-    promoted, and whether that was forced; `canary` which candidate has a share of the traffic, and
-    whether it can decide; `newest` is the newest version of the recipe. With the policy `apprentice`,
+    promoted, and whether that was forced; `canaries` which candidates have a share of the traffic, and
+    whether they can decide; `newest` is the newest version of the recipe. With the policy `apprentice`,
     `agreement` is the mean probability mass that the shadow distribution and the served one have in
     common over the newest decisions, `same_best` how often both have the same most probable arm. `judge`
     compares the newest grades with feedback, and names what keeps them from being learned.
     """
     # read once: the replica may refresh while the log is read
-    version, active, canary_decides = (
-        point.versions.version,
-        point.versions.active,
-        point.decider.canary is not None,
-    )
+    version, active = point.versions.version, point.versions.active
+    deciding = {canary.version for canary in point.decider.canaries}
     learned = None if version is None else version.examples_seq
     lag = await asyncio.to_thread(training_log_lag.lag_of, point.store, point.config.reward.join, learned)
     newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
@@ -160,7 +159,7 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
     config, floor = point.config, point.decider.floor
     router_info = None if point.versions.scorer is None else point.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
-    pin, promotion, candidate = active.pin, active.promotion, active.canary
+    pin, promotion = active.pin, active.promotion
     reply = construct(
         Policy,
         **{name: (version.policy if version else configured)[name] for name in ("kind", "params")},
@@ -187,16 +186,18 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
             evaluation=promotion.evaluation,
             deciding=version is not None and version.recipe == active.recipe,
         ),
-        canary=None
-        if candidate is None
-        else construct(
-            CanaryState,
-            version=candidate.version,
-            share=candidate.share,
-            since=candidate.at,
-            reason=candidate.reason,
-            deciding=canary_decides,
-        ),
+        canaries=[
+            construct(
+                CanaryState,
+                version=canary.version,
+                share=canary.share,
+                since=canary.at,
+                reason=canary.reason,
+                automatic=canary.automatic,
+                deciding=canary.version in deciding,
+            )
+            for canary in active.canaries
+        ],
         newest=None if newest is None else construct(Summary, **_summary(newest)),
         apprentice=None
         if compared is None
@@ -309,6 +310,7 @@ async def policies(
             forced=promotion.forced,
             share=promotion.share,
             evaluation=promotion.evaluation,
+            automatic=promotion.automatic,
         )
         for promotion in recorded
     ]
@@ -432,10 +434,10 @@ async def canary(
 ) -> StdlibJson[Policy]:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
-    Every distribution is a mixture of both, and decisions record the share. The version must have the
-    configured reward. If it gives no distribution it takes no part any more, and `deciding` is false.
-    A promotion and a rollback end it. The response is that of `GET /v1/policy`: it shows what is
-    active, which may be what another operator has just set.
+    A distribution is a mixture of both, and decisions record the share. Of several canaries one takes part in
+    each decision. The version must have the configured reward. If it gives no distribution it takes no part
+    any more, and `deciding` is false. A promotion and a rollback end it. The response is that of
+    `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
     chosen, recipe = await _servable(point, version)
     state = None
@@ -445,6 +447,14 @@ async def canary(
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
                 "them live first (`armwise apply`), or promote it"
+            )
+            raise ApiError("promotion_refused", message, "version")
+        active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+        others = [canary.version for canary in active.canaries if canary.version != version]
+        if len(others) >= promotions.MOST_CANARIES:
+            message = (
+                f"versions {', '.join(map(str, others))} are canaries already, and "
+                f"{promotions.MOST_CANARIES} may be: end one of them with a share of 0"
             )
             raise ApiError("promotion_refused", message, "version")
         state = await _state(point, chosen)

@@ -69,7 +69,7 @@ async def test_a_canary_is_promoted_by_the_verdict_on_what_decided(tmp_path: Pat
         approve(service, candidate)
         refused(await post(service, candidate, "promote"), 503, "evaluation_under_way")
         queued = evaluations.page(service.point.store, 1)[0]
-        assert queued.request["candidates"] == [f"version:{candidate}"], "the recipe is not what had a share"
+        assert queued.request["candidates"] == [f"canary:{candidate}"], "the recipe is not what had a share"
         number = let_through(service)
         answer = await post(service, candidate, "promote")
         assert (answer.status_code, answer.json()["promotion"]["evaluation"]) == (200, number)

@@ -659,7 +659,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
         "serving": {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None},
         "newest": {"version": 7},
         "promotion": None,
-        "canary": None,
+        "canaries": [],
         "apprentice": None,
     }
     arms = [
@@ -684,8 +684,8 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
     word = {"since": 1700000000.5, "reason": "labels"}
     forced = word | {"version": 6, "forced": True, "evaluation": 12}
-    beside = word | {"version": 8, "share": 0.1, "deciding": True}
-    said_of = {"serving": held, "promotion": forced, "canary": beside, "apprentice": learning}
+    beside = word | {"version": 8, "share": 0.1, "automatic": False, "deciding": True}
+    said_of = {"serving": held, "promotion": forced, "canaries": [beside], "apprentice": learning}
     service.reply("GET /v1/policy", policy | said_of)
     output = said(run("status", "--url", service.url), 0)
     for part in ("version 6 since 2023-11-14 22:13:20 UTC (labels), forced", "evaluation 12"):
@@ -701,7 +701,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
 @pytest.mark.parametrize("verb", ["promote", "rollback"])
 def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service: Canned, verb: str) -> None:
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "somebody else's"}
-    told = {"serving": held, "newest": {"version": 9}, "canary": None}
+    told = {"serving": held, "newest": {"version": 9}, "canaries": []}
     service.reply(f"POST /v1/policies/7/{verb}", told)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
     assert output.strip() == (
@@ -722,7 +722,7 @@ def test_a_promotion_may_be_forced(service: Canned) -> None:
     service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
     output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
     assert output.strip().endswith("gave 409, promotion_gate_failed: held by the gate")
-    service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canary": None})
+    service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canaries": []})
     output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
     assert output.strip() == "version 7 decides, and newer ones after it"
     assert [one["force"] for one in service.asked] == [False, True]
@@ -730,8 +730,9 @@ def test_a_promotion_may_be_forced(service: Canned) -> None:
 
 def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> None:
     serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
-    beside = {"version": 9, "share": 0.25, "since": 1700000000.5, "reason": "labels", "deciding": True}
-    told = {"serving": serving, "newest": {"version": 7}, "canary": beside}
+    beside = {"version": 9, "share": 0.25, "since": 1700000000.5, "reason": "labels"}
+    beside |= {"automatic": False, "deciding": True}
+    told = {"serving": serving, "newest": {"version": 7}, "canaries": [beside]}
     service.reply("POST /v1/policies/9/canary", told)
     command = ("canary", 9, "--reason", "labels", "--url", service.url)
     assert said(run(*command, "--share", "0.25"), 0).strip() == (
@@ -740,7 +741,7 @@ def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> No
     )
     assert service.asked == [{"reason": "labels", "share": 0.25}]
     assert "Input should be less than or equal to 0.5" in said(run(*command, "--share", "0.6"), 2)
-    service.reply("POST /v1/policies/9/canary", told | {"canary": None})
+    service.reply("POST /v1/policies/9/canary", told | {"canaries": []})
     assert said(run(*command, "--share", "0"), 0).strip() == "version 7 decides, and newer ones after it"
 
 

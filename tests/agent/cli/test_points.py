@@ -52,7 +52,7 @@ REPLY = {
     "serving": SERVING,
     "newest": {"version": 7},
     "promotion": None,
-    "canary": None,
+    "canaries": [],
     "apprentice": None,
     "arms": [ARM],
     "parts": {},

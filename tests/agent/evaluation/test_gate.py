@@ -109,13 +109,13 @@ async def test_a_verdict_is_asked_for_and_waited_for(store: Store) -> None:
 
 async def test_a_canary_is_judged_as_it_decides_and_any_other_version_as_its_recipe(store: Store) -> None:
     canary = Promotion(1, 3, Action.CANARY, "half of it", NOW - 1, share=0.5)
-    active = ActivePolicy("recipe", canary=canary, newest=canary)
-    with working(store, lambda mine: evaluations.finish(store, mine, report(3, "version"), NOW)):
+    active = ActivePolicy("recipe", canaries=(canary,), newest=canary)
+    with working(store, lambda mine: evaluations.finish(store, mine, report(3, "canary"), NOW)):
         assert await asked(store, 3, wait_s=30.0, active=active) == {**SAID, "evaluation": 1}
     with working(store, lambda mine: evaluations.finish(store, mine, report(4), NOW)):
         assert await asked(store, 4, wait_s=30.0, active=active) == {**SAID, "evaluation": 2}
     requests = [EvaluationRequest.model_validate(one.request) for one in evaluations.page(store, 10)]
-    assert [one.candidates for one in requests] == [("recipe:4",), ("version:3",)]
+    assert [one.candidates for one in requests] == [("recipe:4",), ("canary:3",)]
 
 
 async def test_whoever_will_not_wait_is_told_the_evaluation_and_finds_it_again(store: Store) -> None:

@@ -71,7 +71,7 @@ def taught(kind: type[LinUCB], best: str) -> Policy:
 
 def beside(loop: TurnLoop, policy: Policy, share: float, version: int = 9) -> TurnLoop:
     """Give a candidate a share of what a loop decides."""
-    loop.decider.serving = replace(loop.decider.serving, canary=Canary(policy, version, share))
+    loop.decider.serving = replace(loop.decider.serving, canaries=(Canary(policy, version, share),))
     return loop
 
 
@@ -150,6 +150,62 @@ def test_the_policy_in_the_shadow_is_that_of_the_live_version() -> None:
     assert verify(made, live, SALT, None, Fixed("dense")).verified
 
 
+# -- several candidates --------------------------------------------------------------------------------------
+
+
+def among(loop: TurnLoop, *canaries: Canary) -> TurnLoop:
+    """Give several candidates a share of what a loop decides."""
+    loop.decider.serving = replace(loop.decider.serving, canaries=canaries)
+    return loop
+
+
+def test_of_several_candidates_one_takes_part_in_each_decision_and_all_alike_often() -> None:
+    live, first, second = Preferring(none=1.0, bm25=0.0, dense=0.0), Fixed("bm25"), Fixed("dense")
+    loop = among(
+        a_loop(MemoryLog(), policy=live, floor=0.02, salt=SALT), Canary(first, 8, 0.1), Canary(second, 9, 0.3)
+    )
+    made = [drawn(loop, f"d-{number}") for number in range(4000)]
+    by_version = {8: (first, 0.1), 9: (second, 0.3)}
+    assert {one.candidate for one in made} == {8, 9}
+    assert np.mean([one.candidate == 8 for one in made]) == pytest.approx(0.5, abs=0.03)
+    for one in made:
+        candidate, share = by_version[one.candidate]
+        assert one.share == share
+        assert verify(one, live, SALT, one.propensity, candidate).verified
+    # Which of them takes part has no part in the draw.
+    of_one = np.array([one.drawn == "bm25" for one in made if one.candidate == 8])
+    assert of_one.mean() == pytest.approx(
+        made[0].probabilities[1] if made[0].candidate == 8 else 0.114, abs=0.02
+    )
+    assert drawn(loop, "d-7") == made[7]
+
+
+def test_a_candidate_that_fails_leaves_the_decisions_of_the_others_as_they_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    works = Canary(Fixed("dense"), 8, 0.25)
+    both = among(a_loop(MemoryLog()), works, Canary(Failing(), 9, 0.25))
+    sound = among(a_loop(MemoryLog()), works, Canary(Fixed("none"), 9, 0.25))
+    for number in range(60):
+        one, other = drawn(both, str(number)), drawn(sound, str(number))
+        assert (one == other) if other.candidate == 8 else (one.candidate, one.share) == (0, 0.0)
+    assert [canary.version for canary in both.decider.canaries] == [8]
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+def test_a_candidate_may_keep_a_part_of_the_floor_and_the_decision_records_it() -> None:
+    live, candidate = Preferring(none=1.0, bm25=0.0, dense=0.0), Fixed("dense")
+    canary = Canary(candidate, 9, 0.06, kept_floor=0.25)
+    made = drawn(among(a_loop(MemoryLog(), policy=live, floor=0.02, salt=SALT), canary))
+    assert made.floor == 0.005
+    assert made.probabilities == pytest.approx(
+        (0.94 * 0.99 + 0.06 * 0.005, 0.005, 0.06 * 0.99 + 0.94 * 0.005)
+    )
+    assert verify(made, live, SALT, made.propensity, candidate).verified
+    failing = among(a_loop(MemoryLog(), policy=live, floor=0.02), replace(canary, policy=Failing()))
+    assert drawn(failing).floor == 0.02, "without it, all of the floor is"
+
+
 # -- a candidate that gives no distribution ------------------------------------------------------------------
 
 
@@ -167,8 +223,8 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
     assert candidate.asked == 1
     (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert told == "version 9 takes no part any more: it gave no distribution"
-    assert loop.decider.canary is None
-    assert beside(loop, Uniform(), 0.25, version=10).decider.canary is not None, "another one is asked"
+    assert loop.decider.canaries == []
+    assert beside(loop, Uniform(), 0.25, version=10).decider.canaries, "another one is asked"
     assert drawn(loop).candidate == 10
 
 
@@ -205,13 +261,16 @@ async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> N
     candidate = publish(on_each).version
     assert (await made_by(on_each))["canary"] is None
     body = (await canary(on_each, candidate, 0.2)).json()
-    assert body["canary"] == {
-        "version": candidate,
-        "share": 0.2,
-        "since": body["canary"]["since"],
-        "reason": "new labels",
-        "deciding": True,
-    }
+    assert body["canaries"] == [
+        {
+            "version": candidate,
+            "share": 0.2,
+            "since": body["canaries"][0]["since"],
+            "reason": "new labels",
+            "automatic": False,
+            "deciding": True,
+        }
+    ]
     assert body["serving"]["version"] == live
     assert not body["serving"]["pinned"]
     record = await made_by(on_each)
@@ -224,7 +283,7 @@ async def test_a_canary_takes_its_share_until_it_is_ended(on_each: Service) -> N
     record = await made_by(on_each)
     assert (record["policy_version"], record["canary"]["version"]) == (following, candidate)
     body = (await canary(on_each, candidate, 0, "seen enough")).json()
-    assert body["canary"] is None
+    assert body["canaries"] == []
     record = await made_by(on_each)
     assert record["canary"] is None
     assert (await verified(on_each, record["decision_id"]))["verified"]
@@ -240,8 +299,8 @@ async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action:
     (live,) = await learned(service)
     candidate = publish(service).version
     await canary(service, candidate, 0.5)
-    assert (await shown(service))["canary"] is not None
-    assert (await say(service, action, live)).json()["canary"] is None
+    assert len((await shown(service))["canaries"]) == 1
+    assert (await say(service, action, live)).json()["canaries"] == []
     assert (await made_by(service))["canary"] is None
 
 
@@ -250,7 +309,7 @@ async def test_a_canary_that_is_promoted_decides_alone(tmp_path: Path) -> None:
         candidate = publish(service).version
         await canary(service, candidate, 0.5)
         body = (await say(service, "promote", candidate)).json()
-        assert (body["serving"]["version"], body["canary"], body["kind"]) == (candidate, None, "linucb")
+        assert (body["serving"]["version"], body["canaries"], body["kind"]) == (candidate, [], "linucb")
 
 
 async def test_a_canary_stands_beside_a_version_that_is_held(service: Service) -> None:
@@ -315,7 +374,7 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
 async def test_pruned_bytes_of_a_candidate_are_put_back_with_the_word(service: Service) -> None:
     candidate = publish(service).version
     prune(service, candidate)
-    assert (await canary(service, candidate, 0.25)).json()["canary"]["deciding"]
+    assert (await canary(service, candidate, 0.25)).json()["canaries"][0]["deciding"]
 
 
 async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
@@ -337,7 +396,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         record = await made_by(again)
         assert (record["canary"], record["policy_version"]) == (None, 1)
         assert (await verified(again, record["decision_id"]))["verified"]
-        told = (await shown(again))["canary"]
+        (told,) = (await shown(again))["canaries"]
         assert (told["version"], told["deciding"]) == (candidate, False)
         assert "takes no part" in _canary(told)
         warned = [record.message for record in caplog.records if record.name == "agent.serving.versions"]
@@ -348,7 +407,9 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         assert warning.endswith("; it takes no part, although it is given a share")
         with again.point.store.writing() as connection:
             connection.execute(sa.update(t.versions).where(named).values(digest=digest))
-        assert (await canary(again, candidate, 0.1)).json()["canary"]["deciding"], "its bytes are put back"
+        assert (await canary(again, candidate, 0.1)).json()["canaries"][0]["deciding"], (
+            "its bytes are put back"
+        )
 
 
 async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Path) -> None:
@@ -379,15 +440,29 @@ async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path)
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
     candidate = publish(service).version
     await canary(service, candidate, 0.25)
-    serving = service.point.decider.serving
-    assert serving.canary is not None
-    monkeyed = replace(serving.canary, policy=Failing())
-    service.point.versions._canary = (1, monkeyed)  # noqa: SLF001 - as if its state gave none
+    (known,) = service.point.decider.serving.canaries
+    failing = replace(known, policy=Failing())
+    service.point.versions._canaries = {candidate: (1, failing)}  # noqa: SLF001 - as if its state gave none
     await service.refresh()
     assert (await made_by(service))["canary"] is None
     await service.refresh()
     assert (await made_by(service))["canary"] is None
-    assert not (await shown(service))["canary"]["deciding"]
+    assert not (await shown(service))["canaries"][0]["deciding"]
+
+
+async def test_no_more_candidates_than_there_may_be_get_a_share(service: Service) -> None:
+    names = [publish(service, kind="fixed", params={"arm": arm}).version for arm in ("none", "bm25", "dense")]
+    names += [publish(service).version, publish(service, kind="linear_thompson").version]
+    for number in names[:4]:
+        assert (await canary(service, number, 0.1)).status_code == 200
+    assert [one["version"] for one in (await shown(service))["canaries"]] == names[:4]
+    told = refused(await canary(service, names[4], 0.1), 409, "promotion_refused", "version")
+    assert told.startswith(f"versions {', '.join(map(str, names[:4]))} are canaries already, and 4 may be")
+    assert (await canary(service, names[3], 0.2)).status_code == 200, "it is one already"
+    assert (await canary(service, names[0], 0.0)).status_code == 200
+    assert (await canary(service, names[4], 0.1)).status_code == 200
+    made = {(await made_by(service))["canary"]["version"] for _ in range(40)}
+    assert made == set(names[1:])
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

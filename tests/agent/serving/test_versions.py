@@ -114,7 +114,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_before_there_is_a_version_nothing_is_served(store: Store, config: AppConfig) -> None:
     known = versions_of(store, config)
-    assert known.read(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest), None)
+    assert known.read(None) == ServingState(None, ActivePolicy(Recipe.configured(config).digest))
     assert known.recipe is known.configured
     assert known.arms == list(config.actions)
     assert known.empty.kind == "linucb"
@@ -226,27 +226,25 @@ def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read
 ) -> None:
     candidate = published(store, config, kind="fixed", arm="none")
     known = versions_of(store, config)
-    assert known.read(None).canary is None
+    assert known.read(None).canaries == ()
     for attempts in ([True, False, False], [True, False]):
         restored.asked.clear()
         record(store, config, Action.CANARY, candidate, 0.25)
         for _ in attempts:
-            assert known.read(None).canary is None
+            assert known.read(None).canaries == ()
         assert restored.asked == [(candidate.version, relearn) for relearn in attempts]
     assert warned(caplog) == ["it is lost; it takes no part, although it is given a share"] * 2
     restored.failing = False
-    canary = known.read(None).canary
-    assert canary is not None
+    (canary,) = known.read(None).canaries
     assert (canary.version, canary.share, canary.policy.kind) == (candidate.version, 0.25, "fixed")
     restored.asked.clear()
-    assert known.read(None).canary is canary
+    assert known.read(None).canaries[0] is canary
     assert restored.asked == []
     record(store, config, Action.CANARY, candidate, 0.5)
-    canary = known.read(None).canary
-    assert canary is not None
+    (canary,) = known.read(None).canaries
     assert canary.share == 0.5
     record(store, config, Action.CANARY, candidate, 0.0)
-    assert known.read(None).canary is None
+    assert known.read(None).canaries == ()
 
 
 def test_a_promoted_recipe_is_followed_and_the_configured_one_comes_back(

@@ -145,13 +145,40 @@ def test_a_canary_gets_its_share_until_the_next_promotion(store: Store, end: Act
     promote(store, other, Action.CANARY, share=0.25)
     active = active_policy(store, "ours")
     assert (active.recipe, active.pin) == ("ours", pin), "a canary ends nothing"
-    assert active.canary == Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
-    promote(store, ours, end)
-    assert active_policy(store, "ours").canary is None
+    first = Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
+    assert active.canaries == (first,)
+    assert active.canary(other.version) == first
+    assert active.canary(ours.version) is None
+    promote(store, other if end is Action.CANARY else ours, end)
+    assert active_policy(store, "ours").canaries == ()
     promote(store, other, Action.CANARY, share=0.5)
-    canary = active_policy(store, "ours").canary
-    assert canary is not None
+    (canary,) = active_policy(store, "ours").canaries
     assert canary.share == 0.5
+
+
+def test_each_of_several_canaries_keeps_its_newest_row_until_it_is_ended(store: Store) -> None:
+    published(store)
+    first, second = published(store, "first"), published(store, "second")
+    promote(store, second, Action.CANARY, share=0.1)
+    promote(store, first, Action.CANARY, share=0.2)
+    promote(store, second, Action.CANARY, share=0.3)
+    shares = [(one.version, one.share) for one in active_policy(store, "ours").canaries]
+    assert shares == [(first.version, 0.2), (second.version, 0.3)]
+    promote(store, first, Action.CANARY, share=0.0)
+    assert [one.version for one in active_policy(store, "ours").canaries] == [second.version]
+    promote(store, first, Action.PROMOTE)
+    assert active_policy(store, "ours").canaries == ()
+
+
+def test_who_decided_is_on_record(store: Store) -> None:
+    ours = published(store)
+    by_itself = Promotion(0, ours.version, Action.CANARY, "held", 9.0, share=0.1, automatic=True)
+    record(store, "ours", by_itself)
+    (canary,) = active_policy(store, "ours").canaries
+    assert canary.automatic
+    promote(store, ours, Action.CANARY, share=0.1)
+    (canary,) = active_policy(store, "ours").canaries
+    assert not canary.automatic
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +207,11 @@ def test_the_active_policy_follows_from_the_actions_in_order(
         if action is Action.PROMOTE:
             expected = ActivePolicy(version.recipe, promotion, newest=promotion)
         elif action is Action.ROLLBACK:
-            expected = replace(expected, pin=promotion, canary=None, newest=promotion)
+            expected = replace(expected, pin=promotion, canaries=(), newest=promotion)
         else:
-            expected = replace(expected, canary=promotion if share else None, newest=promotion)
+            by_version = {one.version: one for one in expected.canaries} | {version.version: promotion}
+            canaries = tuple(by_version[number] for number in sorted(by_version) if by_version[number].share)
+            expected = replace(expected, canaries=canaries, newest=promotion)
         found = active_policy(shared, configured)
         assert (found, found.seq) == (expected, seq)
 

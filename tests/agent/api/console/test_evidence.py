@@ -154,7 +154,7 @@ async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Servic
     assert (await judged.client.post("/v1/policies/1/canary", json=said)).status_code == 200
     await post(judged, "/policies/gate", version="1")
     (asked,) = await asyncio.to_thread(evaluations.page, judged.point.store, 2)
-    assert asked.request["candidates"] == ["version:1"]
+    assert asked.request["candidates"] == ["canary:1"]
 
 
 async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports(judged: Service) -> None:

@@ -1,0 +1,264 @@
+"""Automatic canaries: a candidate that the gate holds for want of evidence gets a share of the traffic.
+
+    a warm start holds it  -->  canary  --(the gate promotes it)-----------------> promoted
+                                 | ^  `--(it is worse, or gains next to nothing)--> ended
+                                 `-'  the share grows as the largest possible loss shrinks
+
+The exploration that the floor spends on all arms alike is spent on what the candidate would draw: in a
+decision in which it takes part, a quarter of the floor is kept, and the share of the candidate is the rest.
+The share s grows with the lower bound of its gain, so that s times the largest loss that the bound leaves
+possible never exceeds what it was at the beginning. All bounds hold at all times at once, so that one may
+look at any time. Several candidates take turns, decision by decision: together they explore as much as one.
+
+Every step is a row of the promotions, with the evaluation behind it. An operator who sets the share of a
+canary takes it over.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agent.config import AppConfig
+from agent.evaluation import EvaluationRequest, judged_as, verdict_on
+from agent.learning import Recipe, configuration_of
+from agent.serving import KEPT_FLOOR
+from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
+from feedback.log import Store
+from feedback.registry import ActivePolicy, Evaluation, active_policy, evaluations, promotions
+from feedback.registry.promotions import LARGEST_SHARE
+from feedback.training_log import position_of
+
+logger = logging.getLogger(__name__)
+
+LEAST_SHARE = 0.02
+"""Share with which a canary begins at least, where the floor is low or 0."""
+
+FUTILE_GAIN = 0.01
+"""Gain, as a share of the range of rewards, below which a canary is ended once its upper bound shows it."""
+
+MOST_DECISIONS = 20_000
+"""Rewarded decisions of a canary after which it is ended without a verdict."""
+
+LEAST_GROWTH = 1.25
+"""Factor by which a share changes at least, so that not every look is a row of the promotions."""
+
+FIRST_LOOK, LOOK_FACTOR = 50, 1.2
+"""New examples before the first look at a canary, and the factor from one look to the next."""
+
+READ_S = 1.0
+"""Seconds between two reads of the log."""
+
+
+def first_share(floor: float, n_arms: int) -> float:
+    """Return the share with which a canary begins: the part of the floor's exploration that is not kept.
+
+    Args:
+        floor: Least probability of an arm, in [0, 1 / n_arms].
+        n_arms: Number of live arms.
+
+    >>> round(first_share(0.02, 4), 3), first_share(0.0, 4)
+    (0.06, 0.02)
+    """
+    return min(LARGEST_SHARE, max(LEAST_SHARE, (1.0 - KEPT_FLOOR) * floor * n_arms))
+
+
+def grown_share(first: float, low: float, width: float) -> float:
+    """Return the share at which the largest possible loss of a decision is that of the beginning.
+
+    Args:
+        first: Share of the beginning, in (0, 0.5].
+        low: Lower bound of the gain over what was served.
+        width: Width of the range of rewards: the largest loss at the beginning.
+
+    >>> grown_share(0.06, -1.0, 1.0), round(grown_share(0.06, -0.25, 1.0), 3), grown_share(0.06, 0.01, 1.0)
+    (0.06, 0.24, 0.5)
+    """
+    if low >= 0.0:
+        return LARGEST_SHARE
+    return min(LARGEST_SHARE, max(first, first * width / -low))
+
+
+class Action(StrEnum):
+    """What the evidence on a canary leads to."""
+
+    PROMOTE = "promote"
+    END = "end"
+    SHARE = "share"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """The step that the evidence on a canary leads to.
+
+    Attributes:
+        action: What to do.
+        share: Share from then on, in [0, 0.5].
+        reason: Why, in a sentence.
+    """
+
+    action: Action
+    share: float
+    reason: str = ""
+
+
+def next_step(verdict: Mapping[str, Any], share: float, first: float, width: float) -> NextStep:
+    """Return what to do with a canary.
+
+    Args:
+        verdict: Verdict of the gate, as `feedback.ope.gate.Verdict.document`.
+        share: Its share now, in (0, 0.5].
+        first: Share with which a canary begins.
+        width: Width of the range of rewards.
+
+    >>> figures = {"n": 400, "gain": 0.01, "low": -0.25, "high": 0.3, "margin": 0.0, "level": 0.975}
+    >>> held = {"promote": False, "undecided": True, "reasons": ["too little"], "figures": figures}
+    >>> step = next_step(held, share=0.06, first=0.06, width=1.0)
+    >>> step.action.value, round(step.share, 2)
+    ('share', 0.24)
+    >>> next_step(held | {"figures": figures | {"high": -0.01}}, 0.06, 0.06, 1.0).action.value
+    'end'
+    """
+    figures = verdict["figures"]
+    if figures is None:
+        return NextStep(Action.WAIT, share)
+    n, low, high = figures["n"], figures["low"], figures["high"]
+    level, margin = f"{100 * figures['level']:g} %", figures["margin"]
+    if verdict["promote"]:
+        gain = f"it gains {low:+.4f} a decision at least (at {level}), {figures['gain']:+.4f} as estimated"
+        return NextStep(Action.PROMOTE, share, f"{gain}, by {n:,} decisions")
+    shown = f"it gains {high:+.4f} a decision at most (at {level}), by {n:,} decisions"
+    if high < 0.0:
+        return NextStep(Action.END, 0.0, f"it is worse: {shown}")
+    if high <= margin + FUTILE_GAIN * width:
+        return NextStep(Action.END, 0.0, f"it is hardly better, if at all: {shown}")
+    if not verdict.get("undecided"):
+        return NextStep(Action.END, 0.0, f"the gate cannot judge it: {' '.join(verdict['reasons'])}")
+    if n >= MOST_DECISIONS:
+        return NextStep(
+            Action.END,
+            0.0,
+            f"{n:,} decisions did not settle it: it gains {low:+.4f} to {high:+.4f} at {level}",
+        )
+    wanted = grown_share(first, low, width)
+    changes = (
+        wanted != share if wanted == LARGEST_SHARE else max(wanted / share, share / wanted) >= LEAST_GROWTH
+    )
+    if not changes:
+        return NextStep(Action.WAIT, share)
+    return NextStep(
+        Action.SHARE,
+        wanted,
+        f"it loses {max(-low, 0.0):.4f} a decision at most (at {level}), by {n:,} decisions",
+    )
+
+
+class AutomaticCanaries:
+    """Looks at the canaries that warm starts began: grows, ends or promotes them. Implements `Task`.
+
+    Evaluations are run by the task beside it (`agent.evaluation.Evaluations`), in a process of their own.
+
+    Args:
+        store: The log.
+        config: Settled; a warm start is configured.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, config: AppConfig, clock: Callable[[], float] = time.time) -> None:
+        assert config.warm_start is not None
+        self._store, self._config, self._spec, self._clock = store, config, config.warm_start, clock
+        self._configured = Recipe.configured(config).digest
+        self._next_read = 0.0
+        self._looked: dict[
+            int, tuple[int, int]
+        ] = {}  # by version: examples at the first look, and the next one
+        self._due: int | None = None
+
+    def due(self, now: float) -> bool:
+        """Read the canaries and the length of the training log, once a second."""
+        if now < self._next_read:
+            return False
+        self._next_read = now + READ_S
+        active = active_policy(self._store, self._configured)
+        automatic = [canary.version for canary in active.canaries if canary.automatic]
+        self._looked = {version: self._looked[version] for version in automatic if version in self._looked}
+        self._due = None
+        if not automatic:
+            return False
+        with self._store.reading() as connection:
+            examples = position_of(connection, self._config.reward.join).examples_seq
+        for version in automatic:
+            _, following = self._looked.setdefault(version, (examples, examples + FIRST_LOOK))
+            if examples >= following and self._due is None:
+                self._due = version
+        return self._due is not None
+
+    def run(self, stop: threading.Event) -> None:
+        """Have the gate judge the canary that is due, and do what follows from it."""
+        version, self._due = self._due, None
+        active = active_policy(self._store, self._configured)
+        canary = None if version is None else active.canary(version)
+        if canary is None or not canary.automatic:
+            return
+        verdict = self._judged(canary.version, active, stop)
+        if verdict is None:
+            return
+        with self._store.reading() as connection:
+            examples = position_of(connection, self._config.reward.join).examples_seq
+        begun, _ = self._looked.get(canary.version, (examples, 0))
+        more = max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * (examples - begun)))
+        self._looked[canary.version] = begun, examples + more
+        low, high = self._config.reward.clip
+        first = first_share(self._config.floor, len(self._config.actions))
+        self._act(canary, next_step(verdict, canary.share, first, high - low), active, verdict["evaluation"])
+
+    def _judged(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
+        """Return the verdict on a canary; None where there is none now."""
+        name = judged_as(version, active)
+        request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
+        document = request.model_dump(mode="json")
+        try:
+            found: Evaluation | None = evaluations.submit(
+                self._store, configuration_of(self._config), document, self._clock()
+            )
+        except QueueFullError as error:
+            logger.info("canary %d is looked at later: %s", version, error)
+            return None
+        while found is not None and not found.status.ended:
+            if stop.wait(READ_S):
+                return None
+            found = evaluations.find(self._store, found.seq)
+        if found is None or found.status is evaluations.State.FAILED:
+            logger.warning("canary %d could not be judged: %s", version, found and found.error)
+            return None
+        report = evaluations.result_of(self._store, found.seq)
+        assert report is not None  # it is done
+        return {**verdict_on(report, name), "evaluation": found.seq}
+
+    def _act(
+        self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int
+    ) -> None:
+        """Record a step, unless what is active was changed meanwhile: then the next look decides."""
+        if step.action is Action.WAIT or (step.action is Action.PROMOTE and self._spec.promote == "never"):
+            return
+        promotes = step.action is Action.PROMOTE
+        promotion = promotions.Promotion(
+            0,
+            canary.version,
+            promotions.Action.PROMOTE if promotes else promotions.Action.CANARY,
+            f"canary: {step.reason}",
+            self._clock(),
+            share=0.0 if promotes else step.share,
+            evaluation=evaluation,
+            automatic=True,
+        )
+        try:
+            promotions.record(self._store, self._configured, promotion, after=active.seq)
+        except (ChangedMeanwhileError, ConflictError) as error:
+            logger.info("canary %d is left as it is: %s", canary.version, error)
+        else:
+            logger.info("canary %d: %s; %s", canary.version, step.action, step.reason)
