@@ -10,13 +10,16 @@ Power: the candidate answers some of the questions with an arm that is right mor
 them that the gain is what the table says. The gate is asked 300 times on the way.
 
 Delays: two arms of the same value. Of one, good news come at once and bad news after a minute; of the other
-it is the other way round. The gate is asked 20 times, with decisions in the order in which they were learned,
-and as it should be: in the order in which they were made, up to the first that still waits.
+it is the other way round. The gate is asked 20 times, with decisions in the order in which they were learned;
+in the order in which they were made, up to the first that still waits; and as the service asks it, in this
+order with those that wait counted as the worst that their reward could be. Beside it, how soon the first arm
+is promoted where it is better by a tenth.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -171,6 +174,14 @@ def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Cours
     return Course(served, target, drawn, rng.binomial(1, quality).astype(np.float64))
 
 
+class Order(StrEnum):
+    """How decisions are taken whose feedback comes late."""
+
+    LEARNED = "as they were learned"
+    UP_TO_WAITING = "as they were made, up to one that waits"
+    WORST = "as they were made, those that wait as the worst"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Delayed:
     """A log whose feedback comes late, and the sooner the better it is for one of two arms.
@@ -184,45 +195,70 @@ class Delayed:
     heard: Floats
 
     @classmethod
-    def invent(cls, n: int, rng: np.random.Generator, late: float = 60.0, rate: float = 20.0) -> "Delayed":
-        """Draw both arms alike, `rate` times a second; what comes late does so after `late` seconds."""
-        at, drawn, right = np.arange(n) / rate, rng.integers(2, size=n), rng.random(n) < 0.5
+    def invent(
+        cls, n: int, rng: np.random.Generator, late: float = 60.0, rate: float = 20.0, lift: float = 0.0
+    ) -> "Delayed":
+        """Draw both arms alike, `rate` times a second; what comes late does so after `late` seconds.
+
+        Args:
+            n: Number of decisions.
+            rng: Source of draws and rewards.
+            late: Seconds.
+            rate: Decisions a second.
+            lift: How much more often the first arm is right.
+        """
+        at, drawn = np.arange(n) / rate, rng.integers(2, size=n)
+        right = rng.random(n) < 0.5 + lift * (drawn == 0)
         log = Log.from_arrays(("a", "b"), drawn, right.astype(np.float64), p_log=np.full((n, 2), 0.5))
         return cls(replace(log, at=at), at + np.where(right == (drawn == 0), 1.0, late))
 
-    def promoted(self, looks: Floats, *, as_made: bool) -> bool:
-        """Return whether the gate, asked at some moments, ever lets the first arm go live.
+    def promoted(self, looks: Floats, order: Order) -> float:
+        """Return when the gate, asked at some moments, first promotes the first arm; infinite for never."""
+        return next((now for now in looks.tolist() if self.verdict(now, order).promote), np.inf)
 
-        Args:
-            looks: The moments.
-            as_made: Whether it takes decisions as they were made and stops at the first that waits; as they
-                were learned otherwise.
-        """
-        return any(self.verdict(now, as_made=as_made).promote for now in looks.tolist())
-
-    def verdict(self, now: float, *, as_made: bool) -> gate.Verdict:
+    def verdict(self, now: float, order: Order) -> gate.Verdict:
         """Return what the gate says of the first arm at a moment."""
-        here = self.heard <= now
-        waiting = self.log.at[~here & (self.log.at <= now)]
-        log = self.log.where(here)
-        if not as_made:
+        here, settled, waiting = self.heard <= now, np.inf, None
+        rest = ~here & (self.log.at <= now)
+        # the training log is in the order of the news
+        seq = np.argsort(np.argsort(self.heard, kind="stable")) + 1
+        known = np.searchsorted(np.sort(self.heard), self.log.at, side="right")
+        log = replace(self.log, seq=seq).where(here)
+        if order is Order.LEARNED:
             log = replace(log, at=self.heard[here])
-        settled = float(waiting.min()) if as_made and len(waiting) else np.inf
-        first = np.tile([1.0, 0.0], (len(log), 1))
-        known = {"settled": settled, "checked": SPEC.least_checked}
-        return judge(SPEC, log, first, reward_range=(0.0, 1.0), **known)
+        elif order is Order.UP_TO_WAITING:
+            settled = float(self.log.at[rest].min(initial=np.inf))
+        else:
+            first = np.tile([1.0, 0.0], (int(rest.sum()), 1))
+            p_log = np.full(first.shape, 0.5)
+            waiting = gate.Waiting(self.log.at[rest], self.log.drawn[rest], p_log, first, known[rest])
+        return judge(
+            SPEC,
+            log,
+            np.tile([1.0, 0.0], (len(log), 1)),
+            reward_range=(0.0, 1.0),
+            settled=settled,
+            waiting=waiting,
+            known=known[here],
+            checked=SPEC.least_checked,
+        )
 
 
 def delays(runs: int, seed: int) -> Iterator[str]:
     """Yield the lines of the table of delays."""
-    yield "| decisions are taken | promoted |"
-    yield "| --- | --- |"
-    for name, as_made in (("as they were learned", False), ("as they were made, up to one that waits", True)):
-        promoted = 0
-        for rng in track(np.random.default_rng([seed, 99]).spawn(runs), description=name):
-            course = Delayed.invent(20_000, rng)
-            promoted += course.promoted(np.linspace(65.0, 1_000.0, 20), as_made=as_made)
-        yield f"| {name} | {100 * promoted / runs:.1f} % |"
+    yield "| decisions are taken | promoted without a gain | promoted with a gain of .05, after seconds |"
+    yield "| --- | --- | --- |"
+    for order in Order:
+        cells = []
+        for lift, last in ((0.0, 1_000.0), (0.1, 200.0)):
+            looks = np.linspace(65.0, last, 20)
+            ends = [
+                Delayed.invent(20_000, rng, lift=lift).promoted(looks, order)
+                for rng in track(np.random.default_rng([seed, 99]).spawn(runs), description=order)
+            ]
+            share = 100 * float(np.isfinite(ends).mean())
+            cells.append(f"{share:.1f} %" + (f", {np.median(ends):.0f}" if lift else ""))
+        yield f"| {order} | {' | '.join(cells)} |"
 
 
 def same(runs: int, seed: int) -> Iterator[str]:

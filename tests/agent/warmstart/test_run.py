@@ -19,6 +19,7 @@ from agent.evaluation import EvaluationFailedError
 from agent.evaluation.gate import FinishedEvaluation
 from agent.learning import Learner, Recipe, active_recipe
 from agent.routers import RouterSpec, build_router
+from agent.warmstart.canary import first_share
 from agent.warmstart.labels import InsertSettings, insert_labels
 from agent.warmstart.proposals import remove_older
 from agent.warmstart.run import RunFailedError, preview_lots, warm_start, warm_start_at_first
@@ -374,6 +375,92 @@ def test_a_run_is_done_alike_on_each_database(
         assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.State.PROMOTED, 36, 9)
         assert not world.unchanged
         assert world.warmed().status is runs.State.NOTHING_NEW
+
+
+# -- a canary by itself -----------------------------------------------------------------------------------
+
+
+UNDECIDED: dict[str, Any] = {**HOLD, "undecided": True}
+
+
+def by_itself(world: World) -> Run:
+    """Do a run that may begin a canary."""
+    return world.warmed(warm_start=configured(world.folder, canary="auto").warm_start)
+
+
+def test_a_candidate_held_for_want_of_evidence_gets_a_share_by_itself(world: World) -> None:
+    world.gate = UNDECIDED
+    run = by_itself(world)
+    assert run.status is runs.State.HELD
+    assert run.candidate is not None
+    (canary,) = active_policy(world.store, world.ours).canaries
+    share = first_share(world.config.floor, len(world.config.actions))
+    assert canary == promotions.Promotion(
+        canary.seq,
+        run.candidate,
+        promotions.Action.CANARY,
+        f"canary: warm start {run.seq} holds it for want of evidence",
+        canary.at,
+        share=share,
+        evaluation=1,
+        automatic=True,
+    )
+    assert found_by(run, "decide")["canary"] == share
+    assert f"It gets {share:.1%} of each decision in which it takes part" in said_by(run, "decide")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "canary"), [(UNDECIDED, "off"), (HOLD, "auto"), ({**HOLD, "undecided": False}, "auto")]
+)
+def test_no_other_candidate_gets_one(world: World, verdict: dict[str, Any], canary: str) -> None:
+    world.gate = verdict
+    run = world.warmed(warm_start=configured(world.folder, canary=canary).warm_start)
+    assert run.status is runs.State.HELD
+    assert active_policy(world.store, world.ours).canaries == ()
+    assert "canary" not in found_by(run, "decide")
+
+
+def test_a_candidate_of_a_recipe_that_has_a_share_gets_no_second_one(world: World) -> None:
+    world.gate = UNDECIDED
+    first = by_itself(world)
+    world.ask(range(TRAFFIC, TRAFFIC + 10))
+    again = by_itself(world)
+    assert again.candidate != first.candidate
+    assert [one.version for one in active_policy(world.store, world.ours).canaries] == [first.candidate]
+
+
+def test_a_version_that_is_pinned_has_no_canary_by_itself(world: World) -> None:
+    world.gate = UNDECIDED
+    world.say(world.newest(), promotions.Action.ROLLBACK)
+    by_itself(world)
+    assert active_policy(world.store, world.ours).canaries == ()
+
+
+def test_what_an_operator_does_meanwhile_leaves_a_candidate_without_a_share(world: World) -> None:
+    world.gate, version = UNDECIDED, world.newest()
+    world.meanwhile = lambda: world.say(version, promotions.Action.CANARY, share=0.1)
+    by_itself(world)
+    assert [one.version for one in active_policy(world.store, world.ours).canaries] == [version.version]
+
+
+def test_a_canary_by_itself_does_not_hold_up_a_promotion(world: World) -> None:
+    world.gate = UNDECIDED
+    first = by_itself(world)
+    world.gate = PROMOTE
+    outcomes_file(world.folder / "exam", 24)
+    run = by_itself(world)
+    assert run.status is runs.State.PROMOTED
+    active = active_policy(world.store, world.ours)
+    assert active.promotion is not None
+    assert (active.promotion.version, active.canaries) == (run.candidate, ())
+    assert first.candidate != run.candidate
+
+
+def test_with_canaries_by_themselves_each_judgement_has_half_of_the_error(world: World) -> None:
+    auto = world.config.model_copy(update={"warm_start": configured(world.folder, canary="auto").warm_start})
+    assert world.config.judging_gate == world.config.gate
+    assert auto.judging_gate.level == pytest.approx(0.975)
+    assert auto.gate.level == 0.95
 
 
 # -- why a candidate is held ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from benchmarks.gate import SITUATIONS, Delayed
+from benchmarks.gate import SITUATIONS, Delayed, Order
 from feedback.arrays import Floats
 from feedback.dataset import Log
 from feedback.ope import confidence_sequences as sequences
@@ -150,11 +150,12 @@ def test_rows_whose_feedback_came_soon_do_not_decide_before_those_that_still_wai
         np.linspace(65.0, 200.0, 5),
         [Delayed.invent(4_000, np.random.default_rng(seed)) for seed in range(10)],
     )
-    as_made, as_learned = (
-        sum(course.promoted(looks, as_made=as_made) for course in courses) for as_made in (True, False)
-    )
-    assert as_learned == 10, "the rows at hand were chosen by their rewards"
-    assert as_made == 0
+    promoted = {
+        order: sum(np.isfinite(course.promoted(looks, order)) for course in courses) for order in Order
+    }
+    assert promoted[Order.LEARNED] == 10, "the rows at hand were chosen by their rewards"
+    assert promoted[Order.UP_TO_WAITING] == 0
+    assert promoted[Order.WORST] == 0
 
 
 def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
