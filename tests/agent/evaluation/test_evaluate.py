@@ -18,10 +18,11 @@ from agent.evaluation.candidates import CandidateError, EvaluationError
 from agent.evaluation.evaluate import evaluate_log
 from agent.evaluation.report import CandidateResult, Interval, Report
 from agent.evaluation.request import EvaluationRequest
-from agent.learning import Learner, Recipe
+from agent.learning import Learner, Recipe, publish_candidate
 from agent.policies import PolicySpec, choose, sampling, served_distribution
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
 from feedback.log import Store
+from feedback.ope import judge
 from feedback.registry import versions
 from feedback.sources import LogSource
 from feedback.training_log import take_epoch
@@ -423,6 +424,98 @@ def test_the_gate_lets_a_better_candidate_go_live(exploring: AppConfig, store: S
     assert "does not look better" in " ".join(worse["reasons"])
     assert of(report, "served").verdict is None
     assert Report.read(json.loads(json.dumps(report.as_json(), allow_nan=False))) == report
+
+
+def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int]:
+    """Fill a log whose decisions have one candidate, another, or none, in turn; return their versions.
+
+    Decisions with a candidate have a quarter of the floor. Before the candidates there are 40 turns.
+    """
+    served_by(store, config, 40)
+    recipes = [
+        Recipe(PolicySpec(kind="fixed", params={"arm": arm}), config.reward) for arm in ("dense", "none")
+    ]
+    first, second = (publish_candidate(store, recipe, list(ARMS)).version for recipe in recipes)
+    facts = []
+    for number in range(40, 40 + turns):
+        candidate, preferred = ((first, 2), (second, 0), (0, 1))[number % 3]
+        floor = config.floor / 4 if candidate else config.floor
+        live = sampling.mix_floor(np.full(3, 1 / 3), floor)
+        p = sampling.mixed(live, sampling.mix_floor(np.eye(3)[preferred], floor), 0.25 if candidate else 0.0)
+        drawn = ARMS[choose(p, sampling.uniform_from(f"d-{number}", config.salt, ARMS))]
+        decision, execution, said = turn(number, drawn)
+        told: dict[str, Any] = {"probabilities": tuple(p.tolist()), "policy": "uniform", "floor": floor}
+        told |= {"candidate": candidate, "share": 0.25} if candidate else {}
+        facts += [replace(decision, version=1, decided_at=1.0 + number / turns, **told), execution, said]
+    store.append(facts)
+    join(store, config)
+    return first, second
+
+
+def test_a_canary_is_judged_where_it_took_part_with_the_floor_that_it_had(
+    exploring: AppConfig, store: Store
+) -> None:
+    config = exploring.model_copy(update={"floor": 0.08})
+    first, second = with_canaries(store, config, 900)
+    for number, best in ((first, "dense"), (second, "none")):
+        report = evaluated(config, store, f"canary:{number}", gate=True)
+        canary = of(report, f"canary:{number}")
+        assert canary.rows == 300
+        assert canary.excluded == {"it took no part": 600}
+        assert canary.shares[best] == pytest.approx(1.0 - 2 * 0.02)
+        assert canary.weights is not None
+        assert canary.weights.largest == pytest.approx(0.96 / (0.25 * 0.96 + 0.75 / 3))
+        assert report.rows == 900, "what is before it is not even read"
+        verdict = canary.verdict
+        assert verdict is not None
+        assert (verdict["figures"]["n"], verdict["figures"]["mismatched"]) == (300, 0)
+        assert verdict["figures"]["overlap"] == pytest.approx(1.0)
+        assert verdict["promote"] == (best == "dense")
+    both = evaluated(config, store, f"canary:{first}", f"canary:{second}", "served", gate=True)
+    assert [of(both, f"canary:{number}").rows for number in (first, second)] == [300, 300]
+    assert both.rows == 940
+
+
+def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
+    exploring: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = exploring.model_copy(update={"floor": 0.08})
+    first, _ = with_canaries(store, config, 90)
+    known: list[Any] = []
+
+    def judged(spec: Any, log: Any, p: Any, **given: Any) -> Any:
+        known.append(given)
+        return judge(spec, log, p, **given)
+
+    monkeypatch.setattr("agent.evaluation.evaluate.judge", judged)
+    last, execution, _ = turn(3 * 100, "dense")
+    told = {"candidate": first, "share": 0.25, "version": first, "floor": 0.02}
+    store.append([replace(last, decided_at=9.0, **told), execution])
+    evaluated(config, store, f"canary:{first}", gate=True)
+    (given,) = known
+    assert set(given["known"].tolist()) == {0}, "version 1 had learned nothing"
+    assert given["waiting"].known.tolist() == [40], "the candidate had learned all there was"
+
+
+def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfig, store: Store) -> None:
+    early, execution, _ = turn(1000, "dense")
+    late, executed, _ = turn(1001, "bm25")
+    store.append([replace(early, decided_at=0.5), execution, replace(late, decided_at=1.5), executed])
+
+    def pending(**selected: Any) -> int:
+        report = evaluated(filled, store, "fixed:dense", gate=True, **selected)
+        verdict = of(report, "fixed:dense").verdict
+        assert verdict is not None
+        assert verdict["figures"]["waiting"] == 0
+        return int(verdict["figures"]["pending"])
+
+    assert pending() == 2
+    assert pending(since="1970-01-01T00:00:00.700Z") == 1
+    assert pending(since="1970-01-01T00:00:00.700Z", until="1970-01-01T00:00:01.200Z") == 0
+    assert pending(until="1970-01-01T00:00:01.200Z") == 1
+    assert pending(features={"side": "left"}) == 1
+    assert pending(until="1970-01-01T00:00:01.200Z", features={"side": "left"}) == 0
+    assert pending(versions=(1, 3)) == 0
 
 
 def test_the_gate_holds_a_candidate_where_propensities_were_changed(

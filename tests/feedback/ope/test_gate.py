@@ -223,6 +223,23 @@ def test_the_newest_decisions_are_left_out_where_most_of_them_wait() -> None:
     assert held.figures.n < verdict.figures.n
 
 
+def test_the_upper_bound_is_the_lowest_of_all_ends_as_well() -> None:
+    log, late = made_log(quality=(0.7, 0.4, 0.4)), np.arange(3_000) >= 2_000
+    verdict = judged_while(log, late)
+    assert verdict.figures is not None
+    before = judge(
+        SPEC,
+        log.where(~late),
+        np.tile(CANDIDATE, (2_000, 1)),
+        reward_range=(0.0, 1.0),
+        known=np.arange(2_000),
+        checked=100,
+    )
+    assert before.figures is not None
+    assert verdict.figures.high == pytest.approx(before.figures.high, abs=0.002)
+    assert verdict.figures.high < 0.0
+
+
 def test_waiting_decisions_alone_before_the_first_reward_leave_the_verdict_undecided() -> None:
     log = made_log(60)
     verdict = judged_while(log, np.arange(60) < 50)

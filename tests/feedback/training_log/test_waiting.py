@@ -13,6 +13,7 @@ from feedback.log import Store
 from feedback.log import tables as t
 from feedback.reward import Metric, RewardRule
 from feedback.sources import LogSource
+from feedback.training_log import lag
 from feedback.training_log.join import Joiner, take_epoch
 
 RULE = RewardRule(metrics={"thumb": Metric()}, wait_time="PT100S")
@@ -70,6 +71,38 @@ def test_one_that_was_committed_after_its_deadline_is_waited_for_from_then_on(
 ) -> None:
     store.append([Tick(150.0)])
     assert waiting(store, [asked(1, 10.0), ended(1), Tick(log_at)]) == until
+
+
+def test_those_that_wait_are_returned_in_the_order_in_which_they_were_made(store: Store) -> None:
+    facts = [
+        fact for n, at in ((1, 30.0), (2, 10.0), (3, 20.0), (4, 20.0)) for fact in (asked(n, at), ended(n))
+    ]
+    waiting(store, facts)
+    source = LogSource(store, RULE)
+    found = source.waiting(None, 10)
+    assert [one.decided_at for one in found.decisions] == [10.0, 20.0, 20.0, 30.0]
+    assert found.decisions[0] == asked(2, 10.0)
+    assert found.settled == inf
+    assert source.waiting(20.0, 10).decisions == found.decisions[1:]
+    assert [one.id for one in source.waiting(None, 3).decisions] == ["d-2", "d-3", "d-4"]
+    assert source.waiting(None, 3).settled == 30.0
+
+
+def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> None:
+    facts = [fact for n, at in ((1, 10.0), (2, 20.0), (3, 20.0)) for fact in (asked(n, at), ended(n))]
+    waiting(store, facts)
+    found = LogSource(store, RULE).waiting(None, 2)
+    assert ([one.id for one in found.decisions], found.settled) == (["d-1"], 20.0)
+    assert LogSource(store, RULE).waiting(None, 0) == lag.Waiting((), 10.0)
+
+
+def test_one_that_was_learned_since_the_log_was_read_is_returned_as_well(store: Store) -> None:
+    waiting(store, [asked(1, 10.0), ended(1), said(1, 15.0), asked(2, 20.0), ended(2)])
+    source = LogSource(store, RULE)
+    assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"]
+    waiting(store, [said(2, 30.0)])
+    assert [one.id for one in source.waiting(None, 5).decisions] == ["d-2"], "it waited there"
+    assert LogSource(store, RULE).waiting(None, 5) == lag.Waiting()
 
 
 def test_a_decision_at_the_beginning_of_the_window_is_waited_for(store: Store) -> None:
