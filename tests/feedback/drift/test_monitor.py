@@ -29,8 +29,8 @@ class Streams:
         self.changes: dict[tuple[int, int], tuple[float, float]] = {}
         self.made = 0
 
-    def __call__(self, spec: DriftSpec, span: float) -> "_Stream":
-        del spec, span
+    def __call__(self, spec: DriftSpec, span: float, possible: tuple[float, float] = (0.0, 1.0)) -> "_Stream":
+        del spec, span, possible
         self.made += 1
         return _Stream(self, self.made - 1)
 
