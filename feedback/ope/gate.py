@@ -95,7 +95,7 @@ class GateFigures:
         waiting: Decisions that were left out, as one before them still waits for feedback.
         pending: Decisions that wait for feedback and count as the worst that it could be.
         served: Mean reward of the logging policy.
-        gain: Estimated reward a decision beyond it.
+        gain: Estimated reward a decision beyond it, cut to what is possible.
         low: Lower bound of the gain, valid at all times at once.
         high: Upper bound of the gain, valid at all times at once.
         level: Confidence level of each bound.
@@ -261,6 +261,8 @@ def judge(
     passing = ends[bounds.low[ends] > spec.margin]
     end = int(passing[-1] if len(passing) else ends[::-1][bounds.low[ends][::-1].argmax()])
     above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
+    span = reward_range[1] - reward_range[0]
+    estimate = np.clip(bounds.estimate, -span, span)
     taken = order[: rows[end]]
     kept = np.zeros(len(log), dtype=np.bool_)
     kept[taken[taken < len(log)]] = True
@@ -275,7 +277,7 @@ def judge(
         waiting=left_out,
         pending=pending,
         served=float(log.reward.mean()),
-        gain=float(bounds.estimate[end]),
+        gain=float(estimate[end]),
         low=float(bounds.low[end]),
         high=float(above[ends].min()),
         level=spec.level,
@@ -295,7 +297,7 @@ def judge(
     trail = tuple(
         Point(int(k), float(at[k - 1]), float(gain), float(low))
         for k, gain, low in zip(
-            bounds.rows[: end + 1], bounds.estimate[: end + 1], bounds.low[: end + 1], strict=True
+            bounds.rows[: end + 1], estimate[: end + 1], bounds.low[: end + 1], strict=True
         )
     )
     sound = not mismatched and not _weighs_wrongly(spec, figures)

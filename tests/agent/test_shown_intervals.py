@@ -106,12 +106,15 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
 
 
 def of_reports(log: Logged) -> Iterator[Figure]:
-    """Evaluations, by every estimator with every interval; `replay` and Personalizer show the same."""
+    """Evaluations with the gate; `replay`, the demo and Personalizer's summary show the same."""
     for interval in INTERVALS:
         asked = EvaluationRequest(estimators=tuple(ESTIMATORS), interval=interval, gate=interval == "anytime")
         source = LogSource(log.store, log.config.reward)
         report = evaluate_log(log.config, asked, source, log.store, lambda *_: None)
         for one in report.candidates:
+            if one.verdict is not None:
+                seen = one.verdict["figures"]
+                yield Figure(f"gate on {one.name}", seen["gain"], (seen["low"], SPAN[1]), SPAN)
             for each in one.estimates:
                 name = f"{interval} {each.estimator} of {one.name}"
                 if (value := each.value) is not None:
