@@ -125,6 +125,17 @@ def test_the_intervals_of_a_curve_hold_95_in_100_resamples() -> None:
     assert result.curve.interval == pytest.approx((0.25 - half, 0.25 + half), abs=0.004)
 
 
+def test_a_router_that_overlooks_the_best_arm_for_its_cost_has_a_gain_below_none() -> None:
+    """The second arm is nearly as good as the first for half the cost, and the router never asks it."""
+    known = table([[1.0, 0.9, 0.0], [0.5, 0.5, 0.0]] * 20, [3.0, 1.5, 1.0])
+    curve = evaluated(
+        known, np.tile([1.0, 0.0, 0.9], (40, 1)), Utility(measures={"em": 1.0}), Stage.QUESTION
+    ).curve
+    assert curve is not None
+    assert curve.gain < -0.1
+    assert curve.gain_interval[0] <= curve.gain <= curve.gain_interval[1] < 0.0
+
+
 @pytest.mark.parametrize(
     ("costs", "unit"),
     [

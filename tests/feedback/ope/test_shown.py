@@ -16,7 +16,8 @@ from feedback.ope.intervals import FEW, Interval, from_sums, shown
 REPEATS = 300
 """Logs of each size; a share of 0.95 has a standard error of 0.0126."""
 
-GUARANTEED = ("bernstein", "clopper_pearson", "anytime")
+EXACT = "clopper_pearson"
+GUARANTEED = ("bernstein", EXACT, "anytime")
 P_LOG, TRUTH = np.array([0.3, 0.7]), np.array([0.6, 0.35])
 
 
@@ -179,3 +180,60 @@ def test_a_bootstrap_of_a_target_without_estimates_is_empty() -> None:
         log, {"b": np.eye(2)[[1]]}, np.random.default_rng(0), estimators=("ips",), interval="bootstrap"
     )["b"].estimates
     assert (found.value, found.note) == (None, evaluation.NEVER_DRAWN)
+
+
+def test_sums_are_opened_by_the_effective_number_of_rows() -> None:
+    """Of a hundred rows one has all the weight: what it earned may be what 97.5 % would not."""
+    found = from_sums(100, 1.0, 1.0, 1.0, 1.0, 1.0, reach=1.0, rewards=(0.0, 1.0))
+    assert found is not None
+    assert found[1] == pytest.approx((0.025, 1.0))
+
+
+def half(n: int, *, repeated: bool = False) -> Log:
+    """Return a log of two arms that are drawn alike in turn; the first earns 0 and the second 1."""
+    questions = np.zeros(n, np.int64) if repeated else np.arange(n)
+    drawn = np.arange(n) % 2
+    return Log.from_arrays(
+        ("a", "b"), drawn, drawn.astype(np.float64), p_log=np.full((n, 2), 0.5), questions=questions
+    )
+
+
+def estimated(log: Log, estimator: str, kind: str = "normal") -> evaluation.Estimated:
+    """Return what one estimator says of the first arm."""
+    target = {"a": np.tile([1.0, 0.0], (len(log), 1))}
+    options = {"estimators": (estimator,), "interval": kind}
+    found = evaluation.evaluate(log, target, np.random.default_rng(0), reward_range=(0.0, 1.0), **options)  # type: ignore[arg-type]
+    return found["a"].estimates[0]
+
+
+def test_a_difference_may_be_as_low_as_the_range_is_wide() -> None:
+    found = estimated(half(200), "snips").difference
+    assert found is not None
+    assert found.value == -0.5
+    assert -0.7 < found.low < -0.5 < found.high < -0.3
+    (few,) = (estimated(half(2), "snips").difference,)
+    assert few is not None
+    assert -1.0 <= few.low < -0.97, "two rows leave almost everything open"
+    assert 0.9 < few.high <= 1.0
+
+
+def test_a_question_that_is_repeated_counts_as_one_row_where_rows_are_drawn_and_as_many_where_exact() -> None:
+    log = half(200, repeated=True)
+    normal, exact = (
+        estimated(log, name, kind).value for name, kind in (("snips", "normal"), ("replay", EXACT))
+    )
+    assert normal is not None
+    assert exact is not None
+    assert (normal.value, normal.low) == (0.0, 0.0)
+    assert normal.high >= 0.975
+    assert (exact.kind, exact.high) == (EXACT, pytest.approx(1.0 - 0.025 ** (1 / 100)))
+
+
+def test_a_powered_value_is_opened_by_the_weights_of_the_audits() -> None:
+    """Forty audits of which one has all the weight, beside two hundred grades of equal weight."""
+    values = np.r_[np.ones(40), np.full(200, np.nan)]
+    ratio = np.r_[40.0, np.zeros(39), np.ones(200)]
+    found = prediction_powered.powered_mean(np.full(240, 0.5), values, ratio)
+    assert found.interval[0] <= 0.026
+    equal = prediction_powered.powered_mean(np.full(240, 0.5), values, np.ones(240))
+    assert equal.interval[0] == pytest.approx(0.025 ** (1 / 40))
