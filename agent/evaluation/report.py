@@ -567,6 +567,10 @@ def page(report: Report) -> str:
     )
 
 
+LEAST_GAIN = 0.0005
+"""Gain that is shown as more than +0.000; of a smaller one it is not said when it would be known."""
+
+
 def more_decisions(gain: Interval, n: int) -> int:
     """Return about how many more decisions raise the lower end of a gain above 0, if the estimate is right.
 
@@ -604,7 +608,7 @@ def summary(report: Report) -> str:
     )
     if headline.covers and gain.low > 0.0:
         best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
-    elif headline.covers and gain.value > 0.0:
+    elif headline.covers and gain.value >= LEAST_GAIN:
         best = (
             f"it is too early to say that a candidate earns more than {baseline}: the largest estimate, "
             f"of {name}, is {gain.value:+.3f}, which about {more_decisions(gain, rows):,} more decisions "

@@ -229,6 +229,8 @@ def test_the_summary_says_how_many_more_decisions_would_show_a_gain() -> None:
     more = round(1200 * ((0.05 / 0.02) ** 2 - 1.0), -2)
     assert "too early to say that a candidate earns more than served: the largest estimate, of fixed:" in said
     assert f"is +0.020, which about {more:,.0f} more decisions would show" in said
+    for gain in (1e-17, 0.0004):
+        assert "no candidate is shown" in summary(a_report(candidate("fixed:dense", 0.3, gain)))
     for low, n, more in ((-0.1, 10, 30), (0.0, 10, 1), (-0.234, 1000, 10_000)):
         assert more_decisions(Interval(value=0.1, low=low, high=0.4, kind="normal"), n) == more
 

@@ -83,6 +83,17 @@ def test_the_capital_of_a_fair_game_stays_what_it_is_on_average(
     assert capitals.std() / runs**0.5 < 0.01
 
 
+def test_a_biased_judge_gives_the_best_grade_to_what_the_candidate_draws_more_often() -> None:
+    course = alike(400, np.random.default_rng(0))
+    graded = biased(course, np.random.default_rng(1))
+    assert graded[course.drawn == 1].min() == 1.0
+    assert set(graded[course.drawn == 0]) == {0.0, 1.0}
+    assert np.corrcoef(graded[course.drawn == 0], course.reward[course.drawn == 0])[0, 1] > 0.4
+    late = turning(course, np.random.default_rng(1))
+    assert late[201:][course.drawn[201:] == 1].min() == 1.0
+    assert late[:200][course.drawn[:200] == 1].min() == 0.0
+
+
 def test_no_decision_ruins_a_bettor() -> None:
     """Even where heavy weights meet the worst reward and the best grade."""
     n = 4_000
