@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate, zip_longest
+from math import log10
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -566,12 +567,35 @@ def page(report: Report) -> str:
     )
 
 
+LEAST_GAIN = 0.0005
+"""Gain that is shown as more than +0.000; of a smaller one it is not said when it would be known."""
+
+
+def more_decisions(gain: Interval, n: int) -> int:
+    """Return about how many more decisions raise the lower end of a gain above 0, if the estimate is right.
+
+    The width of an interval falls with the square root of the number of decisions.
+
+    Args:
+        gain: A gain above 0 whose interval does not leave out 0.
+        n: Decisions that it is known from.
+
+    Returns:
+        At least 1, rounded to two digits.
+
+    >>> more_decisions(Interval(value=0.1, low=-0.1, high=0.3, kind="normal"), 1_000)
+    3000
+    """
+    more = max(1.0, n * (((gain.value - gain.low) / gain.value) ** 2 - 1.0))
+    return int(round(more, 1 - int(log10(more))))
+
+
 def summary(report: Report) -> str:
     """Return the result in two sentences."""
     baseline, others = report.request.baseline, report.candidates[1:]
     begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
     known = [
-        (one.name, headline, headline.value, headline.difference)
+        (one.name, headline, headline.value, headline.difference, one.rows)
         for one in others
         if (headline := one.headline) is not None
         and headline.value is not None
@@ -579,14 +603,21 @@ def summary(report: Report) -> str:
     ]
     if not known:
         return f"{begin}, no candidate but {baseline} has an estimate."
-    name, headline, value, gain = max(
+    name, headline, value, gain, rows = max(
         known, key=lambda one: (one[1].covers and one[3].low > 0.0, one[1].covers, one[3].value)
     )
     if headline.covers and gain.low > 0.0:
         best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
+    elif headline.covers and gain.value >= LEAST_GAIN:
+        best = (
+            f"it is too early to say that a candidate earns more than {baseline}: the largest estimate, "
+            f"of {name}, is {gain.value:+.3f}, which about {more_decisions(gain, rows):,} more decisions "
+            "would show"
+        )
     else:
         best = (
-            f"no candidate is shown to earn more than {baseline}: the best, {name}, is at {gain.value:+.3f}"
+            f"no candidate is shown to earn more than {baseline}: the largest estimate, of {name}, "
+            f"is {gain.value:+.3f}"
         )
     kind = "" if gain.kind == report.request.interval else f"{gain.kind} "
     by = headline.estimator if headline.covers else f"{headline.estimator}, which is biased"

@@ -3,7 +3,7 @@
 A router's scores are swept over the weight of cost, which makes a family of choices between the best arm of
 each question and the cheapest of all; the cheapest and the best single arm belong to the family, since they
 need no router. Beside it stand mixtures of single arms, drawn by a coin (the zero router of RouterBench).
-Intervals are of a bootstrap over questions.
+Intervals are of a bootstrap over questions, as `intervals.shown`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,13 @@ import numpy as np
 from rich.table import Table
 
 from agent.routers import cost_quality, dataset
+from feedback.ope import Interval, intervals
 
 TARGETS = (1.0, 0.99, 0.95)
 """Shares of the quality of the best single arm."""
 
 SHOWN = 8
 """Points of a curve in a table."""
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,17 @@ def cost_curve(
         resampled = {name: share @ column for name, column in columns.items()}
         if resampled["arm cost"][strong] > resampled["arm cost"][cheap]:
             drawn.append(_figures(resampled, strong, cheap))
-    intervals = {name: _interval([one[name] for one in drawn or [found]]) for name in found}
+    most = max(1.0, float(quality.max()))
+    possible = {"area": (0.0, most), "gain": (-most, most)}
+    spans = {
+        name: intervals.shown(
+            value,
+            _interval([one[name] for one in drawn or [found]]),
+            possible.get(name, (0.0, 1.0)),
+            n=len(scores),
+        )[1]
+        for name, value in found.items()
+    }
     return CostCurve(
         unit,
         arms[strong],
@@ -150,16 +159,16 @@ def cost_curve(
         means["quality"],
         means["calls"],
         found["area"],
-        intervals["area"],
+        spans["area"],
         found["gain"],
-        intervals["gain"],
+        spans["gain"],
         tuple(
             Need(
                 target,
                 found[f"calls {target}"],
-                intervals[f"calls {target}"],
+                spans[f"calls {target}"],
                 found[f"cost {target}"],
-                intervals[f"cost {target}"],
+                spans[f"cost {target}"],
                 found[f"mixture {target}"],
             )
             for target in TARGETS

@@ -5,8 +5,8 @@
     folder of relevance    what a learned fusion finds, beside each arm and rank fusion
 
 The best single arm is that of these outcomes, so the comparison favours it. Intervals are of a bootstrap over
-questions; the test is Wilcoxon's signed-rank test of the utility, question by question. A router also has a
-cost-quality curve, if the best arm is not the cheapest one.
+questions, as `intervals.shown`; the test is Wilcoxon's signed-rank test of the utility, question by question.
+A router also has a cost-quality curve, if the best arm is not the cheapest one.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,6 +39,7 @@ from agent.routers import utility as router_utility
 from arms.base import Progress
 from arms.portfolio import Outcomes
 from arms.relevance import FILE, read_model
+from feedback.ope import Interval, intervals
 from feedback.reward import Prices
 
 COLUMNS = ("utility", "em", "f1", "cost")
@@ -81,7 +82,7 @@ class RouterEvaluation:
     single: str
     rows: Mapping[str, Mapping[str, float]]
     gap: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     p: float
     curve: CostCurve | None
 
@@ -213,14 +214,15 @@ def evaluate_scores(
     )
     shares = _gap(resampled[resampled[:, 2] > resampled[:, 1]])
     differ = bool(earned[:, 2].mean() > earned[:, 1].mean())
-    low, high = np.quantile(shares, [0.025, 0.975]).tolist() if len(shares) else (np.nan, np.nan)
+    gap = float(_gap(earned.mean(axis=0)[None])[0]) if differ else None
+    span = None if gap is None else _span(gap, shares, earned, worth.min(axis=1))
     return RouterEvaluation(
         len(worth),
         0,
         outcomes.arms[single],
         rows,
-        float(_gap(earned.mean(axis=0)[None])[0]) if differ else None,
-        (low, high) if differ else None,
+        gap,
+        span,
         float(wilcoxon(gains).pvalue) if gains.any() else 1.0,
         _curve(seen, paid, scores, plain, resamples, rng),
     )
@@ -254,6 +256,21 @@ def _gap(means: dataset.Floats) -> dataset.Floats:
     [0.25]
     """
     return np.asarray((means[:, 0] - means[:, 1]) / (means[:, 2] - means[:, 1]))
+
+
+def _span(gap: float, shares: dataset.Floats, earned: dataset.Floats, least: dataset.Floats) -> Interval:
+    """Return the interval of a gap.
+
+    Args:
+        gap: The gap on all questions.
+        shares: Gaps on resampled questions.
+        earned: What router, single arm and oracle earn on each question, shape (n_questions, 3).
+        least: What the worst arm of each earns, shape (n_questions,).
+    """
+    low, high = np.quantile(shares, [0.025, 0.975]).tolist() if len(shares) else (np.nan, np.nan)
+    worst = np.array([[least.mean(), *earned[:, 1:].mean(axis=0)]])
+    possible = min([float(_gap(worst)[0]), gap, *([low] if len(shares) else [])]), 1.0
+    return intervals.shown(gap, (low, high), possible, n=len(earned))[1]
 
 
 def _means(

@@ -32,8 +32,8 @@ class Comparison:
         questions: How many they are.
         portfolio: Values of the first arm that was picked, of the best of the first two, and so on.
         average: Values of as many arms with the largest means on the questions used for choosing.
-        lead: 95 % interval of the portfolio minus these, for each number of arms; None where
-            scores are filled in: what is expected varies less than what happens.
+        lead: 95 % interval of the portfolio minus these, for each number of arms; 0 to 0 where they are the
+            same arms. None where scores are filled in: what is expected varies less than what happens.
         single: Value of the arm with the largest mean on the questions used for choosing.
         oracle: Value of the best of all arms on each question.
     """
@@ -160,12 +160,14 @@ class Outcomes:
         average: Values of as many arms with the largest means, shape (n_sizes, n_questions).
         single: Values of the single arm, shape (n_questions,).
         oracle: Values of the best arm, shape (n_questions,).
+        same: Whether both have the same arms, for each size, shape (n_sizes,).
     """
 
     portfolio: Scores
     average: Scores
     single: Scores
     oracle: Scores
+    same: Sequence[bool]
 
     @classmethod
     def of(cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int) -> "Outcomes":
@@ -175,22 +177,35 @@ class Outcomes:
             np.maximum.accumulate(scores[list(arms)], axis=0)[sizes.clip(max=len(arms) - 1)]
             for arms in (picks, average)
         )
-        return cls(next(grown), next(grown), scores[single], coverage.best_of(scores, range(len(scores))))
+        oracle = coverage.best_of(scores, range(len(scores)))
+        same = [set(picks[: size + 1]) == set(average[: size + 1]) for size in sizes.tolist()]
+        return cls(next(grown), next(grown), scores[single], oracle, same)
 
     def compare(self, rng: np.random.Generator | None, where: Indices | slice = slice(None)) -> Comparison:
         """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
         one = np.ones(leads.shape[1])
-        terms = [Terms("ips", lead, one, one) for lead in leads]
+        terms = [Terms("ips", row, one, one) for row in leads]
+        lead: tuple[Interval, ...] | None = None
+        if rng is not None:
+            spans = intervals.bootstrap(terms, rng)
+            lead = tuple(map(_lead_of, terms, spans, self.same))
         return Comparison(
             questions=len(one),
             portfolio=_means(portfolio),
             average=_means(average),
-            lead=None if rng is None else tuple(intervals.bootstrap(terms, rng)),
+            lead=lead,
             single=float(self.single[where].mean(dtype=np.float64)),
             oracle=float(self.oracle[where].mean(dtype=np.float64)),
         )
+
+
+def _lead_of(lead: Terms, resampled: Interval, same: bool) -> Interval:
+    """Return the interval of a lead; of the same arms it is 0."""
+    if same:
+        return 0.0, 0.0
+    return intervals.shown(lead.value, resampled, (-1.0, 1.0), n=len(lead.numerator))[1]
 
 
 def _means(scores: Scores) -> tuple[float, ...]:
@@ -211,11 +226,14 @@ def notes(report: PortfolioReport) -> list[str]:
     """Say what the sample proves, and what is not known."""
     found = []
     if (bound := report.bound) is not None:
-        found.append(
+        proved = (
             f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
             f"least {bound.factor:.3f} of the best possible less {bound.error:.3f}: it was chosen on "
-            f"{bound.questions:,} questions; an error of {bound.tolerable:g} would take {bound.needed:,}."
+            f"{bound.questions:,} questions"
         )
+        if bound.error >= bound.factor:  # scores are at most 1
+            proved = f"{bound.questions:,} questions prove nothing of {report.measure} on new ones"
+        found.append(f"{proved}; an error of {bound.tolerable:g} would take {bound.needed:,}.")
     if (known := report.known) is None:
         return found
     if known.share < 1.0:

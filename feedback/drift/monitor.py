@@ -117,13 +117,21 @@ class DriftSpec(BaseModel):
 
 
 class Stream:
-    """A detector over the differences between the values of a series and their expectations."""
+    """A detector over the differences between the values of a series and their expectations.
 
-    __slots__ = ("_detector", "_n", "_recent", "_span", "_total")
+    Args:
+        spec: Settings of the detector.
+        span: Scales the differences.
+        possible: Smallest and largest possible value, which an expected mean is cut to.
+    """
 
-    def __init__(self, spec: DriftSpec, span: float) -> None:
+    __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_total")
+
+    def __init__(
+        self, spec: DriftSpec, span: float, possible: tuple[float, float] = (-math.inf, math.inf)
+    ) -> None:
         self._detector = spec.build()
-        self._span = span
+        self._span, self._possible = span, possible
         self._n, self._total = 0, 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
@@ -139,7 +147,8 @@ class Stream:
         after, recent_residual = (fmean(column) for column in zip(*self._recent, strict=True))
         k = len(self._recent)
         earlier_residual = (self._total - k * recent_residual) / max(1, self._n - k)
-        return after - recent_residual + earlier_residual, after
+        (least, most), before = self._possible, after - recent_residual + earlier_residual
+        return min(most, max(least, before)), after
 
 
 # -- the monitor -----------------------------------------------------------------------------------
@@ -194,7 +203,7 @@ class Monitor:
 
     def __init__(self, spec: DriftSpec, rule: RewardRule) -> None:
         self._spec = spec
-        self._span = span(rule)
+        self._span, self._possible = span(rule), rule.clip
         self._block = -1
         self._arms: dict[str, _Arm] = {}
         self._questions = _Questions(spec)
@@ -210,7 +219,7 @@ class Monitor:
         name, context = decision.drawn, decision.context
         arm = self._arms.get(name)
         if arm is None:
-            arm = self._arms[name] = _Arm(self._spec, self._span)
+            arm = self._arms[name] = _Arm(self._spec, self._span, self._possible)
         changes = [(f"reward of {name}", *change)] if (change := arm.see(context, name, reward)) else []
         if changes:
             del self._arms[name]
@@ -253,8 +262,8 @@ class _Arm:
 
     __slots__ = ("_dense", "_first", "_level", "_n", "_span", "_squares", "_stream", "_weights")
 
-    def __init__(self, spec: DriftSpec, span: float) -> None:
-        self._stream, self._span = Stream(spec, span), span
+    def __init__(self, spec: DriftSpec, span: float, possible: tuple[float, float]) -> None:
+        self._stream, self._span = Stream(spec, span, possible), span
         self._n, self._level = 0, 0.0
         self._first: Mapping[str, float] | None = None  # features of the arm in the first example
         self._weights: dict[str, float] = {}
@@ -314,8 +323,8 @@ class _Questions:
         self._names: set[str] = set()
         self._vectors: list[tuple[float, ...]] = []
         self._direction = np.zeros(0)
-        self._length = Stream(spec, float(LONGEST))
-        self._unknown = Stream(spec, 1.0)
+        self._length = Stream(spec, float(LONGEST), (0.0, LONGEST))
+        self._unknown = Stream(spec, 1.0, (0.0, 1.0))
         self._likeness = Stream(spec, 1.0)
 
     def see(self, context: Context) -> list[tuple[str, float, float]]:

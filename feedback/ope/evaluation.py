@@ -10,6 +10,7 @@ targets share is computed once: predictions of rewards, the baseline, resamples.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from feedback.ope import confidence_sequences as sequences
 from feedback.ope.diagnostics import Diagnostics, diagnose
 from feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows, mrdr_weight
 from feedback.ope.intervals import (
+    FEW,
     LEVEL,
     Interval,
     bernstein,
@@ -30,9 +32,10 @@ from feedback.ope.intervals import (
     normal,
     percentiles,
     replicates,
+    shown,
 )
 from feedback.ope.reward_model import Model, cross_fit
-from feedback.ope.sample import NeverDrawnError, Sample, Terms
+from feedback.ope.sample import NeverDrawnError, Sample, Terms, effective_size
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
@@ -143,7 +146,7 @@ def figures(target: TargetSample, baseline: TargetSample | None, request: Interv
         for name in safe
         if baseline and name in theirs
     }
-    if request.kind == "bootstrap":
+    if request.kind == "bootstrap" and safe:
         value, beyond = _bootstrap(safe, other, request)
     else:
         value = {name: _ends(target, None, name, request, terms) for name, terms in safe.items()}
@@ -158,6 +161,40 @@ def figures(target: TargetSample, baseline: TargetSample | None, request: Interv
         )
         for name, terms in target.terms.items()
     }
+
+
+IMPOSSIBLE = "it holds no possible value, and all that are possible stand in its place"
+"""Why an interval is not that of its kind."""
+
+_DRAWN_ROWS = ("normal", "bootstrap")
+"""Intervals that only know what was drawn."""
+
+
+def shown_figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
+    """Return the `figures` as they are shown (`intervals.shown`): within the range of rewards, and open.
+
+    A target that draws as its baseline does in every row has a difference of exactly 0. Takes what `figures`
+    does; the range of the request is the declared one.
+    """
+    least, most = request.reward_range
+    by_question = np.bincount(target.log.questions, target.weight).astype(np.float64, copy=False)
+    span, n = most - least, effective_size(by_question)
+    differs = baseline is not None and not np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
+    return {
+        name: (
+            _shown(value, (least, most), n, request.level),
+            beyond and _shown(beyond, (-span, span), n if differs else inf, request.level),
+        )
+        for name, (value, beyond) in figures(target, baseline, request).items()
+    }
+
+
+def _shown(figure: EstimateWithInterval, possible: Interval, n: float, level: float) -> EstimateWithInterval:
+    known = n if figure.kind in _DRAWN_ROWS else inf
+    value, ends = shown(figure.value, (figure.low, figure.high), possible, n=known, level=level)
+    impossible = figure.low > possible[1] or figure.high < possible[0]
+    why = IMPOSSIBLE if impossible else figure.why
+    return replace(figure, value=value, low=ends[0], high=ends[1], why=why)
 
 
 Ends = tuple[Interval, str, str]
@@ -224,7 +261,8 @@ def _clopper_pearson(
         raise ValueError("clopper_pearson does not apply to it")
     target.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
     two = np.unique(target.log.reward)
-    low, high = (two[0], two[-1]) if len(two) == 2 else request.reward_range
+    known = len(two) == 2 and len(target.log) >= FEW  # of fewer, two different values may be chance
+    low, high = (two[0], two[-1]) if known else request.reward_range
     return clopper_pearson(target.terms[name], request.level, float(low), float(high))
 
 
@@ -315,7 +353,8 @@ def evaluate(
 ) -> dict[str, Evaluation]:
     """Estimate the values of targets, and their differences to the baseline.
 
-    A target that draws arms which the log could not draw has no estimates: they would ignore these arms.
+    A target that draws arms which the log could not draw has no estimates: they would ignore these arms. With
+    a declared `reward_range`, estimates and intervals are as `intervals.shown`.
 
     Args:
         log: The decisions of the logging policy.
@@ -328,7 +367,7 @@ def evaluate(
             apply to an estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward; those in the log by default, which is
-            less than `bernstein` and `anytime` require.
+            less than `bernstein` and `anytime` require, and then nothing is cut to them.
         reward_model: Predicts rewards: `ridge`, which uses the log's features, or `means`.
         q_hat: Predictions, shape (n, n_arms), in place of its own.
         resamples: Number of resamples of `bootstrap`.
@@ -351,6 +390,7 @@ def evaluate(
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
+    figures_of = figures if reward_range is None else shown_figures
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
     evaluator = _TargetEvaluation(
         log, [ESTIMATORS[name] for name in estimators], q_hat, reward_model, folds, against
@@ -362,12 +402,12 @@ def evaluate(
         refuse_unless_distributions(name, p_target)
         target_terms, both = evaluator.at(p_target, rows[name]), rows[name] & shared
         if p_target is against or not both.any():
-            values = figures(target_terms.target, None, request)
+            values = figures_of(target_terms.target, None, request)
         elif np.array_equal(both, rows[name]):
-            values = figures(target_terms.target, evaluator.baseline(both), request)
+            values = figures_of(target_terms.target, evaluator.baseline(both), request)
         else:
-            beyond = figures(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
-            alone = figures(target_terms.target, None, request)
+            beyond = figures_of(evaluator.at(p_target, both).target, evaluator.baseline(both), request)
+            alone = figures_of(target_terms.target, None, request)
             values = {each: (alone[each][0], beyond.get(each, (None, None))[1]) for each in alone}
         evaluations[name] = target_terms.evaluation(estimators, values)
         if progress:

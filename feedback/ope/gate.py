@@ -95,7 +95,7 @@ class GateFigures:
         waiting: Decisions that were left out, as one before them still waits for feedback.
         pending: Decisions that wait for feedback and count as the worst that it could be.
         served: Mean reward of the logging policy.
-        gain: Estimated reward a decision beyond it.
+        gain: Estimated reward a decision beyond it, cut to what is possible, as both bounds are.
         low: Lower bound of the gain, valid at all times at once.
         high: Upper bound of the gain, valid at all times at once.
         level: Confidence level of each bound.
@@ -261,6 +261,9 @@ def judge(
     passing = ends[bounds.low[ends] > spec.margin]
     end = int(passing[-1] if len(passing) else ends[::-1][bounds.low[ends][::-1].argmax()])
     above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
+    span = reward_range[1] - reward_range[0]
+    # Wrong propensities can bring them beyond what is possible.
+    estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
     taken = order[: rows[end]]
     kept = np.zeros(len(log), dtype=np.bool_)
     kept[taken[taken < len(log)]] = True
@@ -275,9 +278,9 @@ def judge(
         waiting=left_out,
         pending=pending,
         served=float(log.reward.mean()),
-        gain=float(bounds.estimate[end]),
-        low=float(bounds.low[end]),
-        high=float(above[ends].min()),
+        gain=float(estimate[end]),
+        low=float(low[end]),
+        high=max(-span, float(above[ends].min())),
         level=spec.level,
         margin=spec.margin,
         effective_n=diagnostics.effective_n,
@@ -294,9 +297,7 @@ def judge(
     reasons = tuple(_reasons(spec, figures))
     trail = tuple(
         Point(int(k), float(at[k - 1]), float(gain), float(low))
-        for k, gain, low in zip(
-            bounds.rows[: end + 1], bounds.estimate[: end + 1], bounds.low[: end + 1], strict=True
-        )
+        for k, gain, low in zip(bounds.rows[: end + 1], estimate[: end + 1], low[: end + 1], strict=True)
     )
     sound = not mismatched and not _weighs_wrongly(spec, figures)
     return Verdict(
@@ -417,7 +418,7 @@ def _too_little(figures: GateFigures) -> str:
         f"which must be above {figures.margin:+.4f}"
     )
     ahead = figures.gain - figures.margin
-    if ahead <= 0.0:
+    if round(ahead, 4) <= 0.0:  # what is shown as none would take any number of decisions
         return f"{shortfall}; the candidate does not look better."
     # A bound closes in about as one over the square root of the rows.
     needed = figures.n * (((figures.gain - figures.low) / ahead) ** 2 - 1.0)

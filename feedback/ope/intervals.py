@@ -15,7 +15,7 @@ imaginary rows; the first two intervals are meant for hedged terms.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isinf
+from math import inf, isfinite, isinf
 from statistics import NormalDist
 
 import numpy as np
@@ -35,6 +35,12 @@ _CELLS = 1 << 15
 
 _ROWS = 1 << 16
 """Rows whose columns are laid side by side at a time."""
+
+_NO_WIDTH = 1e-9
+"""Share of the possible values up to which an interval counts as one of no width."""
+
+FEW = 30
+"""Rows below which an interval by the normal approximation or by resamples is opened, see `shown`."""
 
 Interval = tuple[float, float]
 
@@ -143,6 +149,46 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
     return terms.value - half, terms.value + half
 
 
+def shown(
+    value: float, interval: Interval, possible: Interval, *, n: float = inf, level: float = LEVEL
+) -> tuple[float, Interval]:
+    """Return an estimate and its interval as they are shown: possible values alone, and never of no width.
+
+    Both are cut to what is possible, which no truth is outside of, so that coverage stays; the interval
+    holds the estimate. Where nothing of it is possible, or an end is NaN, it is all that is possible.
+
+    Rows that are all equal have an interval of no width, and of fewer than `FEW` rows resamples and the
+    normal approximation know too little. There the interval is opened for what the rows may have missed: n
+    rows show an outcome that has a probability of more than 1 - tail^(1/n) at least once, but for `tail` of
+    the cases. All other outcomes together may have that probability, and be the worst or the best.
+
+    Args:
+        value: The estimate.
+        interval: Interval of the estimate, by the normal approximation or from resamples.
+        possible: Smallest and largest possible value, finite.
+        n: Independent rows, or Kish's effective number of them; by default the interval is only cut.
+        level: Coverage of the interval.
+
+    Source: Louis (1981), "Confidence intervals for a binomial parameter after observing no successes"; for
+    equal rewards at the end of the range it is the interval of Clopper and Pearson.
+
+    >>> shown(0.5, (-0.1, 1.1), (0.0, 1.0))
+    (0.5, (0.0, 1.0))
+    >>> value, (low, high) = shown(1.0, (1.0, 1.0), (0.0, 1.0), n=100)
+    >>> value, round(low, 3), high
+    (1.0, 0.964, 1.0)
+    """
+    least, most = possible
+    low, high = interval
+    value = min(most, max(least, value))
+    if not (low <= most and high >= least):
+        return value, possible
+    if n < FEW or high - low <= _NO_WIDTH * (most - least):
+        missed = 1.0 - tail_of(level) ** (1.0 / n) if n > 0.0 else 1.0
+        low, high = min(low, value - missed * (value - least)), max(high, value + missed * (most - value))
+    return value, (max(least, min(value, low)), min(most, max(value, high)))
+
+
 def from_sums(
     n: int,
     w: float,
@@ -157,8 +203,8 @@ def from_sums(
 ) -> tuple[float, Interval] | None:
     """Return the `snips` estimate of a log and an interval of it, from sums over the rows.
 
-    The interval is the `normal` one of `hedged` terms, cut to the range of rewards: two equal rewards are no
-    proof that all are equal.
+    The interval is the `normal` one of `hedged` terms, as `shown`: two equal rewards are no proof that all
+    are equal.
 
     Args:
         n: Rows.
@@ -172,25 +218,26 @@ def from_sums(
         level: Coverage of the interval.
 
     Returns:
-        The value and its interval, which holds the value; None without a row or a weight.
+        The value and its interval, which holds the value; None without a row or a weight, and where a sum
+        is not finite.
 
     >>> value, (low, high) = from_sums(100, 100.0, 50.0, 100.0, 50.0, 50.0, reach=1.0, rewards=(0.0, 1.0))
     >>> value, round(low, 3), round(high, 3)
     (0.5, 0.402, 0.598)
     >>> few = from_sums(2, 2.0, 1.9, 2.0, 1.9, 1.805, reach=1.0, rewards=(0.0, 1.0))
     >>> few and [round(end, 3) for end in few[1]]
-    [0.251, 1.0]
+    [0.15, 1.0]
     """
-    if n < 1 or w <= 0.0:
+    if n < 1 or w <= 0.0 or not all(map(isfinite, (w, wr, w2, w2r, w2r2, reach))):
         return None
     low, high = rewards
-    value, square, total = wr / w, reach * reach, low + high
+    value, square, total, effective = wr / w, reach * reach, low + high, w * w / w2
     n, w, wr, w2 = n + 2, w + 2.0 * reach, wr + reach * total, w2 + 2.0 * square
     w2r, w2r2 = w2r + square * total, w2r2 + square * (low * low + high * high)
     centre = wr / w
     squares = max(0.0, w2r2 - 2.0 * centre * w2r + centre * centre * w2)
     half = NormalDist().inv_cdf(1.0 - tail_of(level)) * float(np.sqrt(squares / (n * (n - 1)))) * n / w
-    return value, (max(low, min(value, centre - half)), min(high, max(value, centre + half)))
+    return shown(value, (centre - half, centre + half), rewards, n=effective, level=level)
 
 
 def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:

@@ -4,7 +4,8 @@
 
 The second term removes the bias of the judge, whatever it is, if the rows with feedback are a random sample.
 The weight that gives the least variance is estimated: a judge that predicts nothing gets 0, and the result
-is the mean of the feedback alone, so the interval is never wider than the classical one on long logs.
+is the mean of the feedback alone, so the interval is never wider than the classical one on long logs. Both
+are as `intervals.shown`: within the range of values, and open where few or equal audits would close them.
 
 Source: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633; the weight: Angelopoulos,
 Duchi and Zrnic 2023 (PPI++), arXiv:2311.01453, section 6.
@@ -17,8 +18,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from feedback.arrays import Floats
-from feedback.ope.intervals import LEVEL, Interval, tail_of
+from feedback.arrays import Floats, refuse
+from feedback.ope.intervals import LEVEL, Interval, shown, tail_of
+from feedback.ope.sample import effective_size
 
 BINS = 5
 """Bins of a calibration curve."""
@@ -30,7 +32,7 @@ class PoweredMean:
 
     Attributes:
         value: The estimate.
-        interval: Interval by the normal approximation.
+        interval: Interval by the normal approximation, as `intervals.shown`.
         weight: Weight of the grades; 0 where they do not help.
         audits: Rows with feedback.
         rows: All rows.
@@ -50,7 +52,12 @@ class PoweredMean:
 
 
 def powered_mean(
-    grades: Floats, values: Floats, ratio: Floats | None = None, *, level: float = LEVEL
+    grades: Floats,
+    values: Floats,
+    ratio: Floats | None = None,
+    *,
+    level: float = LEVEL,
+    possible: Interval = (0.0, 1.0),
 ) -> PoweredMean:
     """Estimate the mean of values that are known on some rows, by grades on all of them.
 
@@ -61,9 +68,10 @@ def powered_mean(
         ratio: Propensity by a target policy over the logged one, shape (n,), for the value of
             that policy; None for the mean.
         level: Coverage of the intervals, in (0, 1).
+        possible: Smallest and largest possible value.
 
     Raises:
-        ValueError: Shapes that do not fit, or fewer than two rows with feedback.
+        ValueError: Shapes that do not fit, fewer than two rows with feedback, or an impossible value.
 
     >>> found = powered_mean(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.9, np.nan, np.nan]))
     >>> round(found.value, 6), found.audits, found.rows
@@ -78,6 +86,8 @@ def powered_mean(
     n, rest = int(audited.sum()), int((~audited).sum())
     if n < 2:
         raise ValueError(f"{n} of {len(grades)} graded rows have feedback: 2 or more are needed")
+    least, most = possible
+    refuse("value", values, ~audited | ((values >= least) & (values <= most)), f"from {least:g} to {most:g}")
     f, y = weights * grades, (weights * values)[audited]
     weight = 0.0
     if rest and float(np.ptp(f)) > 0.0:
@@ -90,17 +100,11 @@ def powered_mean(
         variance += weight**2 * float(f[~audited].var(ddof=1)) / rest
     z = NormalDist().inv_cdf(1.0 - tail_of(level))
     mean, error = float(y.mean()), z * sqrt(float(y.var(ddof=1)) / n)
-    half = z * sqrt(variance)
-    return PoweredMean(
-        value,
-        (value - half, value + half),
-        weight,
-        n,
-        len(grades),
-        mean,
-        (mean - error, mean + error),
-        float(f[audited].mean()) - mean,
-    )
+    half, effective = z * sqrt(variance), effective_size(weights[audited])
+    bias = float(f[audited].mean()) - mean
+    value, interval = shown(value, (value - half, value + half), possible, n=effective, level=level)
+    mean, classical = shown(mean, (mean - error, mean + error), possible, n=effective, level=level)
+    return PoweredMean(value, interval, weight, n, len(grades), mean, classical, bias)
 
 
 @dataclass(frozen=True, slots=True)

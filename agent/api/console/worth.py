@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from agent.access import Caller
@@ -25,6 +26,9 @@ OTHERS = "all others"
 
 RUNS = 20
 """Warm starts among which the last portfolio is looked for."""
+
+ROUNDING = 1e-9
+"""Difference up to which two estimates are tied: it is of the order in which rewards were added up."""
 
 WORD = "w"
 """What a feature of a word begins with: words are not kinds."""
@@ -142,9 +146,9 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
     factors = [
         ((high - low + other_high - other_low) / (2.0 * (value - other))) ** 2
         for _, other, (other_low, other_high) in others
-        if other < value
+        if not isclose(other, value, abs_tol=ROUNDING)
     ]
-    tied = any(other == value for _, other, _ in others)
+    tied = len(factors) < len(others)
     return None, None if tied else max(1, round(n * (max(factors) - 1.0)))
 
 

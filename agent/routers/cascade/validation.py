@@ -165,7 +165,7 @@ def validate_cascade(
         for at, arm in enumerate(outcomes.arms)
     }
     single = max(rows, key=lambda arm: rows[arm].reward)
-    most = int(labels.right.mean(axis=0).argmax())
+    most_right = int(labels.right.mean(axis=0).argmax())
     for stage in range(len(counts)):
         limits = np.where(np.arange(len(counts) - 1) < stage, -np.inf, np.inf)
         walk = cascade.walk(features, limits)
@@ -183,10 +183,20 @@ def validate_cascade(
     gain = earned(walk.pick, asked) - earned(np.full(len(labels), at), alone[at][None])
     lost, bias = last - picked, walk.probability - picked
     terms = [Terms("ips", values, one, one) for values in (gain, lost, bias)]
-    ahead, way = picked - labels.right[:, most], labels.right[row, best] - labels.right[:, most]
+    ahead, way = picked - labels.right[:, most_right], labels.right[row, best] - labels.right[:, most_right]
     if has_way := way.mean() > 0.0:
         terms.append(Terms("snips", ahead, way, one, ratio=True))
-    spans = intervals.bootstrap(terms, np.random.default_rng(seed), resamples)
+    least, most = labels.quality.min() - labels.cost.sum(axis=1).max(), labels.quality.max()
+    span = max(1.0, float(most - least))
+    possible = [(-span, span), (-1.0, 1.0), (-1.0, 1.0)]
+    drawn = intervals.bootstrap(terms, np.random.default_rng(seed), resamples)
+    if has_way:
+        worst = float((labels.right.min(axis=1) - labels.right[:, most_right]).mean() / way.mean())
+        possible.append((min(worst, terms[3].value, drawn[3][0]), 1.0))
+    spans = [
+        intervals.shown(each.value, ends, within, n=len(labels))[1]
+        for each, ends, within in zip(terms, drawn, possible, strict=True)
+    ]
     return CascadeValidation(
         len(labels),
         rows,

@@ -27,6 +27,7 @@ from agent.evaluation.report import (
     Weights,
     command,
     evidence,
+    more_decisions,
     over_time,
     shares,
     summary,
@@ -215,10 +216,23 @@ def test_the_summary_names_the_candidate_that_is_surely_better() -> None:
 
 
 def test_the_summary_says_so_where_no_candidate_is_surely_better() -> None:
-    assert "no candidate is shown to earn more than served: the best, uniform, is at -0.020" in summary(
-        a_report(WORSE)
+    assert (
+        "no candidate is shown to earn more than served: the largest estimate, of uniform, is -0.020"
+        in summary(a_report(WORSE))
     )
     assert "no candidate but served has an estimate" in summary(a_report(NEVER))
+
+
+def test_the_summary_says_how_many_more_decisions_would_show_a_gain() -> None:
+    """The interval reaches to 0.03 below 0, of 0.05 either way: (0.05 / 0.02)^2 times the decisions."""
+    said = summary(a_report(WORSE, candidate("fixed:dense", 0.32, 0.02)))
+    more = round(1200 * ((0.05 / 0.02) ** 2 - 1.0), -2)
+    assert "too early to say that a candidate earns more than served: the largest estimate, of fixed:" in said
+    assert f"is +0.020, which about {more:,.0f} more decisions would show" in said
+    for gain in (1e-17, 0.0004):
+        assert "no candidate is shown" in summary(a_report(candidate("fixed:dense", 0.3, gain)))
+    for low, n, more in ((-0.1, 10, 30), (0.0, 10, 1), (-0.234, 1000, 10_000)):
+        assert more_decisions(Interval(value=0.1, low=low, high=0.4, kind="normal"), n) == more
 
 
 def test_the_summary_says_what_the_gate_lets_through() -> None:
@@ -363,7 +377,7 @@ def test_of_candidates_that_are_surely_better_the_summary_names_the_best() -> No
 
 
 def test_of_candidates_that_are_not_surely_better_the_summary_prefers_intervals_that_cover() -> None:
-    assert "the best, uniform, is at -0.020" in summary(a_report(NO_COVER, WORSE))
+    assert "the largest estimate, of uniform, is -0.020" in summary(a_report(NO_COVER, WORSE))
 
 
 @pytest.mark.parametrize(("low", "shown"), [(0.0, False), (0.001, True)])

@@ -125,6 +125,17 @@ def test_the_intervals_of_a_curve_hold_95_in_100_resamples() -> None:
     assert result.curve.interval == pytest.approx((0.25 - half, 0.25 + half), abs=0.004)
 
 
+def test_a_router_that_overlooks_the_best_arm_for_its_cost_has_a_gain_below_none() -> None:
+    """The second arm is nearly as good as the first for half the cost, and the router never asks it."""
+    known = table([[1.0, 0.9, 0.0], [0.5, 0.5, 0.0]] * 20, [3.0, 1.5, 1.0])
+    curve = evaluated(
+        known, np.tile([1.0, 0.0, 0.9], (40, 1)), Utility(measures={"em": 1.0}), Stage.QUESTION
+    ).curve
+    assert curve is not None
+    assert curve.gain < -0.1
+    assert curve.gain_interval[0] <= curve.gain <= curve.gain_interval[1] < 0.0
+
+
 @pytest.mark.parametrize(
     ("costs", "unit"),
     [
@@ -158,8 +169,12 @@ def test_the_oracle_closes_the_gap_and_the_best_single_arm_nothing_of_it(em: Any
         assert "no arm is better than" in best.conclusion()
         return
     assert best.gap == pytest.approx(1.0)
-    assert best.interval == pytest.approx((1.0, 1.0))
+    assert best.interval is not None
+    assert best.interval[0] < 0.9, "eight questions do not show that it always does"
+    assert best.interval[1] == pytest.approx(1.0)
     assert (same.gap, same.p) == (pytest.approx(0.0), 1.0)
+    assert same.interval is not None
+    assert same.interval[0] < 0.0 < same.interval[1]
     assert 0.0 <= best.p <= 1.0
 
 

@@ -84,14 +84,14 @@ def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_tra
     train(config, labelled, held_out=0.0)
     output = StringIO()
     later = tmp_path / "later.jsonl"
-    portfolio_outcomes.write_outcomes(later, outcomes(72)[180:])
+    portfolio_outcomes.write_outcomes(later, outcomes(96)[180:])
     evaluation = Evaluation(config=config, model=config.home_path / "cascade", outcomes=(later,))
     found = evaluate_model(evaluation, Console(file=output, width=120), lambda *_: None)
-    assert found["questions"] == 12
+    assert found["questions"] == 36
     rows = found["rows"]
     assert rows["dense"]["reward"] == pytest.approx(0.2 + 0.8 / 3.0 - 0.1 * 2.0), "two steps at a tenth each"
     assert rows["cascade"]["reward"] > rows[found["single"]]["reward"] + 0.1
-    assert "12 questions that were held out" in output.getvalue()
+    assert "36 questions that were held out" in output.getvalue()
     assert found["gap_of_all"] is None, "the cascade asks all arms of the file"
     low, high = found["gain"]
     assert low < rows["cascade"]["reward"] - rows[found["single"]]["reward"] < high

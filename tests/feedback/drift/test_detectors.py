@@ -261,7 +261,7 @@ def test_a_change_between_two_blocks_is_the_start_of_the_next() -> None:
 
 def test_what_is_kept_of_an_arm_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "NAMES", 50)
-    arm = monitor._Arm(SPEC, 1.0)  # noqa: SLF001
+    arm = monitor._Arm(SPEC, 1.0, (0.0, 1.0))  # noqa: SLF001
     for number in range(200):
         arm.see(Context("?", {f"w={number}": 1.0, "shape=question": 1.0}), "a", 0.5)
     assert len(arm._weights) <= 51  # noqa: SLF001
@@ -333,3 +333,20 @@ def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_no
 def test_statistics_restart_after_a_hundred_thousand_examples_and_are_of_some_hundred_values() -> None:
     assert (monitor.BLOCK, monitor.WARM, monitor.REFERENCE, monitor.RECENT) == (100_000, 200, 500, 32)
     assert (monitor.LONGEST, monitor.NAMES, monitor.LEVELLED) == (32, 10_000, 0.02)
+
+
+def test_the_mean_before_a_change_is_a_possible_one() -> None:
+    """An expectation of 0.9 for questions that were never alike would have been 1.4 on those that were."""
+    for sign in (1.0, -1.0):
+        stream, free = (monitor.Stream(SPEC, 1.0, possible) for possible in ((0.0, 1.0), (-9.0, 9.0)))
+        found = []
+        for number in range(400):
+            value, expected = (0.9, 0.4) if number < 200 else (0.2, 0.9)
+            if sign < 0.0:
+                value, expected = 1.0 - value, 1.0 - expected
+            found.append((stream.see(value, expected), free.see(value, expected)))
+        (cut, whole), *_ = (each for each in found if each[0] is not None)
+        assert cut is not None
+        assert whole is not None
+        assert not 0.0 <= whole[0] <= 1.0
+        assert cut == (1.0 if sign > 0.0 else 0.0, whole[1])

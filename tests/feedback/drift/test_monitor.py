@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -22,15 +23,20 @@ class Streams:
     Attributes:
         seen: Value and expectation of each call, by the order in which the streams were made.
         changes: What a call finds, by the number of the stream and of its call, from 0.
+        possible: Smallest and largest possible value of each.
     """
 
     def __init__(self) -> None:
         self.seen: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
         self.changes: dict[tuple[int, int], tuple[float, float]] = {}
+        self.possible: list[tuple[float, float]] = []
         self.made = 0
 
-    def __call__(self, spec: DriftSpec, span: float) -> "_Stream":
+    def __call__(
+        self, spec: DriftSpec, span: float, possible: tuple[float, float] = (-inf, inf)
+    ) -> "_Stream":
         del spec, span
+        self.possible.append(possible)
         self.made += 1
         return _Stream(self, self.made - 1)
 
@@ -164,3 +170,15 @@ def test_statistics_restart_with_each_hundred_thousand_examples(streams: Streams
     assert streams.made == 7, "before the first example, and with its block"
     watch.see(example(100_001, Context("?")), 1.0)
     assert streams.made == 11
+
+
+def test_an_expected_mean_is_cut_to_the_range_of_its_values(streams: Streams) -> None:
+    rule = replace_clip(RULE, (-0.5, 0.75))
+    watched = Monitor(DriftSpec(), rule)
+    watched.see(example(1, Context("which river is it?", {"w=river": 1.0})), 0.5)
+    of_questions = [(0.0, monitor.LONGEST), (0.0, 1.0), (-inf, inf)]
+    assert streams.possible[QUESTIONS[0] : ARM + 1] == [*of_questions, (-0.5, 0.75)]
+
+
+def replace_clip(rule: RewardRule, clip: tuple[float, float]) -> RewardRule:
+    return rule.model_copy(update={"clip": clip})

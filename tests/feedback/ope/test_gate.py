@@ -410,8 +410,25 @@ def test_a_bound_exactly_at_the_margin_holds_and_needs_the_least_number_of_furth
 
 def test_a_gain_exactly_at_the_margin_does_not_look_better() -> None:
     log = made_log()
-    [reason] = verdict_of(log, spec=GateSpec(margin=verdict_of(log).figures.gain)).reasons
-    assert reason.endswith("; the candidate does not look better.")
+    for below in (0.0, 1e-12, 4e-5):  # what rounds to none would take any number of decisions
+        [reason] = verdict_of(log, spec=GateSpec(margin=verdict_of(log).figures.gain - below)).reasons
+        assert reason.endswith("; the candidate does not look better.")
+    [reason] = verdict_of(log, spec=GateSpec(margin=verdict_of(log).figures.gain - 1e-3)).reasons
+    assert reason.endswith(" more decisions would show it.")
+
+
+def test_the_gain_that_is_shown_is_possible() -> None:
+    """Half of ten draws are of an arm with a chance of one in a thousand, which earns all there is."""
+    p_log, p_target = np.tile([0.999, 0.001], (10, 1)), np.tile([0.0, 1.0], (10, 1))
+    log = Log.from_arrays(("a", "b"), np.arange(10) % 2, np.arange(10) % 2 * 1.0, p_log=p_log)
+    verdict = judge(SPEC, log, p_target, reward_range=(0.0, 1.0))
+    assert verdict.figures is not None
+    assert verdict.figures.gain == 1.0
+    worst = judge(SPEC, replace(log, reward=1.0 - log.reward), p_target, reward_range=(0.0, 1.0))
+    assert worst.figures is not None
+    assert worst.figures.high == -1.0
+    for point in (*verdict.trail, *worst.trail):
+        assert -1.0 <= point.low <= point.gain <= 1.0
 
 
 @pytest.mark.parametrize(("n", "margin"), [(150, 0.02), (600, 0.08), (1_000, 0.1)])

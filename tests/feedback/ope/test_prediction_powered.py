@@ -104,13 +104,13 @@ def test_means_of_arms_need_two_audits_each_and_the_curve_counts_all() -> None:
 
 
 def test_an_interval_has_the_variance_of_both_parts_from_two_rows_without_feedback_on() -> None:
-    audited, values = np.array([0.2, 0.4, 0.7, 0.8]), np.array([0.0, 0.0, 1.0, 1.0])
+    audited, values = np.tile([0.2, 0.4, 0.7, 0.8], 8), np.tile([0.0, 0.0, 1.0, 1.0], 8)
     for more in ([0.3, 0.7], [0.3]):
         grades = np.array([*audited, *more])
-        weight = np.cov(values, audited)[0, 1] / ((1 + 4 / len(more)) * grades.var(ddof=1))
+        weight = np.cov(values, audited)[0, 1] / ((1 + 32 / len(more)) * grades.var(ddof=1))
         left = values - weight * audited
         rest = weight**2 * np.var(more, ddof=1) / 2 if len(more) > 1 else 0.0
-        half = 1.959964 * np.sqrt(left.var(ddof=1) / 4 + rest)
+        half = 1.959964 * np.sqrt(left.var(ddof=1) / 32 + rest)
         found = powered_mean(grades, np.array([*values, *[np.nan] * len(more)]))
         assert found.value == pytest.approx(left.mean() + weight * np.mean(more))
         assert found.interval == pytest.approx((found.value - half, found.value + half), rel=1e-5)

@@ -113,7 +113,9 @@ def test_an_arm_is_best_only_where_its_interval_is_above_all_others() -> None:
     assert worth.leader(apart | {"c": (0.7, (0.5, 0.79))}, 50) == ("a", None)
     assert worth.leader(apart | {"c": (0.7, (0.6, 0.8))}, 50) == (None, 1), "they touch"
     assert worth.leader({"a": (0.9, (0.8, 1.0)), "b": None}, 50) == (None, None)
-    assert worth.leader({"a": (0.9, (0.0, 1.0)), "b": (0.9, (0.0, 1.0))}, 50) == (None, None)
+    wide = (0.0, 1.0)
+    for tied in (0.9, 0.9 - 1e-16, 0.9 - 1e-10):  # sums of the same rewards in another order
+        assert worth.leader({"a": (0.9, wide), "b": (tied, wide), "c": (0.1, wide)}, 50) == (None, None)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])

@@ -1,0 +1,137 @@
+"""The evidence with grades of a judge: that of the gate where all is audited, and right whatever it says."""
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import gate_judge
+from benchmarks.gate import Course, better, twins
+from benchmarks.gate_judge import (
+    ENOUGH,
+    GATE_LIMIT,
+    Judge,
+    agreeing,
+    alike,
+    biased,
+    capital,
+    first_audits,
+    turning,
+)
+from feedback.arrays import Flags, Floats
+
+
+def drawn(n: int, share: float, seed: int = 0, gain: float = 0.05) -> tuple[Course, Flags, Floats]:
+    """Return a course with a gain, what is audited, and grades that agree in 80 %."""
+    rng = np.random.default_rng(seed)
+    course = better(gain, 0.1, n, rng)
+    return course, rng.random(n) < share, agreeing(0.8, course, rng)
+
+
+def first(course: Course, n: int) -> Course:
+    return Course(*(column[:n] for column in (course.p_log, course.p_target, course.drawn, course.reward)))
+
+
+def test_where_all_is_audited_the_gain_is_shown_where_the_bound_of_the_gate_is_above_zero() -> None:
+    for seed in range(3):
+        course, _, grade = drawn(6_000, 1.0, seed)
+        audited = np.ones(6_000, dtype=np.bool_)
+        low = course.bounds().low
+        clear = np.abs(low) > 1e-4
+        shown = capital(course, audited, 1.0, None, GATE_LIMIT) > ENOUGH
+        assert (shown == (low > 0.0))[clear].all()
+        assert 0 < shown.sum() < len(shown)
+        np.testing.assert_allclose(capital(course, audited, 1.0, grade), capital(course, audited, 1.0, None))
+
+
+def test_rewards_that_nobody_gave_are_not_read_and_no_decision_is_read_ahead() -> None:
+    course, audited, grade = drawn(6_000, 0.3)
+    hidden = Course(course.p_log, course.p_target, course.drawn, np.where(audited, course.reward, np.nan))
+    found = capital(course, audited, 0.3, grade)
+    np.testing.assert_array_equal(found, capital(hidden, audited, 0.3, grade))
+    for n in (100, 4_096, 5_000):  # a block ends at 4,096
+        np.testing.assert_allclose(
+            found[:n], capital(first(course, n), audited[:n], 0.3, grade[:n]), atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("judge", [biased, turning])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_judge_that_favours_the_candidate_shows_no_gain_that_is_none(judge: Judge, share: float) -> None:
+    """Of 200 candidates without a gain, 10 may be promoted; 18 are three standard errors more."""
+    promoted = 0
+    for rng in np.random.default_rng(5).spawn(200):
+        course = twins(3_000, rng)
+        grade, audited = judge(course, rng), rng.random(3_000) < share
+        promoted += bool((capital(course, audited, share, grade) > ENOUGH).any())
+    assert promoted <= 18
+
+
+@pytest.mark.parametrize("judge", [agreeing, biased])
+def test_the_capital_of_a_fair_game_stays_what_it_is_on_average(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a gain it is 1 in expectation, to five standard errors of 4,000 runs of 50 decisions."""
+    monkeypatch.setattr(gate_judge.sequences, "BETS", np.array([0.25, 0.02]))
+    runs, n = 4_000, 50
+    capitals = np.empty(runs)
+    for number, rng in enumerate(np.random.default_rng(8).spawn(runs)):
+        course = alike(n, rng)
+        grade = agreeing(0.9, course, rng) if judge is agreeing else judge(course, rng)
+        capitals[number] = np.exp(capital(course, rng.random(n) < 0.3, 0.3, grade)[-1])
+    assert abs(capitals.mean() - 1.0) < 5.0 * capitals.std() / runs**0.5
+    assert capitals.std() / runs**0.5 < 0.01
+
+
+def test_a_biased_judge_gives_the_best_grade_to_what_the_candidate_draws_more_often() -> None:
+    course = alike(400, np.random.default_rng(0))
+    graded = biased(course, np.random.default_rng(1))
+    assert graded[course.drawn == 1].min() == 1.0
+    assert set(graded[course.drawn == 0]) == {0.0, 1.0}
+    assert np.corrcoef(graded[course.drawn == 0], course.reward[course.drawn == 0])[0, 1] > 0.4
+    late = turning(course, np.random.default_rng(1))
+    assert late[201:][course.drawn[201:] == 1].min() == 1.0
+    assert late[:200][course.drawn[:200] == 1].min() == 0.0
+
+
+def test_no_decision_ruins_a_bettor() -> None:
+    """Even where heavy weights meet the worst reward and the best grade."""
+    n = 4_000
+    p_log, p_target = np.tile([0.99, 0.01], (n, 1)), np.tile([0.01, 0.99], (n, 1))
+    earned = Course(p_log, p_target, np.ones(n, np.int64), (np.arange(n) < 2_000).astype(np.float64))
+    for audited in (np.ones(n, dtype=np.bool_), np.arange(n) % 10 == 0):
+        share = float(audited.mean())
+        found = capital(earned, audited, share, earned.reward)
+        assert np.isfinite(found).all()
+        assert np.isfinite(capital(earned, audited, share, np.ones(n))).all()
+
+
+def test_a_good_judge_takes_fewer_decisions_with_feedback_and_a_useless_one_about_as_many() -> None:
+    n, share, found = 30_000, 0.1, []
+    for seed in range(30):
+        course, audited, _ = drawn(n, share, seed)
+        rng = np.random.default_rng([seed, 1])
+        grades = (None, agreeing(0.5, course, rng), agreeing(0.95, course, rng))
+        shown = [capital(course, audited, share, grade) > ENOUGH for grade in grades]
+        found.append([min(first_audits(audited, one), n * share) for one in shown])
+    alone, useless, good = np.mean(found, axis=0).tolist()
+    assert good < 0.9 * alone
+    assert useless < 1.1 * alone
+
+
+def test_audits_are_counted_up_to_the_decision_that_shows_the_gain() -> None:
+    audited = np.array([True, False, True, True, False])
+    assert first_audits(audited, np.array([False, False, True, True, False])) == 2.0
+    assert first_audits(audited, np.array([True, False, False, True, True])) == 1.0
+    assert first_audits(audited, np.zeros(5, dtype=np.bool_)) == np.inf
+
+
+def test_the_benchmark_prints_a_row_for_each_judge_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_judge, "LENGTH", 300)
+    monkeypatch.setattr(gate_judge, "AUDITED", dict.fromkeys(gate_judge.FLOORS, 300))
+    app = typer.Typer()
+    app.command()(gate_judge.main)
+    result = CliRunner().invoke(app, ["--runs", "1", "--power-runs", "1"])
+    assert result.exit_code == 0, result.exception
+    rows = [line for line in result.output.splitlines() if line.startswith("|") and "---" not in line]
+    assert len(rows) == (1 + 4) + (1 + 3) + (1 + len(gate_judge.JUDGES) * len(gate_judge.SITUATIONS))
