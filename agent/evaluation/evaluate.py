@@ -152,7 +152,7 @@ class WaitingRows:
         """Return those on which a candidate is evaluated; None for none.
 
         Args:
-            p_target: Its distributions, shape (k, n_arms), NaN where it is not evaluated.
+            p_target: Distributions of the candidate, shape (k, n_arms), NaN where it is not evaluated.
             log: The log.
             known: How many examples each version had learned, by number.
         """

@@ -29,7 +29,6 @@ from agent.serving import KEPT_FLOOR
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Evaluation, active_policy, evaluations, promotions
-from feedback.registry.promotions import LARGEST_SHARE
 from feedback.training_log import position_of
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def first_share(floor: float, n_arms: int) -> float:
     >>> round(first_share(0.02, 4), 3), first_share(0.0, 4)
     (0.06, 0.02)
     """
-    return min(LARGEST_SHARE, max(LEAST_SHARE, (1.0 - KEPT_FLOOR) * floor * n_arms))
+    return min(promotions.LARGEST_SHARE, max(LEAST_SHARE, (1.0 - KEPT_FLOOR) * floor * n_arms))
 
 
 def grown_share(first: float, low: float, width: float) -> float:
@@ -78,8 +77,8 @@ def grown_share(first: float, low: float, width: float) -> float:
     (0.06, 0.24, 0.5)
     """
     if low >= 0.0:
-        return LARGEST_SHARE
-    return min(LARGEST_SHARE, max(first, first * width / -low))
+        return promotions.LARGEST_SHARE
+    return min(promotions.LARGEST_SHARE, max(first, first * width / -low))
 
 
 class Action(StrEnum):
@@ -111,7 +110,7 @@ def next_step(verdict: Mapping[str, Any], share: float, first: float, width: flo
 
     Args:
         verdict: Verdict of the gate, as `feedback.ope.gate.Verdict.document`.
-        share: Its share now, in (0, 0.5].
+        share: Share of the canary now, in (0, 0.5].
         first: Share with which a canary begins.
         width: Width of the range of rewards.
 
@@ -146,7 +145,9 @@ def next_step(verdict: Mapping[str, Any], share: float, first: float, width: flo
         )
     wanted = grown_share(first, low, width)
     changes = (
-        wanted != share if wanted == LARGEST_SHARE else max(wanted / share, share / wanted) >= LEAST_GROWTH
+        wanted != share
+        if wanted == promotions.LARGEST_SHARE
+        else max(wanted / share, share / wanted) >= LEAST_GROWTH
     )
     if not changes:
         return NextStep(Action.WAIT, share)

@@ -15,9 +15,8 @@ import sqlalchemy as sa
 from feedback.clock import GRACE_S
 from feedback.errors import LogUnavailableError, SupersededError
 from feedback.events import LABELS, Decision, Mode, Status
-from feedback.log import Store
+from feedback.log import Store, rows
 from feedback.log import tables as t
-from feedback.log.rows import DECISION, decision_of
 from feedback.reward import RewardRule
 from feedback.training_log.join import head_of, newest_epoch, position_of
 
@@ -189,9 +188,9 @@ def waiting(store: Store, rule: RewardRule, upto: int, since: float | None, most
     """
     found = dict[str, Decision]()
     with store.reading() as connection:
-        for query in _waiting(connection, rule, upto, since, DECISION):
-            rows = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
-            found |= {row[0]: decision_of(row) for row in rows}
+        for query in _waiting(connection, rule, upto, since, rows.DECISION):
+            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
+            found |= {row[0]: rows.decision_of(row) for row in first}
     decisions = sorted(found.values(), key=lambda decision: decision.decided_at)
     if len(decisions) <= most:
         return Waiting(tuple(decisions))
