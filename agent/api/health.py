@@ -107,7 +107,11 @@ def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
 
 def _state(point: DecisionPoint) -> PointState:
     """Return the state of a point; what is read from the log is left out while that is unavailable."""
-    state = PointState(version=point.versions.version, alarms=point.versions.alarms.count)
+    state = PointState(
+        version=point.versions.version,
+        alarms=point.versions.alarms.count,
+        canaries={canary.version: canary.share for canary in point.decider.canaries},
+    )
     with suppress(*LOG_UNUSABLE):
         store, reward = point.store, point.config.reward
         learned = None if point.versions.version is None else point.versions.version.examples_seq

@@ -60,6 +60,7 @@ class PointState:
         alarms: Drift alarms raised.
         dangling: Feedback that refers to no decision.
         rewards: Number and sum of the rewards of the decisions of the last hour, by arm.
+        canaries: Share of each canary in the decisions in which it takes part, by version.
     """
 
     lag: training_log_lag.Lag | None = None
@@ -67,6 +68,7 @@ class PointState:
     alarms: int = 0
     dangling: int = 0
     rewards: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    canaries: Mapping[int, float] = field(default_factory=dict)
 
 
 class Telemetry:
@@ -304,8 +306,14 @@ class _State(Collector):
             for arm, (n, total) in state.rewards.items():
                 mean.add_metric((point, arm), total / n)
                 number.add_metric((point, arm), n)
+        what = "Share of a canary in the decisions in which it takes part."
+        share = GaugeMetricFamily("armwise_canary_share", what, labels=("point", "version"))
+        for point, state in self._states.items():
+            for canary, part in state.canaries.items():
+                share.add_metric((point, str(canary)), part)
         yield mean
         yield number
+        yield share
         what = "How far the wall clock of the process that answers is ahead; 0 while it is followed."
         yield GaugeMetricFamily("armwise_clock_jump_seconds", what, self._jump_s)
         labels = {"version": VERSION, "python": platform.python_version()}

@@ -53,7 +53,7 @@ def test_what_happened_is_counted() -> None:
     telemetry.shed()
     telemetry.shed()
     telemetry.refused("rate_limit_exceeded")
-    found = exposed(telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}))
+    found = exposed(telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}))
     assert (
         found.items()
         >= {
@@ -85,6 +85,7 @@ def test_what_happened_is_counted() -> None:
             "armwise_examples_seq point=default": 30.0,
             "armwise_policy_version point=default": 7.0,
             "armwise_drift_alarms point=default": 2.0,
+            "armwise_canary_share point=default version=9": 0.06,
             "armwise_reward arm=a point=default": 0.75,
             "armwise_rewarded_decisions arm=a point=default": 4.0,
             "armwise_clock_jump_seconds": -3.5,
