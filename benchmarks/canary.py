@@ -23,7 +23,7 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from agent.serving import KEPT_FLOOR
+from agent.config import KEPT_FLOOR
 from agent.warmstart.canary import (
     FIRST_LOOK,
     LOOK_FACTOR,

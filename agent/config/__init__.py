@@ -5,12 +5,13 @@ from .app_config import ACTION_PREFIX, DEFAULT_POINT, AppConfig, ConfigError, Po
 from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
 from .privacy import Privacy
 from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope
-from .warm_start import WarmStartSpec
+from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
     "ACTION_PREFIX",
     "CONFIG",
     "DEFAULT_POINT",
+    "KEPT_FLOOR",
     "AppConfig",
     "ConfigError",
     "CorpusSpec",

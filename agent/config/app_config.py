@@ -32,7 +32,7 @@ from agent.config.sections import (
     RetrievalCacheSpec,
     SourceSpec,
 )
-from agent.config.warm_start import WarmStartSpec
+from agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
 from agent.routers import saved
 from agent.spec import lines
@@ -457,6 +457,12 @@ class AppConfig(BaseModel):
         service = self.model_dump(mode="json", exclude={"points", "personalizer"})
         document = self.points[point].over(service, self.limits.actions)
         return self.parsed({**document, "log_url": point_url(self.database_url, point)})
+
+    @property
+    def least_floor(self) -> float:
+        """Least probability of an arm that could be drawn: less than `floor` while a canary is automatic."""
+        automatic = self.warm_start is not None and self.warm_start.canary == "auto"
+        return self.floor * (KEPT_FLOOR if automatic else 1.0)
 
     @property
     def judging_gate(self) -> GateSpec:

@@ -278,6 +278,10 @@ class RouterPlan(RouterSpec):
     )
 
 
+KEPT_FLOOR = 0.25
+"""Share of the floor that is kept in decisions with an automatic canary, whose share is the rest."""
+
+
 class WarmStartSpec(Schedule):
     """Runs from labels to a verdict: when, from which sources, and whether they may promote."""
 

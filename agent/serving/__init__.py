@@ -5,10 +5,9 @@ from .arms import arm_infos, same_document
 from .point import Backends, DecisionPoint, Gate, Service
 from .replica import Replica
 from .telemetry import PointState, Telemetry
-from .versions import KEPT_FLOOR, Versions
+from .versions import Versions
 
 __all__ = [
-    "KEPT_FLOOR",
     "Backends",
     "DecisionPoint",
     "Gate",

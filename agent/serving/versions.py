@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.config import AppConfig
+from agent.config import KEPT_FLOOR, AppConfig
 from agent.learning import (
     PolicyHistory,
     Recipe,
@@ -23,9 +23,6 @@ from feedback.log import Store
 from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
 logger = logging.getLogger(__name__)
-
-KEPT_FLOOR = 0.25
-"""Share of the floor that is kept in decisions with an automatic canary, whose share is the rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agent.config import AppConfig
+from agent.config import KEPT_FLOOR, AppConfig
 from agent.evaluation import EvaluationRequest, judged_as, verdict_on
 from agent.learning import Recipe, configuration_of
-from agent.serving import KEPT_FLOOR
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.log import Store
 from feedback.registry import ActivePolicy, Evaluation, active_policy, evaluations, promotions
