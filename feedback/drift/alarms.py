@@ -136,6 +136,25 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
     return Alarms(count, last, begins < last.example_seq and (warm_at is None or warm_at < last.at))
 
 
+def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Alarm]:
+    """Return the newest alarms, the newest first.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        join: Digest of the training log of the alarms; None for any.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    a = t.alarms.c
+    ours = sa.true() if join is None else _of(join)
+    query = sa.select(*(a[name] for name in Alarm.__slots__)).where(ours)
+    with store.reading() as connection:
+        rows = connection.execute(query.order_by(a.at.desc(), a.seq.desc()).limit(limit)).all()
+    return [Alarm(*row) for row in rows]
+
+
 def record_warm_start(store: Store, labels: int, now: float) -> None:
     """Record that labels were inserted, which closes the alarms before."""
     with store.writing() as connection:

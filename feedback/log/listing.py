@@ -234,6 +234,12 @@ def position_at(connection: sa.Connection, at: float, *, before: bool = False) -
     return int(connection.scalar(query) or 0)
 
 
+def positions_at(store: Store, times: Sequence[float]) -> list[int]:
+    """Return for each time the position of the last decision that was committed by it; 0 for none."""
+    with store.reading() as connection:
+        return [position_at(connection, at) for at in times]
+
+
 def span(store: Store) -> tuple[float, float] | None:
     """Return when the first and the last decision were made, seconds since the epoch; None without any."""
     d = t.decisions.c

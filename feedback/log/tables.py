@@ -14,7 +14,7 @@ erasures     that texts of facts were removed, by `feedback.log.erasures`; their
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order
 progress     how far each join has read
-rollups      sums by time and arm, from which pages are drawn; rollup_positions: how far they have read
+rollups      sums by time or position, and arm, from which pages are drawn; rollup_positions: where they end
 The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 16
+SCHEMA = 17
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -489,13 +489,13 @@ leases = Table(
 
 ROLLUP_COUNTS = (
     *("decisions", "finished", "fell_back", "failed", "cancelled", "answers"),
-    *("steps", "tokens", "rewarded"),
+    *("steps", "tokens", "rewarded", "explored"),
 )
 """Columns of whole numbers of `rollups`."""
 
 ROLLUP_SUMS = (
     *("retrieval_s", "llm_s", "usd", "reward", "reward2"),
-    *("w", "wr", "w2", "w2r", "w2r2"),
+    *("w", "wr", "w2", "w2r", "w2r2", "wr2"),
 )
 """Columns of sums of `rollups`; `w` is 1 / propensity of the drawn arm, `r` the reward, and `2` a square."""
 

@@ -25,7 +25,7 @@ from .estimators import (
 )
 from .evaluation import DEFAULT_ESTIMATORS, INTERVALS, EstimateWithInterval, evaluate, predict
 from .gate import GateSpec, Verdict, judge
-from .intervals import Interval
+from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
 from .sample import NeverDrawnError, Sample, Terms
 
@@ -46,6 +46,7 @@ __all__ = [
     "Sample",
     "Terms",
     "Verdict",
+    "Weighted",
     "clipped_ips",
     "confidence_sequences",
     "cressie_read",

@@ -1,7 +1,7 @@
 """Operational facts: versions, promotions, live arms, evaluations, runs."""
 
 from . import arm_sets, evaluations, keys, prices, promotions, routers, runs, usage, versions
-from .arm_sets import ArmSet
+from .arm_sets import ArmSet, LiveArms
 from .evaluations import Evaluation
 from .keys import KeyLimits, KeySettings
 from .promotions import ActivePolicy, active_policy
@@ -14,6 +14,7 @@ __all__ = [
     "Evaluation",
     "KeyLimits",
     "KeySettings",
+    "LiveArms",
     "Run",
     "Version",
     "active_policy",

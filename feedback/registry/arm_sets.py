@@ -63,6 +63,52 @@ def every(store: Store) -> list[ArmSet]:
         return [_set_of(row) for row in connection.execute(sa.select(t.arm_sets).order_by(t.arm_sets.c.seq))]
 
 
+@dataclass(frozen=True, slots=True)
+class LiveArms:
+    """The arms that were live and switched on since a time.
+
+    Attributes:
+        at: Since when, seconds since the epoch.
+        arms: Their names.
+        added: Those that were not live, or switched off, before.
+        removed: Those that are not any more.
+        switched: Whether an arm was switched on or off; else a new set became live.
+        version: The version that brought the set; None where an operator or the configuration did.
+    """
+
+    at: float
+    arms: frozenset[str]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    switched: bool
+    version: int | None
+
+
+def history(store: Store) -> list[LiveArms]:
+    """Return which arms were live and switched on at what time, the oldest first; changes alone."""
+    s, w = t.arm_sets.c, t.switches.c
+    with store.reading() as connection:
+        sets = connection.execute(sa.select(s.at, s.arms, s.version).order_by(s.seq)).all()
+        switches = connection.execute(sa.select(w.at, w.arm, w.enabled).order_by(w.seq)).all()
+    # sorted by time alone: a set comes before a switch of the same time
+    changes = sorted(
+        [*((row, False) for row in sets), *((row, True) for row in switches)], key=lambda c: c[0].at
+    )
+    found: list[LiveArms] = []
+    live: frozenset[str] = frozenset()
+    off: set[str] = set()
+    for row, switched in changes:
+        if switched:
+            (off.discard if row.enabled else off.add)(row.arm)
+        else:
+            live = frozenset(row.arms)
+        before, after = found[-1].arms if found else frozenset[str](), live - off
+        if after != before:
+            moved = tuple(sorted(after - before)), tuple(sorted(before - after))
+            found.append(LiveArms(row.at, after, *moved, switched, None if switched else row.version))
+    return found
+
+
 def at_start(store: Store, configured: Arms) -> Arms:
     """Return the arms that `started` would return, and write nothing."""
     with store.reading() as connection:

@@ -3,12 +3,15 @@
 A fact is added to the stretch of time in which its decision was made, once: sums and positions are written
 together, and only where no other process has moved the positions meanwhile. Sums of another reward rule are
 dropped. Minutes are kept for two days, hours for ever.
+
+It is also added to the stretch of the log in which its decision stands. These are short where the log begins
+and grow with it, so that a curve from the first decision on has few points however long the log is.
 """
 
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +21,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from feedback.arrays import Flags, Floats, Integers
-from feedback.events import LABELS, Cost, Status
+from feedback.events import LABELS, Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
@@ -30,7 +33,16 @@ rollups, rollup_positions = t.rollups, t.rollup_positions
 COUNTS, SUMS = t.ROLLUP_COUNTS, t.ROLLUP_SUMS
 
 MINUTE, HOUR = 60, 3600
-"""Widths of the stretches, in seconds."""
+"""Widths of the stretches of time, in seconds."""
+
+LOG = 0
+"""Width by which the stretches of the log are stored: theirs differ, and follow from where they start."""
+
+SHORTEST = 16
+"""Positions of the first stretches of the log."""
+
+DOUBLING = 32
+"""Stretches of the log each time that its length doubles."""
 
 MINUTES_FOR_S = 2 * 24 * HOUR
 """How long minutes are kept, by the time of the log."""
@@ -40,8 +52,18 @@ BATCH = 5000
 
 FAILED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
 
-Key = tuple[int, str, int]
-"""Start of a minute, drawn arm, number of eligible arms."""
+Key = tuple[int, int, str, int]
+"""Start of a minute, start of a stretch of the log, drawn arm, number of eligible arms."""
+
+
+def stretch_of(position: int) -> tuple[int, int]:
+    """Return where the stretch of the log that holds a position starts, and how many positions it has.
+
+    >>> stretch_of(1), stretch_of(100), stretch_of(1024), stretch_of(1_000_000)
+    ((0, 16), (96, 16), (1024, 32), (999424, 16384))
+    """
+    width = max(SHORTEST, ((1 << position.bit_length()) >> 1) // DOUBLING)
+    return position // width * width, width
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +124,7 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
             _clear(connection)
             connection.execute(sa.insert(rollup_positions), {"rule": digest, "log_seq": 0, "examples_seq": 0})
         if connection.execute(moved).rowcount:  # else another process has counted these
-            rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf)]
+            rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
             if rows:
                 connection.execute(_UPSERT, rows)
             connection.execute(sa.delete(rollups).where(rollups.c.width == MINUTE, rollups.c.start < oldest))
@@ -172,12 +194,32 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
         .order_by(slot, r.arm, r.n_arms)
     )
     with store.reading() as connection:
-        rows = connection.execute(query).all()
+        return _sums_of(connection.execute(query).all())
+
+
+def _sums_of(rows: Sequence[sa.Row[Any]]) -> Sums:
+    """Return rows of an arm, a slot, a number of eligible arms, and all columns."""
     arm = np.array([row[0] for row in rows], dtype=np.object_)
     width = 2 + len(COUNTS) + len(SUMS)
     numbers = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), width).T
     slots, n_arms = numbers[:2].astype(np.int64)
     return Sums(slots, arm, n_arms, dict(zip((*COUNTS, *SUMS), numbers[2:], strict=True)))
+
+
+def by_position(store: Store) -> Sums:
+    """Return the sums of the whole log by stretch; the slot of a row is where its stretch starts.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    r = rollups.c
+    query = (
+        sa.select(r.arm, r.start, r.n_arms, *(r[name] for name in (*COUNTS, *SUMS)))
+        .where(r.width == LOG)
+        .order_by(r.start, r.arm, r.n_arms)
+    )
+    with store.reading() as connection:
+        return _sums_of(connection.execute(query).all())
 
 
 def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
@@ -224,8 +266,36 @@ def newest_rewards(
         where = t.examples.c.seq > after, *criteria.conditions()
         return [
             Rewarded(arm, sums, orjson.loads(context)["sparse"])
-            for (_, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
+            for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
         ]
+
+
+def newest_draws(
+    store: Store, limit: int, criteria: listing.DecisionFilter, upto: int | None = None
+) -> list[tuple[str, Mapping[str, float]]]:
+    """Return the drawn arm and the named features of the question of the newest explored decisions.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        criteria: Conditions on them; the newest `listing.WINDOW_BY_REWARD` positions are looked at.
+        upto: Position of the newest one that counts; None for the end of the log.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d = t.decisions.c
+    query = (
+        sa.select(d.drawn, sa.cast(d.features, sa.Text))
+        .where(d.mode == Mode.EXPLORE, *criteria.conditions())
+        .order_by(d.seq.desc())
+        .limit(limit)
+    )
+    with store.reading() as connection:
+        last = head_of(connection) if upto is None else upto
+        here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
+        rows = connection.execute(query.where(*here)).all()
+    return [(arm, orjson.loads(features).get("sparse", {})) for arm, features in rows]
 
 
 _KEY = ("width", "start", "arm", "n_arms")
@@ -240,6 +310,7 @@ _UPSERT = sa.text(
 
 _DRAW = (
     t.decisions.c.decided_at,
+    t.decisions.c.seq,
     t.decisions.c.drawn,
     sa.func.coalesce(sa.func.json_array_length(t.decisions.c.arms), 0),
 )
@@ -267,9 +338,9 @@ Addition = tuple[tuple[Any, ...], dict[str, float]]
 
 def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
     d = t.decisions.c
-    query = sa.select(*_DRAW).where(d.seq > after, d.seq <= upto, d.policy != LABELS)
-    for row in connection.execute(query):
-        yield tuple(row), {"decisions": 1}
+    query = sa.select(*_DRAW, d.mode).where(d.seq > after, d.seq <= upto, d.policy != LABELS)
+    for *draw, mode in connection.execute(query):
+        yield tuple(draw), {"decisions": 1, "explored": mode == Mode.EXPLORE}
 
 
 def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
@@ -279,10 +350,20 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
         .where(e.seq > after, e.seq <= upto, d.policy != LABELS)
     )
-    for decided_at, arm, n_arms, status, answered, *raw in connection.execute(query):
-        cost = Cost(*raw)
+    for (
+        *draw,
+        status,
+        answered,
+        steps,
+        prompt_tokens,
+        completion_tokens,
+        retrieval_s,
+        llm_s,
+        usd,
+    ) in connection.execute(query):
+        cost = Cost(steps, prompt_tokens, completion_tokens, retrieval_s, llm_s, usd)
         yield (
-            (decided_at, arm, n_arms),
+            tuple(draw),
             {
                 "finished": 1,
                 "fell_back": status == Status.FELL_BACK,
@@ -324,16 +405,15 @@ def _rewarded(
         .join(t.executions, e.decision_id == x.decision_id)
         .where(x.join == rule.join, *where)
     )
-    for decided_at, arm, n_arms, propensity, weight, status, values, tokens, *rest in connection.execute(
-        query
-    ):
+    for row in connection.execute(query):
+        draw, (propensity, weight, status, values, tokens, *rest) = row[: len(_DRAW)], row[len(_DRAW) :]
         total, failed = rule.priced(Cost(*rest[:costs]), log_rows.tokens_of(tokens)), status != Status.OK
         r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
         if r is None:
             continue
         w = 1.0 / propensity
         yield (
-            (decided_at, arm, n_arms),
+            tuple(draw),
             {
                 "rewarded": 1,
                 "reward": r,
@@ -343,25 +423,26 @@ def _rewarded(
                 "w2": w * w,
                 "w2r": w * w * r,
                 "w2r2": (w * r) ** 2,
+                "wr2": w * r * r,
             },
             rest[costs:],
         )
 
 
 def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> None:
-    for (decided_at, arm, n_arms), added in additions:
-        totals = sums[int(decided_at // MINUTE) * MINUTE, arm, n_arms]
+    for (decided_at, seq, arm, n_arms), added in additions:
+        totals = sums[int(decided_at // MINUTE) * MINUTE, stretch_of(seq)[0], arm, n_arms]
         for name, value in added.items():
             totals[name] += value
 
 
 def _rows(sums: Mapping[Key, Mapping[str, float]], width: int, oldest: float) -> list[dict[str, Any]]:
     """Return the rows to add to the stretches of a width, but for those that began before `oldest`."""
-    rows: dict[Key, dict[str, Any]] = {}
-    for (minute, arm, n_arms), added in sums.items():
+    rows: dict[tuple[int, str, int], dict[str, Any]] = {}
+    for (minute, stretch, arm, n_arms), added in sums.items():
         if minute < oldest:
             continue
-        key = minute // width * width, arm, n_arms
+        key = stretch if width == LOG else minute // width * width, arm, n_arms
         row = rows.setdefault(key, {**dict(zip(_KEY, (width, *key), strict=True)), **_ZERO})
         for name, value in added.items():
             row[name] += int(value) if name in COUNTS else value

@@ -7,7 +7,15 @@ import pytest
 import sqlalchemy as sa
 
 from feedback.drift import monitor
-from feedback.drift.alarms import Alarm, Alarms, Watch, raise_alarms, read_alarms, record_warm_start
+from feedback.drift.alarms import (
+    Alarm,
+    Alarms,
+    Watch,
+    newest_alarms,
+    raise_alarms,
+    read_alarms,
+    record_warm_start,
+)
 from feedback.drift.monitor import DriftSpec
 from feedback.errors import SupersededError
 from feedback.events import Decision, Execution, Feedback
@@ -253,3 +261,14 @@ def test_what_is_looked_at_again_begins_with_the_block_of_the_next_example(
     for learned in (0, block - 1, block, block + 1):
         Watch(fallen, DriftSpec(), RULE, "recipe", 1, learned)
     assert asked == [(0, 0), (0, block - 1), (block, block), (block, block + 1)]
+
+
+def test_the_newest_alarms_are_listed_newest_first(store: Store) -> None:
+    """As many as are wanted, of one training log or of any."""
+    version = published(store, "mine")
+    epoch = take_epoch(store, "a", 0.0)
+    alarms = [replace(FALL, recipe="mine", example_seq=i, at=at) for i, at in enumerate((5.0, 9.0, 9.0))]
+    raise_alarms(store, epoch, alarms, RULE.join)
+    assert newest_alarms(store, 2, version.join) == [alarms[2], alarms[1]]
+    assert newest_alarms(store, 9) == alarms[::-1]
+    assert newest_alarms(store, 9, "another") == []

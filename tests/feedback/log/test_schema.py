@@ -279,6 +279,31 @@ def test_a_log_that_no_revision_starts_from_is_not_migrated(filled: sa.Engine) -
         migrate(url(filled))
 
 
+def test_sums_of_before_are_dropped_by_the_migration_and_added_up_again(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    """Schema 16 had neither explored decisions nor stretches of the log in its sums."""
+    before = tmp_path / "before"
+    shutil.copytree(MIGRATIONS, before)
+    (before / "versions" / "0002_sums_by_position.py").unlink()
+    assert migrate(url(engine), before) == (0, 16)
+    with engine.begin() as connection:
+        columns = sa.inspect(connection).get_columns("rollups")
+        row = {column["name"]: "a" if column["name"] == "arm" else 1 for column in columns}
+        assert not {"explored", "wr2"} & row.keys()
+        names = ", ".join(row)
+        connection.execute(
+            sa.text(f"INSERT INTO rollups ({names}) VALUES ({', '.join(':' + one for one in row)})"), row
+        )
+        connection.exec_driver_sql("INSERT INTO rollup_positions VALUES ('rule', 7, 7)")
+        connection.execute(sa.insert(t.ticks), {"seq": 1, "at": 1.0})
+    engine.dispose()
+    assert migrate(url(engine)) == (16, 17)
+    with engine.connect() as connection:
+        for table, rows in ((t.rollups, 0), (t.rollup_positions, 0), (t.ticks, 1)):
+            assert connection.scalar(sa.select(sa.func.count()).select_from(table)) == rows
+
+
 KILLED = """
 import os, sys
 from pathlib import Path

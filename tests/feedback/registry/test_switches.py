@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from feedback.log import Store
 from feedback.log import tables as t
-from feedback.registry.arm_sets import disabled, switch
+from feedback.registry.arm_sets import LiveArms, disabled, history, replace, started, switch
 
 
 def test_nothing_is_switched_off_at_first(store: Store) -> None:
@@ -37,4 +37,26 @@ def test_every_switch_stays_on_record(store: Store) -> None:
         ("bm25", False, 0.0),
         ("bm25", True, 1.0),
         ("bm25", False, 2.0),
+    ]
+
+
+def test_the_history_has_every_change_of_what_could_be_drawn(store: Store) -> None:
+    """Sets and switches in the order of time; what changes nothing is left out."""
+    spec = {"kind": "none"}
+    started(store, {"a": spec, "b": spec})
+    switch(store, "b", False, 10.0)
+    switch(store, "b", False, 11.0)
+    switch(store, "gone", False, 12.0)
+    replace(store, {"a": spec, "b": spec, "c": spec}, {}, lambda one, other: one == other)
+    switch(store, "b", True, 30.0)
+    replace(store, {"b": spec, "c": spec}, {}, lambda one, other: one == other)
+    with store.writing() as connection:
+        connection.execute(sa.update(t.arm_sets).values(at=t.arm_sets.c.seq * 20.0 - 19.0))
+        connection.execute(sa.update(t.arm_sets).where(t.arm_sets.c.seq == 3).values(version=5))
+    assert history(store) == [
+        LiveArms(1.0, frozenset("ab"), ("a", "b"), (), False, None),
+        LiveArms(10.0, frozenset("a"), (), ("b",), True, None),
+        LiveArms(21.0, frozenset("ac"), ("c",), (), False, None),
+        LiveArms(30.0, frozenset("abc"), ("b",), (), True, None),
+        LiveArms(41.0, frozenset("bc"), (), ("a",), False, 5),
     ]

@@ -9,9 +9,13 @@ from itertools import islice
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store, listing
+from feedback.log.tables import decisions as decisions_table
+from feedback.log.tables import examples as examples_table
 from feedback.log.tables import rollups as table
 from feedback.ope import ESTIMATORS, Sample, intervals
 from feedback.reward import Metric, Prices, RewardRule
@@ -120,6 +124,42 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
         assert np.allclose(estimate[1], np.clip(expected, *RULE.clip))
 
 
+def test_the_sums_by_position_are_those_of_the_decisions_that_stand_there(filled: Store) -> None:
+    """Every decision counts once, in the stretch of its position, whatever the time; forced ones apart."""
+    advance(filled, 37)
+    found = rollups.by_position(filled)
+    d, x = decisions_table.c, examples_table.c
+    with filled.reading() as connection:
+        rows = connection.execute(sa.select(d.seq, d.drawn, d.mode, d.id).where(d.policy != LABELS)).all()
+        joined = set(connection.scalars(sa.select(x.decision_id)))
+    made = {one.id: one for one, _, _ in turns(np.random.default_rng(3))}
+    examples = {one.decision.id: RULE.reward_of(one) for one in read_examples(filled, RULE.join)}
+    assert len(set(found.slot)) > 10
+    for start in set(found.slot.tolist()):
+        width = max(16, 2 ** (start.bit_length() - 1) // 32) if start else 16
+        here = [row for row in rows if start <= row.seq < start + width]
+        total = found.where(found.slot == start).total()
+        assert total["decisions"] == len(here)
+        assert total["explored"] == sum(row.mode == "explore" for row in here)
+        weighted = [(1 / made[row.id].propensity, examples[row.id]) for row in here if row.id in joined]
+        assert math.isclose(total["wr2"], sum(w * r * r for w, r in weighted if r is not None), abs_tol=1e-9)
+        for arm in ARMS:
+            of_arm = found.where((found.slot == start) & (found.arm == arm)).total()
+            assert of_arm["decisions"] == sum(row.drawn == arm for row in here)
+    assert found.total()["decisions"] == len(rows) > found.total()["explored"]
+
+
+@given(st.integers(1, 1 << 45))
+def test_each_position_is_in_one_stretch_and_stretches_grow_with_the_log(position: int) -> None:
+    """A stretch starts at most its width before its positions, and the next one where it ends."""
+    start, width = rollups.stretch_of(position)
+    assert start <= position < start + width
+    assert width == 16 or width * 64 > position >= width * 32
+    assert rollups.stretch_of(start + width)[0] == start + width
+    assert rollups.stretch_of(start + width - 1) == (start, width)
+    assert start == 0 or rollups.stretch_of(start) == (start, width)
+
+
 def test_they_do_not_depend_on_how_many_facts_are_read_at_a_time_nor_on_a_restart(filled: Store) -> None:
     advance(filled, 11)
     by_few = sums(filled)
@@ -186,7 +226,7 @@ def test_another_reward_rule_begins_anew_and_old_minutes_are_dropped(filled: Sto
     filled.append([replace(one, id="late", decided_at=at, deadline=at + 60, policy="linucb")])
     while rollups.advance(filled, other, 500).left:
         pass
-    assert {key[0] for key in sums(filled) if key[1] < 1100 * HOUR} == {HOUR}
+    assert {key[0] for key in sums(filled) if key[1] < 1100 * HOUR} == {0, HOUR}
 
 
 def test_the_newest_seconds_are_those_of_the_last_executions(filled: Store) -> None:
@@ -261,3 +301,23 @@ def test_rules_that_differ_in_anything_have_sums_of_their_own() -> None:
 
 def test_minutes_are_kept_for_two_days_and_facts_are_added_5_000_at_a_time() -> None:
     assert (rollups.MINUTE, rollups.HOUR, rollups.MINUTES_FOR_S, rollups.BATCH) == (60, 3600, 172_800, 5000)
+
+
+def test_the_newest_draws_are_explored_ones_with_the_features_of_their_questions(filled: Store) -> None:
+    """Newest first, as many as are wanted, that meet criteria; forced ones and labels are none."""
+    made = [d for d, _, _ in turns(np.random.default_rng(3)) if d.policy != LABELS and d.mode is Mode.EXPLORE]
+    found = rollups.newest_draws(filled, 10, listing.DecisionFilter())
+    assert [arm for arm, _ in found] == [one.drawn for one in made[:-11:-1]]
+    of_b = rollups.newest_draws(filled, 1000, listing.DecisionFilter(arm="b"))
+    assert len(of_b) == sum(one.drawn == "b" for one in made)
+    context = Context("?", {"tier=free": 1.0, "length": 0.5})
+    filled.append([replace(made[0], id="late", context=context)])
+    assert rollups.newest_draws(filled, 1, listing.DecisionFilter()) == [
+        (made[0].drawn, {"tier=free": 1.0, "length": 0.5})
+    ]
+
+
+def test_old_draws_are_beyond_what_is_looked_at(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rare criterion does not read the whole log."""
+    monkeypatch.setattr(listing, "WINDOW_BY_REWARD", 9)
+    assert 0 < len(rollups.newest_draws(filled, 1000, listing.DecisionFilter())) <= 4

@@ -1,0 +1,39 @@
+"""Schema 17: sums of the log by position, beside those by minute and hour.
+
+Sums count explored decisions, and have that of the weights times the squared rewards. What was added up
+before lacks both, so it is dropped: the learner adds the log up again, from its first fact.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "17"
+
+down_revision = "16"
+
+
+def upgrade() -> None:
+    """Replace the table by one with the new columns; a learner fills it again."""
+    op.execute(sa.text("DELETE FROM rollup_positions"))
+    op.drop_table("rollups")
+    op.create_table(
+        "rollups",
+        sa.Column("width", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("start", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("arm", sa.String(128), nullable=False),
+        sa.Column("n_arms", sa.Integer, autoincrement=False, nullable=False),
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in _COUNTS),
+        *(sa.Column(name, sa.Double, nullable=False) for name in _SUMS),
+        sa.PrimaryKeyConstraint("width", "start", "arm", "n_arms", name="rollups_key"),
+    )
+
+
+_COUNTS = (
+    *("decisions", "finished", "fell_back", "failed", "cancelled", "answers"),
+    *("steps", "tokens", "rewarded", "explored"),
+)
+
+_SUMS = (
+    *("retrieval_s", "llm_s", "usd", "reward", "reward2"),
+    *("w", "wr", "w2", "w2r", "w2r2", "wr2"),
+)
