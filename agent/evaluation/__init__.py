@@ -11,30 +11,43 @@ from .candidates import (
 from .evaluate import evaluate_log
 from .gate import EvaluationFailedError, judged_as, run_evaluation, verdict, verdict_on
 from .job import Evaluations, evaluate_apart
+from .kinds import KindShares, shares_by_kind
+from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
+from .served import Alternative, Comparison, summary_of
 
 __all__ = [
     "CANDIDATE_NAMES",
+    "Alternative",
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
+    "Comparison",
     "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
     "EvaluationRequest",
     "Evaluations",
     "Interval",
+    "KindShares",
+    "LearningCurve",
+    "Mark",
     "Moment",
+    "Promise",
     "Report",
+    "Stretch",
     "evaluate_apart",
     "evaluate_log",
     "judged_as",
     "moment_of",
     "parse_name",
+    "read_curve",
     "refuse_untrusted",
     "run_evaluation",
+    "shares_by_kind",
     "spelled_out",
+    "summary_of",
     "verdict",
     "verdict_on",
 ]

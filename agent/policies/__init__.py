@@ -22,6 +22,7 @@ from .features import (
     describe_action,
     flattened,
     form,
+    kinds_of,
 )
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
@@ -67,6 +68,7 @@ __all__ = [
     "form",
     "greedy",
     "hashed",
+    "kinds_of",
     "pack",
     "require_action_features",
     "restarts_of",

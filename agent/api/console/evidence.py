@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from pydantic import Field, ValidationError
 
-from agent.api.console.overview import chart_of
+from agent.api.console.charts import chart_of
 from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
 from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, require

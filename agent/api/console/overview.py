@@ -3,18 +3,19 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
+from agent.api.console import learning
+from agent.api.console.charts import band, chart_of
 from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
 from agent.api.errors import ApiError
-from agent.api.middleware import RequestPoint, require
+from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.operations import policies
 from agent.api.operations.policies import Agreement
 from agent.serving import DecisionPoint
@@ -36,7 +37,7 @@ COARSER = 4
 """How many of these make one of the chart of rewards, where single ones hold too few."""
 
 KEPT_S = 4.0
-"""How long the live part is sent again to all who watch the same window: it is the same for everybody."""
+"""How long the live part is sent again to all who watch the same window and may see the same."""
 
 KEPT_TIMES = 1000
 """Or so many times as long as it took to make, if that is longer: watching costs 1/1000 of a replica."""
@@ -60,7 +61,11 @@ class Window:
 
 @router.get("", dependencies=[require("decide", "read")])
 async def overview(
-    request: Request, point: RequestPoint, agreement: Agreement, window: str = "24h"
+    request: Request,
+    point: RequestPoint,
+    caller: RequestCaller,
+    agreement: Agreement,
+    window: str = "24h",
 ) -> Response:
     """What was asked, earned and spent in a window."""
     if window not in WINDOWS:
@@ -68,16 +73,18 @@ async def overview(
             "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
         )
     kept = _kept(request)
-    key = (window, point.name, request.scope.get("root_path", ""))
+    sees = caller.prefix, caller.sees_all, "read" in caller.scopes
+    key = window, point.name, request.scope.get("root_path", ""), sees
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
     active = (await policies.policy(point, agreement)).reply
     found = await asyncio.to_thread(_read, point, window)
+    learned = await asyncio.to_thread(learning.panel, point, caller)
     refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
     shed = sum(point.telemetry.counts("armwise_shed").values())
     live = {name: info.enabled for name, info in point.turns.arms.items()}
-    values = {**found, "policy": active, "shed": shed, "refused": refused, "live": live}
+    values = {**found, "learning": learned, "policy": active, "shed": shed, "refused": refused, "live": live}
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     if "hx-request" in request.headers:
         ended = time.monotonic()
@@ -85,12 +92,19 @@ async def overview(
     return shown
 
 
-def _kept(request: Request) -> dict[tuple[str, str, str], tuple[float, bytes | memoryview]]:
-    """Return the live parts by window, point and prefix, each with how long it may be sent."""
+Sight = tuple[str, bool, bool]
+"""The prefix of the ids that a caller sees, whether it sees all, and whether it reads."""
+
+Watched = tuple[str, str, str, Sight]
+"""A window, a point, a prefix of paths, and what a caller sees."""
+
+
+def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
+    """Return the live parts, each with how long it may be sent."""
     state = request.app.state
     if not hasattr(state, "overviews"):
         state.overviews = {}
-    found: dict[tuple[str, str, str], tuple[float, bytes | memoryview]] = state.overviews
+    found: dict[Watched, tuple[float, bytes | memoryview]] = state.overviews
     return found
 
 
@@ -190,17 +204,18 @@ def charts(
     """Return the charts of a window, as JSON for `console.js`."""
     n = (window.until - window.since + window.step - 1) // window.step
     counts = {
-        arm: np.bincount(rows.slot[chosen], rows.columns["decisions"][chosen], n)
+        arm: np.bincount(rows.slot[chosen], rows.columns["explored"][chosen], n)
         for arm in sorted(set(rows.arm), key=lambda one: arms.get(one, COLOURS))
         for chosen in [rows.arm == arm]
     }
-    total = sum(counts.values(), np.zeros(n))
-    known = np.flatnonzero(total)
+    explored = sum(counts.values(), np.zeros(n))
+    total = np.bincount(rows.slot, rows.columns["decisions"], n)
+    known = np.flatnonzero(explored)
     shares = [
         {
             "label": arm,
             "colour": f"--c{arms.get(arm, COLOURS - 1)}",
-            "values": (100 * found[known] / total[known]).round(2).tolist(),
+            "values": (100 * found[known] / explored[known]).round(2).tolist(),
         }
         for arm, found in counts.items()
     ]
@@ -235,23 +250,10 @@ def charts(
         "rewards": chart_of(
             [middle + window.step * COARSER * slot for slot in earned],
             [
-                _band("what was served", "--ink", earned.values()),
-                _band("drawn at random", "--grey", random.values()),
+                band("what was served", "--ink", earned.values()),
+                band("drawn at random", "--grey", random.values()),
             ],
             unit="reward",
             range=whole,
         ),
     }
-
-
-def _band(
-    label: str, colour: str, found: Iterable[tuple[float, intervals.Interval] | None]
-) -> dict[str, Any]:
-    columns = [(None, None, None) if one is None else (one[0], *one[1]) for one in found]
-    value, low, high = zip(*columns, strict=True) if columns else ((), (), ())
-    return {"label": label, "colour": colour, "values": value, "low": low, "high": high}
-
-
-def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
-    """Return a chart as JSON for `console.js`: times, and series of the same length."""
-    return orjson.dumps({"x": x, "series": series, **rest}).decode()

@@ -8,9 +8,11 @@ from typing import Any
 
 from agent.access import Caller
 from agent.api import decisions
-from agent.api.console.overview import WEIGHTED, chart_of
+from agent.api.console.charts import chart_of
+from agent.api.console.overview import WEIGHTED
 from agent.api.errors import ApiError
 from agent.api.schemas import DecisionQuery
+from agent.policies import kinds_of
 from agent.serving import DecisionPoint
 from feedback.ope import intervals
 from feedback.registry import runs
@@ -29,9 +31,6 @@ RUNS = 20
 
 ROUNDING = 1e-9
 """Difference up to which two estimates are tied: it is of the order in which rewards were added up."""
-
-WORD = "w"
-"""What a feature of a word begins with: words are not kinds."""
 
 Estimate = tuple[float, intervals.Interval] | None
 
@@ -56,16 +55,6 @@ class Kind:
     worth: Mapping[str, Estimate]
     best: str | None
     more: int | None
-
-
-def kinds_of(features: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return the features that name a kind, each with its value.
-
-    >>> kinds_of({"ask=who": 1.0, "tier=free": 1.0, "w=river": 1.0, "length": 0.3})
-    [('ask', 'who'), ('tier', 'free')]
-    """
-    parts = (name.partition("=") for name in features)
-    return [(head, value) for head, equals, value in parts if equals and head != WORD]
 
 
 def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
@@ -175,4 +164,4 @@ def curve(found: Mapping[str, Any]) -> str | None:
             "values": [found["single"]] * len(values["portfolio"]),
         },
     ]
-    return chart_of([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts=True)
+    return chart_of([*range(1, len(values["portfolio"]) + 1)], series, unit=found["measure"], counts="arms")

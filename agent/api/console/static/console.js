@@ -3,6 +3,7 @@
   "use strict";
 
   const charts = new Map();
+  const WHOLE = [1, 2, 5].flatMap((step) => [...Array(9).keys()].map((digits) => step * 10 ** digits)).sort((a, b) => a - b);
 
   function variable(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -13,12 +14,35 @@
     return series.map((one) => (below = one.values.map((value, i) => value + below[i])));
   }
 
+  // numbered lines where something changed: the numbers are those of the list below the chart
+  function marked(chart, marks) {
+    const { ctx, bbox } = chart;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = variable("--grey");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = "center";
+    let after = -Infinity;
+    marks.forEach((at, i) => {
+      const x = chart.valToPos(at, "x", true);
+      ctx.setLineDash([3 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      if (x - after < 14 * devicePixelRatio) return;
+      ctx.fillText(`${i + 1}`, x, bbox.top - 3 * devicePixelRatio);
+      after = x;
+    });
+    ctx.restore();
+  }
+
   function draw(figure) {
     const spec = JSON.parse(figure.dataset.chart);
     if (charts.has(figure)) charts.get(figure).destroy();
     if (!spec.x.length || !spec.series.length) return;
     const ink = variable("--grey"), grid = { stroke: variable("--grid"), width: 1 };
-    const data = [spec.x], series = [spec.counts ? { label: "arms" } : { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }], bands = [];
+    const data = [spec.x], series = [spec.counts ? { label: spec.counts } : { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }], bands = [];
     const shown = spec.stacked ? stacked(spec.series) : spec.series.map((one) => one.values);
     // the highest of a stack is drawn first, so that each of the others covers its lower part
     const order = spec.series.map((_, i) => (spec.stacked ? spec.series.length - 1 - i : i));
@@ -26,7 +50,7 @@
       const one = spec.series[i], colour = variable(one.colour);
       data.push(shown[i]);
       series.push({
-        label: one.label, stroke: colour, width: spec.stacked ? 0.5 : 2, fill: spec.stacked ? colour : undefined,
+        label: one.label, stroke: colour, width: spec.stacked ? 0.5 : 2, dash: one.dashed ? [6, 5] : undefined, fill: spec.stacked ? colour : undefined,
         points: { show: spec.x.length < 2 || !spec.stacked && spec.x.length < 40 },
         value: (_u, _v, _s, at) => (at == null || one.values[at] == null ? "" : `${+one.values[at].toFixed(3)} ${spec.unit}`),
       });
@@ -40,8 +64,9 @@
     }
     charts.set(figure, new uPlot({
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
-      scales: { x: spec.counts ? { time: false } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
-      axes: [{ stroke: ink, grid, incrs: spec.counts ? [1, 2, 5, 10] : undefined }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
+      hooks: { draw: [(chart) => marked(chart, spec.marks || [])] },
+      scales: { x: spec.counts ? { time: false, range: spec.range } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
+      axes: [{ stroke: ink, grid, incrs: spec.counts ? WHOLE : undefined, values: spec.counts ? (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) : undefined }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
     }, data, figure));
     figure.querySelectorAll(".u-series.u-hidden").forEach((row) => row.remove());
     const canvas = figure.querySelector("canvas");

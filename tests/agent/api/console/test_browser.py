@@ -1,6 +1,7 @@
 """The console in a real browser: every page and action, without errors, by keyboard, in light and dark."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from agent.api.console.page import CONSOLE, PAGES
 from arms.llm import base
+from feedback.registry import arm_sets
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.fakes import Service
 
@@ -251,3 +253,20 @@ def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
         page.get_by_text("is disabled").wait_for()
         page.get_by_role("link", name="Sign in").click()
         page.get_by_label("Key of this service").wait_for()
+
+
+def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, str], chrome: Visit) -> None:
+    """Both charts of the first panel are there, and its tables open by keyboard."""
+    service, address = served
+    arm_sets.switch(service.point.store, "bm25", False, time.time())
+    arm_sets.switch(service.point.store, "bm25", True, time.time())
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}")
+    panel = page.get_by_role("region", name="Is it learning?")
+    assert panel.locator("canvas").count() == 2
+    assert "Switch: bm25" in panel.locator("ol.marks").inner_text()
+    summary = panel.locator("summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert panel.get_by_role("rowheader", name="a uniform choice").is_visible()
+    assert_no_barrier(page, "overview")

@@ -177,7 +177,7 @@ async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None
     assert charts[0] == []
     (drawn,) = (json.loads(html.unescape(one)) for one in charts[1])
     assert drawn["x"] == [1, 2]
-    assert drawn["counts"] is True
+    assert drawn["counts"] == "arms"
     assert [one["values"] for one in drawn["series"]] == [[0.5, 0.75], [0.5, 0.6], [0.5, 0.5]]
     runs.finish(store, run, runs.State.HELD, now)
     later = runs.claim(store, "configured", runs.Trigger.REQUEST, "test", now + 1.0)

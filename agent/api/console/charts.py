@@ -1,0 +1,20 @@
+"""Charts as JSON, which `console.js` draws."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from feedback.ope import intervals
+
+
+def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:
+    """Return a chart as JSON for `console.js`: times or counts, and series of the same length."""
+    return orjson.dumps({"x": x, "series": series, **rest}).decode()
+
+
+def band(label: str, colour: str, found: Iterable[tuple[float, intervals.Interval] | None]) -> dict[str, Any]:
+    """Return a series of estimates with the band of their intervals; a gap where there is none."""
+    columns = [(None, None, None) if one is None else (one[0], *one[1]) for one in found]
+    value, low, high = zip(*columns, strict=True) if columns else ((), (), ())
+    return {"label": label, "colour": colour, "values": value, "low": low, "high": high}

@@ -1,0 +1,98 @@
+"""Is it learning? What was served over decisions, beside its alternatives; shares by kind of question."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agent.access import Caller
+from agent.api import decisions
+from agent.api.console.charts import band, chart_of
+from agent.api.console.page import COLOURS, colours
+from agent.api.schemas import DecisionQuery
+from agent.evaluation import LearningCurve, read_curve, shares_by_kind, summary_of
+from agent.serving import DecisionPoint
+from feedback.training_log import rollups
+
+NEWEST = 1000
+"""Explored decisions whose kinds are counted."""
+
+
+def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
+    """Return what the panel shows to a caller; this reads the log."""
+    config = point.config
+    curve = read_curve(
+        point.store, config.reward, config.least_floor, point.versions.configured.digest, ranks=point.ranks
+    )
+    reads = "read" in caller.scopes
+    known = colours(point)
+    if reads:
+        criteria = decisions.filter_of(point, caller, DecisionQuery())
+        feature, kinds = shares_by_kind(rollups.newest_draws(point.store, NEWEST, criteria))
+    else:
+        feature, kinds = "", []
+    marks = curve.marks if reads else ()
+    whole = curve.whole
+    compared = max((one.n for one in whole.arms), default=0)
+    return {
+        "sentence": summary_of(whole),
+        "whole": whole,
+        "compared": compared if compared < whole.rewarded else None,
+        "marks": marks,
+        "promise": curve.promise,
+        "kinds": kinds,
+        "feature": feature,
+        "arms": _in_order({arm for one in kinds for arm in one.shares}, known),
+        "charts": charts(curve, [mark.decision for mark in marks], known),
+    }
+
+
+def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int]) -> dict[str, str]:
+    """Return the charts over decisions, as JSON for `console.js`.
+
+    The picture of rewards holds all estimates and the band of what was served; the band of what was hardly
+    drawn leaves it.
+
+    Args:
+        curve: The course of learning.
+        marks: Decisions at which something changed, in order.
+        known: Numbers of the colours of arms.
+    """
+    rewarded = [one for one in curve.stretches if one.served]
+    drawn = [one for one in curve.stretches if one.shares]
+    whole = curve.whole
+    rest = {"counts": "decision", "range": [0, max(1, whole.decisions)], "marks": marks}
+    series = [band("what was served", "--ink", [one.served for one in rewarded])]
+    if whole.uniform is not None:
+        series.append(band("a uniform choice", "--grey", [one.uniform for one in rewarded]))
+    if whole.best is not None and whole.best.name is not None:
+        name = whole.best.name
+        series.append(band(f"always {name}", _colour(known, name), [one.best for one in rewarded]))
+    if curve.promise is not None:
+        promise, last = curve.promise, rewarded[-1:]
+        values = [promise.value if one.end > promise.decision or [one] == last else None for one in rewarded]
+        about = {"label": "expected by the warm start", "colour": "--good", "dashed": True}
+        series.append({**about, "values": values})
+    shares = [
+        {
+            "label": arm,
+            "colour": _colour(known, arm),
+            "values": [round(100 * one.shares.get(arm, 0.0), 2) for one in drawn],
+        }
+        for arm in _in_order({arm for one in drawn for arm in one.shares}, known)
+    ]
+    seen = [value for one in series for value in one["values"] if value is not None]
+    ends = [end for one in rewarded if one.served for end in one.served[1]]
+    low, high = min([*seen, *ends], default=0.0), max([*seen, *ends], default=1.0)
+    margin = 0.05 * (high - low) or 0.05
+    bounds = [low - margin, high + margin]
+    return {
+        "rewards": chart_of([one.middle for one in rewarded], series, unit="reward", bounds=bounds, **rest),
+        "shares": chart_of([one.middle for one in drawn], shares, unit="%", stacked=True, **rest),
+    }
+
+
+def _in_order(arms: Iterable[str], known: Mapping[str, int]) -> list[str]:
+    return sorted(arms, key=lambda arm: (known.get(arm, COLOURS), arm))
+
+
+def _colour(known: Mapping[str, int], arm: str) -> str:
+    return f"--c{known.get(arm, COLOURS - 1)}"

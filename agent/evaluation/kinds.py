@@ -1,0 +1,61 @@
+"""Shares of the arms by kind of question: by what a caller sent with a question, else by its form."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.policies import FORM, kinds_of
+
+MOST = 8
+"""Kinds that are shown by name."""
+
+OTHERS = "all others"
+
+
+@dataclass(frozen=True)
+class KindShares:
+    """What was drawn for one kind of question.
+
+    Attributes:
+        name: The value of the feature.
+        n: Explored decisions of the kind.
+        shares: Share of each arm that was drawn for them, in [0, 1].
+    """
+
+    name: str
+    n: int
+    shares: Mapping[str, float]
+
+
+def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[KindShares]]:
+    """Return the feature that separates most questions, and the shares of the arms by its values.
+
+    That is one of several values before one of a single value, what a caller sent before the form of the
+    question, and the most frequent of these.
+
+    Args:
+        draws: Drawn arm and named features of the question of some explored decisions.
+
+    >>> who, how = {"ask=who": 1.0}, {"ask=how": 1.0, "w=x": 1.0}
+    >>> shares_by_kind([("a", who), ("b", who), ("b", how)])[1]
+    [KindShares(name='who', n=2, shares={'a': 0.5, 'b': 0.5}), KindShares(name='how', n=1, shares={'b': 1.0})]
+    """
+    named = [(arm, kinds_of(features)) for arm, features in draws]
+    heads = Counter(head for _, kinds in named for head in {head for head, _ in kinds})
+    if not heads:
+        return "", []
+    values_of = Counter(head for head, _ in {kind for _, kinds in named for kind in kinds})
+    forms = {name.partition("=")[0] for name in FORM}
+    feature = max(heads, key=lambda head: (values_of[head] > 1, head not in forms, heads[head], head))
+    counts = Counter(value for _, kinds in named for head, value in kinds if head == feature)
+    shown = [value for value, _ in counts.most_common(MOST)]
+    drawn = defaultdict[str, Counter[str]](Counter)
+    for arm, kinds in named:
+        values = [value for head, value in kinds if head == feature] or [OTHERS]
+        for value in {value if value in shown else OTHERS for value in values}:
+            drawn[value][arm] += 1
+    return feature, [
+        KindShares(value, found.total(), {arm: n / found.total() for arm, n in sorted(found.items())})
+        for value in (*shown, OTHERS)
+        if (found := drawn.get(value))
+    ]

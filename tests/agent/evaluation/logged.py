@@ -1,0 +1,117 @@
+"""A real log with rewards and costs of known expectation, by a policy that changes as it goes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from feedback.log import Store
+from feedback.reward import Metric, Prices, RewardRule
+from feedback.training_log import Joiner, rollups, take_epoch
+
+RULE = RewardRule(
+    metrics={"right": Metric()}, cost_weight=0.0, cost=Prices(steps=0.0, usd=1.0), clip=(0.0, 1.0)
+)
+
+FLOOR = 0.05
+
+BEGIN = 1_700_000_000.0
+
+
+@dataclass(frozen=True)
+class World:
+    """What each arm earns and costs on average.
+
+    Attributes:
+        right: Probability that the answer of an arm is right, by arm.
+        usd: Expected dollars of an answer, by arm.
+        seconds: Expected seconds of an answer, by arm.
+        greedy: How much of the probability above the floor the policy ends up giving the best arm.
+        every_s: Seconds between two decisions.
+        rated: Share of the decisions with feedback.
+        forced: Share of the decisions whose arm the caller names, the first one.
+        masked: Share of the decisions for which the last arm cannot be drawn.
+    """
+
+    right: Mapping[str, float]
+    usd: Mapping[str, float] | None = None
+    seconds: Mapping[str, float] | None = None
+    greedy: float = 0.8
+    every_s: float = 0.5
+    rated: float = 1.0
+    forced: float = 0.0
+    masked: float = 0.0
+
+    def pmf(self, share: float, arms: Sequence[str]) -> np.ndarray:
+        """Return the distribution after a share of the log: from a uniform one towards the best arm."""
+        p = np.full(len(arms), 1.0 / len(arms))
+        best = int(np.argmax([self.right[arm] for arm in arms]))
+        top = np.where(np.arange(len(arms)) == best, 1.0, 0.0)
+        mixed = (1.0 - self.greedy * share) * p + self.greedy * share * top
+        floored: np.ndarray = FLOOR + (1.0 - FLOOR * len(arms)) * mixed
+        return floored
+
+
+def fill(store: Store, world: World, n: int, seed: int, first: int = 0, prefix: str = "d") -> list[Decision]:
+    """Write decisions, executions and feedback, join them and add them up; return the decisions.
+
+    Args:
+        store: The log.
+        world: What arms earn.
+        n: Decisions.
+        seed: Of all draws.
+        first: Number of the first one, which decides its time.
+        prefix: Of their ids.
+    """
+    rng = np.random.default_rng(seed)
+    facts: list[Decision | Execution | Feedback] = []
+    made = []
+    for i in range(n):
+        arms = tuple(world.right)
+        if rng.random() < world.masked:
+            arms = arms[:-1]
+        p = world.pmf(i / n, arms)
+        drawn, mode = int(rng.choice(len(arms), p=p)), Mode.EXPLORE
+        if rng.random() < world.forced:
+            drawn, mode = 0, Mode.FORCED
+        arm, at, name = arms[drawn], BEGIN + (first + i) * world.every_s, f"{prefix}{first + i}"
+        kind = ("fact", "how", "why")[i % 3]
+        context = Context("?", {f"ask={kind}": 1.0, "w=word": 1.0})
+        decision = Decision(
+            *(name, context, arms, tuple(p.tolist()), arm, "linucb", 1, mode, at, at + 1800.0), floor=FLOOR
+        )
+        usd = 0.0 if world.usd is None else world.usd[arm] * 2.0 * rng.random()
+        seconds = 0.0 if world.seconds is None else world.seconds[arm] * 2.0 * rng.random()
+        cost = Cost(1, 100, 10, seconds / 4, 3 * seconds / 4, usd)
+        facts += [decision, Execution(name, arm, Status.OK, cost, ("p",), "yes", "", at + 0.1)]
+        right, rated = float(rng.random() < world.right[arm]), rng.random() < world.rated
+        if rated:
+            facts.append(Feedback(f"f{name}", name, "right", right, at + 0.2))
+        made.append(decision)
+    for begin in range(0, len(facts), 1000):
+        store.append(facts[begin : begin + 1000])
+    add_up(store)
+    return made
+
+
+def add_up(store: Store, rule: RewardRule = RULE) -> None:
+    """Do what a learner does for a log beside learning: join it, and add up its sums."""
+    joiner = Joiner(store, rule, take_epoch(store, "test", 0.0))
+    while joiner.advance(BEGIN) and joiner.left:
+        pass
+    while rollups.advance(store, rule).left:
+        pass
+
+
+def expected(decisions: Sequence[Decision], of: Mapping[str, float]) -> float:
+    """Return the expectation of what was served over explored decisions, given their distributions."""
+    return float(
+        np.mean(
+            [
+                sum(p * of[arm] for p, arm in zip(one.probabilities, one.arms, strict=True))
+                for one in decisions
+                if one.mode is Mode.EXPLORE
+            ]
+        )
+    )

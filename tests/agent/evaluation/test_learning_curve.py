@@ -1,0 +1,247 @@
+"""The course of learning is that of the log: its decisions, rewards and shares, and what changed."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.evaluation import LearningCurve, read_curve
+from agent.evaluation.learning_curve import PositionSums, changes_of, promise_of
+from agent.evaluation.served import summary_of
+from feedback.drift import Alarm
+from feedback.events import Mode
+from feedback.log import Store
+from feedback.ope import intervals
+from feedback.registry import LiveArms, Run, arm_sets, runs
+from feedback.registry.promotions import Action, Promotion
+from feedback.training_log import read_examples, rollups
+from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, expected, fill
+
+WORLD = World({"a": 0.3, "b": 0.5, "c": 0.8}, greedy=0.9, forced=0.1, masked=0.15, rated=0.8)
+
+SPECS: dict[str, dict[str, Any]] = {arm: {"kind": "none"} for arm in "abc"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    yield store
+    store.close()
+
+
+def curve(store: Store, ranks: bool = False) -> LearningCurve:
+    return read_curve(store, RULE, FLOOR, "recipe", ranks=ranks)
+
+
+@pytest.mark.parametrize("n", [1, 100, 1000])
+def test_every_decision_stands_once_on_the_line_from_the_first_one_on(store: Store, n: int) -> None:
+    """Stretches adjoin, none is empty, and shares leave forced decisions out."""
+    arm_sets.started(store, SPECS)
+    made = fill(store, WORLD, n, seed=4)
+    found = curve(store)
+    assert found.whole.decisions == n == found.stretches[-1].end
+    assert found.stretches[0].begin == 0
+    assert all(
+        one.end == other.begin for one, other in zip(found.stretches, found.stretches[1:], strict=False)
+    )
+    assert len(found.stretches) == {1: 1, 100: 4, 1000: 13}[n]
+    for one in found.stretches:
+        drawn = [made[i].drawn for i in range(one.begin, one.end) if made[i].mode is Mode.EXPLORE]
+        assert one.shares == {arm: pytest.approx(drawn.count(arm) / len(drawn)) for arm in set(drawn)}
+    assert found.whole.explored == sum(one.mode is Mode.EXPLORE for one in made)
+    rewarded = list(read_examples(store, RULE.join))
+    assert found.whole.rewarded == len(rewarded)
+
+
+def test_leads_of_the_log_are_those_of_the_rows_and_hold_the_truth(store: Store) -> None:
+    """Single arms are compared where every arm could be drawn; a uniform choice everywhere."""
+    arm_sets.started(store, SPECS)
+    made = fill(store, WORLD, 1500, seed=5)
+    whole = curve(store).whole
+    examples = list(read_examples(store, RULE.join))
+    assert whole.uniform is not None
+    assert next(one.name for one in whole.arms) == "c"
+    for one in (whole.uniform, *whole.arms):
+        rows = [x for x in examples if one.name is None or len(x.decision.arms) == 3]
+        reward = np.array([RULE.reward_of(x) for x in rows], dtype=float)
+        target = [
+            (1 / len(x.decision.arms)) if one.name is None else x.decision.drawn == one.name for x in rows
+        ]
+        weight = np.array(target) / [x.decision.propensity for x in rows]
+        assert one.n == len(rows)
+        assert math.isclose(one.value, weight @ reward / weight.sum())
+        assert math.isclose(one.lead, reward.mean() - weight @ reward / weight.sum())
+        asked = [d for d in made if one.name is None or len(d.arms) == 3]
+        served = expected(asked, WORLD.right)
+        if one.name is None:
+            pools = [d.arms for d in asked if d.mode is Mode.EXPLORE]
+            alone = np.mean([np.mean([WORLD.right[arm] for arm in pool]) for pool in pools])
+        else:
+            alone = WORLD.right[one.name]
+        assert one.low <= served - alone <= one.high
+    assert summary_of(curve(store).whole).startswith("It earns 0.")
+
+
+def test_a_stretch_has_the_estimates_of_its_decisions(store: Store) -> None:
+    """The mean, a uniform choice and the best arm of the whole log, each with an interval that holds it."""
+    arm_sets.started(store, SPECS)
+    fill(store, replace(WORLD, masked=0.0, forced=0.0), 400, seed=6)
+    rewarded = {x.decision.id: x for x in read_examples(store, RULE.join)}
+    for one in curve(store).stretches:
+        rows = [rewarded[f"d{i}"] for i in range(one.begin, one.end) if f"d{i}" in rewarded]
+        r = np.array([RULE.reward_of(x) for x in rows], dtype=float)
+        w = np.array([1 / x.decision.propensity for x in rows])
+        c = w * [x.decision.drawn == "c" for x in rows]
+        for found, weight, reach, level in (
+            (one.served, np.ones(len(r)), 1.0, 0.95),
+            (one.uniform, w / 3, 1 / (3 * FLOOR), 0.95),
+            (one.best, c, 1 / FLOOR, 1 - 0.05 / 3),
+        ):
+            assert found is not None
+            assert math.isclose(found[0], weight @ r / weight.sum())
+            sums = weight.sum(), weight @ r, weight @ weight, (weight**2) @ r, (weight**2) @ (r * r)
+            same = intervals.from_sums(len(r), *sums, reach=reach, rewards=(0.0, 1.0), level=level)
+            assert same is not None
+            assert np.allclose(found[1], same[1])
+
+
+def test_an_empty_log_and_one_without_feedback_and_one_arm_say_so(store: Store) -> None:
+    """Nothing is invented where nothing is known."""
+    empty = curve(store)
+    assert (empty.whole.decisions, empty.stretches, empty.marks) == (0, (), ())
+    assert summary_of(empty.whole).startswith("Nothing was asked yet.")
+    arm_sets.started(store, {"a": {"kind": "none"}})
+    fill(store, World({"a": 0.5}, rated=0.0), 30, seed=1)
+    assert "of 30 decisions none has a reward yet" in summary_of(curve(store).whole)
+    fill(store, World({"a": 0.5}), 30, seed=2, first=30)
+    alone = curve(store)
+    assert "A single arm can be drawn" in summary_of(alone.whole)
+    assert [one.served is None for one in alone.stretches[:1]] == [True], "no feedback on the first ones"
+    assert alone.whole.arms == ()
+
+
+def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) -> None:
+    """An arm that was added later is compared from then on, and where it vanished not at all."""
+    arm_sets.started(store, {arm: SPECS[arm] for arm in "ab"})
+    fill(store, World({"a": 0.3, "b": 0.9}), 300, seed=1)
+    _at(store, BEGIN + 150.0)
+    arm_sets.replace(store, {arm: SPECS[arm] for arm in "bc"}, SPECS, lambda one, other: one == other)
+    _at(store, BEGIN + 150.0)
+    fill(store, World({"b": 0.2, "c": 0.6}), 300, seed=2, first=300)
+    found = curve(store)
+    assert {one.name: one.n for one in found.whole.arms} == {
+        "b": pytest.approx(600, abs=16),
+        "c": pytest.approx(300, abs=16),
+    }
+    of_c, of_b = (next(one for one in found.whole.arms if one.name == name) for name in "cb")
+    assert 584 < of_b.n < 600, "the stretch in which the set changed is of neither"
+    late = [RULE.reward_of(x) for x in read_examples(store, RULE.join) if "c" in x.decision.arms]
+    assert of_c.lead == pytest.approx(float(np.mean(np.array(late, dtype=float))) - of_c.value, abs=0.01)
+    assert "a" in found.stretches[0].shares
+    assert "a" not in found.stretches[-1].shares
+    (mark,) = found.marks
+    assert mark.decision == pytest.approx(300, abs=16)
+    assert mark.what == "New set of arms: c can be drawn from now on; a can no longer be drawn."
+
+
+def test_actions_that_come_with_the_request_have_no_single_arm(store: Store) -> None:
+    """A position among actions is no arm that could always be used, and a uniform choice is known."""
+    fill(store, World({"action-1": 0.2, "action-2": 0.9, "action-3": 0.4}, masked=0.4), 800, seed=3)
+    found = curve(store, ranks=True)
+    assert found.whole.arms == ()
+    assert found.whole.uniform is not None
+    assert found.whole.uniform.worse
+    assert all(one.best is None and one.uniform is not None for one in found.stretches)
+
+
+def test_a_log_whose_sets_were_recorded_after_it_counts_the_first_one_from_its_beginning(
+    store: Store,
+) -> None:
+    """An imported log is older than the service that reads it."""
+    fill(store, replace(WORLD, masked=0.0), 50, seed=1)
+    arm_sets.started(store, SPECS)
+    assert {one.n for one in curve(store).whole.arms} == {curve(store).whole.rewarded}
+
+
+def _at(store: Store, at: float) -> None:
+    """Move the last set of arms to a time of the log."""
+    with store.writing() as connection:
+        connection.exec_driver_sql(
+            f"UPDATE arm_sets SET at = {at} WHERE seq = (SELECT max(seq) FROM arm_sets)"
+        )
+
+
+CHANGES = changes_of(
+    [
+        LiveArms(5.0, frozenset("a"), (), ("b",), True, None),
+        LiveArms(4.0, frozenset("ab"), ("a", "b"), (), False, 7),
+    ],
+    [
+        Promotion(1, 7, Action.PROMOTE, "the gate lets it through", 4.0),
+        Promotion(2, 8, Action.PROMOTE, "", 6.0, forced=True),
+        Promotion(3, 7, Action.ROLLBACK, "answers were worse", 8.0),
+        Promotion(4, 9, Action.CANARY, "a try", 9.0, share=0.05),
+        Promotion(5, 9, Action.CANARY, "", 10.0),
+    ],
+    [Alarm("r", "reward of a", "page_hinkley", 0.75, 0.5, 100, 7.0)],
+)
+
+
+def test_what_changed_stands_in_order_with_its_reason() -> None:
+    """Arms that a version brought are part of its promotion."""
+    assert CHANGES == [
+        (4.0, "Promotion of version 7, because: the gate lets it through"),
+        (5.0, "Switch: b can no longer be drawn."),
+        (6.0, "Promotion of version 8 without the gate's consent"),
+        (7.0, "Drift alarm: reward of a was 0.75 and is 0.5."),
+        (8.0, "Rollback to version 7, because: answers were worse"),
+        (9.0, "Canary: version 9 has 5% of the traffic, because: a try"),
+        (10.0, "End of the canary of version 9"),
+    ]
+
+
+def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: Store) -> None:
+    """Twelve of them at most; a time before the log is its begin, and one after it its end."""
+    arm_sets.started(store, SPECS)
+    fill(store, World({"a": 0.5, "b": 0.5, "c": 0.5}), 400, seed=1)
+    for i in range(14):
+        arm_sets.switch(store, "b", i % 2 == 1, BEGIN + 10.0 * (i + 1))
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN} + 10.0 * seq")
+        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN} - 1000")
+    marks = curve(store).marks
+    assert [one.at for one in marks] == [BEGIN + 10.0 * (i + 1) for i in range(2, 14)]
+    for one in marks:
+        assert abs(one.decision - (one.at - BEGIN) / 0.5) <= 8, one
+    sums = PositionSums(rollups.by_position(store), [], [], 10**9, (0.0, 1.0), FLOOR)
+    assert [sums.decisions_until(position) for position in (0, 10**9)] == [0, 400]
+    assert sums.decisions == 400
+
+
+RUN = Run(
+    *(3, runs.Trigger.SCHEDULE, runs.State.PROMOTED, "w", 1.0, 2.0, 5.0, {}),
+    [
+        {"name": "learn", "found": {"version": 9}},
+        {
+            "name": "evaluate",
+            "found": {
+                "router:there": {"figures": {"served": 0.1, "gain": 0.1, "low": 0.0}},
+                "recipe:9": {"figures": {"served": 0.5, "gain": 0.25, "low": 0.125}},
+            },
+        },
+    ],
+    *(9, 4, None, "recipe"),
+)
+
+
+def test_a_warm_start_promised_what_its_evaluation_of_the_candidate_expected() -> None:
+    """The value is that of what was served plus the gain; a run without an evaluation promises nothing."""
+    promise = promise_of(RUN)
+    assert promise is not None
+    assert (promise.value, promise.low, promise.run, promise.at) == (0.75, 0.625, 3, 5.0)
+    assert promise_of(replace(RUN, steps=RUN.steps[:1])) is None
+    assert promise_of(replace(RUN, candidate=8)) is None

@@ -1,0 +1,218 @@
+"""What is said of what was served follows from intervals that hold together, at every look."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agent.evaluation.served import Alternative, Comparison, compare, rounded, summary_of
+from feedback.ope.intervals import Weighted
+
+LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+
+RUNS = 60
+
+
+def sums_of(weight: np.ndarray, reward: np.ndarray) -> Weighted:
+    """Sums over rows with these weights of a target."""
+    w, r = weight, reward
+    sums = (w.sum(), (w * r).sum(), (w * w).sum(), (w * w * r).sum(), ((w * r) ** 2).sum(), (w * r * r).sum())
+    return Weighted(len(r), r.sum(), (r * r).sum(), *sums)
+
+
+def looked_at(seed: int, right: tuple[float, ...], rewards: tuple[float, float]) -> list[tuple[bool, str]]:
+    """Return for each look at a learning policy whether all intervals hold the truth, and the sentence."""
+    rng, k, floor, n = np.random.default_rng(seed), len(right), 0.02, LOOKS[-1]
+    means, drawn, counts = np.array(right), np.empty(n, int), np.ones(k)
+    p, reward, earned = np.empty((n, k)), np.empty(n), np.full(k, 0.5)
+    for i in range(n):
+        if i % 50 == 0:
+            now = np.full(k, floor if i else 1.0 / k)
+            if i:
+                now[np.argmax(earned / counts)] += 1.0 - k * floor
+        p[i], drawn[i] = now, rng.choice(k, p=now)
+        reward[i] = float(rng.random() < means[drawn[i]])
+        counts[drawn[i]] += 1
+        earned[drawn[i]] += reward[i]
+    found = []
+    for look in LOOKS:
+        a, r, w = drawn[:look], reward[:look], 1.0 / p[np.arange(look), drawn[:look]]
+        arms = {str(arm): sums_of((a == arm) * w, r) for arm in range(k)}
+        one = compare(look, look, k, sums_of(w / k, r), arms, fewest_arms=k, floor=floor, rewards=rewards)
+        served = float((p[:look] @ means).mean())
+        truth = {None: served - means.mean(), **{str(arm): served - means[arm] for arm in range(k)}}
+        assert one.uniform is not None
+        assert one.earned is not None
+        holds = all(other.low <= truth[other.name] <= other.high for other in (one.uniform, *one.arms))
+        found.append((holds and one.earned[1][0] <= served <= one.earned[1][1], summary_of(one)))
+    return found
+
+
+@pytest.mark.parametrize("right", [(0.5, 0.5, 0.5), (0.2, 0.5, 0.8), (0.95, 0.9, 0.7)])
+@pytest.mark.parametrize("rewards", [(0.0, 1.0), (-1.0, 1.0)])
+def test_all_intervals_of_all_looks_hold_the_truth_in_95_of_100_logs(
+    right: tuple[float, ...], rewards: tuple[float, float]
+) -> None:
+    """Five of 60 are within two standard errors of one in twenty."""
+    looks = [looked_at(seed, right, rewards) for seed in range(RUNS)]
+    missed = sum(not all(holds for holds, _ in one) for one in looks)
+    assert missed <= 5
+    if max(right) - min(right) > 0.5:
+        told = sum("more than a uniform choice" in one[-1][1] for one in looks if "Too" not in one[-1][1])
+        assert told > RUNS / 2, "2,000 decisions show it, mostly"
+
+
+def test_two_equal_rewards_prove_nothing() -> None:
+    """Intervals of few rewards are as wide as rewards allow, and not wider."""
+    found = compare(
+        *(2, 2, 2, sums_of(np.ones(2), np.ones(2)), {"a": sums_of(np.full(2, 2.0), np.ones(2))}),
+        floor=0.01,
+        rewards=(0.0, 1.0),
+    )
+    assert found.uniform is not None
+    assert (found.uniform.lead, found.uniform.low, found.uniform.high) == (0.0, -1.0, 1.0)
+    assert found.earned == (1.0, (0.0, 1.0))
+    assert found.arms[0].interval == (0.0, 1.0)
+    assert summary_of(found) == (
+        "Too early to say: how many more decisions it takes cannot be foreseen yet. So far it earns 1.000 a "
+        "decision, between 1.000 less and 1.000 more than a uniform choice."
+    )
+
+
+def test_more_arms_make_each_interval_wider() -> None:
+    """The best of many is chosen after looking, so each of them is held to a smaller error."""
+    rng = np.random.default_rng(0)
+    r, w = rng.random(500), np.full(500, 2.0)
+    one, many = (
+        compare(
+            *(500, 500, 2, sums_of(np.ones(500), r), dict.fromkeys(names, sums_of(w, r))),
+            floor=0.5,
+            rewards=(0.0, 1.0),
+        )
+        for names in ("a", "abcdefgh")
+    )
+    assert [other.name for other in many.arms] == [*"abcdefgh"], "of equal ones the first by name"
+    assert many.arms[0].high - many.arms[0].low > 1.05 * (one.arms[0].high - one.arms[0].low)
+
+
+LEAD = Alternative(None, 900, 0.6, (0.5, 0.7), 0.05, 0.02, 0.08, None)
+
+OPEN = Alternative("a", 900, 0.7, (0.5, 0.8), -0.01, -0.05, 0.06, 1_234)
+
+LESS = Alternative("b", 900, 0.2, (0.1, 0.3), 0.5, 0.4, 0.6, None)
+
+MORE = Alternative("c", 900, 0.8, (0.7, 0.9), -0.1, -0.15, -0.02, None)
+
+WHOLE = Comparison(1000, 950, 900, 3, (0.71, (0.6, 0.8)), LEAD, (OPEN,))
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            replace(WHOLE, decisions=0, explored=0, rewarded=0, earned=None, uniform=None, arms=()),
+            "Nothing was asked yet. The line begins with the first decision.",
+        ),
+        (
+            replace(WHOLE, explored=0, rewarded=0, earned=None, uniform=None, arms=()),
+            "The policy has not drawn yet: in all of 1,000 decisions, callers named the arm, or asked for "
+            "the most probable one.",
+        ),
+        (
+            replace(WHOLE, decisions=1, explored=1, rewarded=0, earned=None, uniform=None, arms=()),
+            "Too early to say: of 1 decision none has a reward yet; feedback gives one.",
+        ),
+        (
+            replace(WHOLE, most_arms=1, uniform=None, arms=()),
+            "It earns 0.710 a decision. A single arm can be drawn, so there is nothing to learn "
+            "from rewards.",
+        ),
+        (
+            WHOLE,
+            "It earns 0.710 a decision, 0.050 (0.020 to 0.080) more than a uniform choice; no single arm is "
+            "shown to be better or worse.",
+        ),
+        (
+            replace(WHOLE, uniform=replace(LEAD, lead=-0.05, low=-0.08, high=-0.02), arms=()),
+            "It earns 0.710 a decision, 0.050 (0.020 to 0.080) less than a uniform choice.",
+        ),
+        (
+            replace(WHOLE, arms=(MORE, OPEN, LESS)),
+            "It earns 0.710 a decision, 0.100 (0.020 to 0.150) less than always using c would.",
+        ),
+        (
+            replace(WHOLE, arms=(MORE, replace(MORE, name="d", lead=-0.2, low=-0.3, high=-0.1))),
+            "It earns 0.710 a decision, 0.200 (0.100 to 0.300) less than always using d would.",
+        ),
+        (
+            replace(WHOLE, arms=(OPEN, LESS)),
+            "It earns 0.710 a decision, 0.050 (0.020 to 0.080) more than a uniform choice; it earns more "
+            "than always using b, and no other single arm is shown to be better or worse.",
+        ),
+        (
+            replace(WHOLE, arms=(replace(LESS, name="d", lead=0.1, low=0.05, high=0.2), LESS)),
+            "It earns 0.710 a decision, 0.050 (0.020 to 0.080) more than a uniform choice; it earns more "
+            "than any single arm, 0.100 (0.050 to 0.200) more than d.",
+        ),
+        (
+            replace(WHOLE, arms=(OPEN, *(replace(LESS, name=name) for name in "defg"))),
+            "It earns 0.710 a decision, 0.050 (0.020 to 0.080) more than a uniform choice; it earns more "
+            "than 4 of 5 single arms, and no other single arm is shown to be better or worse.",
+        ),
+        (
+            replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=5_000), arms=(OPEN, LESS)),
+            "It earns 0.710 a decision, not distinguished from a uniform choice; it earns more than always "
+            "using b, and no other single arm is shown to be better or worse.",
+        ),
+        (
+            replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=5_000)),
+            "Too early to say: about 1,300 more decisions at least. So far it earns 0.710 a decision, "
+            "between 0.020 less and 0.080 more than a uniform choice.",
+        ),
+        (
+            replace(WHOLE, uniform=replace(LEAD, low=-0.02, more=1), arms=()),
+            "Too early to say: about 1 more decision at least. So far it earns 0.710 a decision, "
+            "between 0.020 less and 0.080 more than a uniform choice.",
+        ),
+    ],
+)
+def test_the_sentence_says_what_the_intervals_say(found: Comparison, sentence: str) -> None:
+    """A judgement stands where an interval of a lead leaves 0 out, and nowhere else."""
+    assert summary_of(found) == sentence
+
+
+def test_so_many_decisions_later_the_lead_is_told_apart() -> None:
+    """With as many more decisions of the same kind as announced, the interval just leaves 0 out or nearly."""
+    rng = np.random.default_rng(1)
+    n = 800
+    first = rng.random(n) < 0.6
+    reward = np.where(first, rng.random(n) < 0.55, rng.random(n) < 0.45).astype(float)
+
+    def after(times: int) -> Comparison:
+        r, w = np.tile(reward, times), np.tile(np.where(first, 0.5 / 0.6, 0.5 / 0.4), times)
+        arms = {"b": sums_of(np.tile(~first / 0.4, times), r)}
+        return compare(n * times, n * times, 2, sums_of(w, r), arms, floor=0.4, rewards=(0.0, 1.0))
+
+    now = after(1)
+    (arm,) = now.arms
+    assert arm.more is not None
+    times = 1 + arm.more / n
+    assert not after(int(times)).arms[0].worse, "at least so many"
+    assert after(int(2.0 * times)).arms[0].worse, "and not many times as many"
+
+
+@pytest.mark.parametrize(("gap", "foreseen"), [(0.1, True), (0.001, False)])
+def test_a_lead_that_is_out_of_sight_names_no_number(gap: float, foreseen: bool) -> None:
+    """More than twenty times the decisions at hand is no forecast."""
+    weight, noise = np.tile([0.5, 1.5], 50), np.tile([0.2, 0.2, 0.8, 0.8], 25)
+    reward = noise + np.where(weight < 1.0, gap, 0.0)
+    found = compare(100, 100, 2, sums_of(weight, reward), {}, floor=0.25, rewards=(0.0, 1.0)).uniform
+    assert found is not None
+    assert found.lead == pytest.approx(gap / 4)
+    assert (found.more is not None) is foreseen
+
+
+@pytest.mark.parametrize(("n", "shown"), [(1, 1), (99, 99), (100, 100), (101, 110), (12_001, 13_000)])
+def test_announced_numbers_have_two_digits_and_are_rounded_up(n: int, shown: int) -> None:
+    """A forecast is not more exact than that."""
+    assert rounded(n) == shown
