@@ -36,6 +36,7 @@ PAGES = (
     "docs/guide/policies.md",
     "docs/guide/replay.md",
     "docs/guide/promotion.md",
+    "docs/guide/report.md",
     "docs/guide/warm-start.md",
     "docs/guide/extending/policy.md",
     "docs/guide/extending/router.md",

@@ -67,10 +67,15 @@ def _lines(error: Exception) -> Iterator[str]:
 
 
 @contextmanager
-def progress() -> Iterator[ProgressCallback]:
-    """Show a bar for each piece of work that is reported; where there is no terminal, a line now and then."""
-    if not console.is_terminal:
-        yield _Lines()
+def progress(to: Terminal | None = None) -> Iterator[ProgressCallback]:
+    """Show a bar for each piece of work that is reported; where there is no terminal, a line now and then.
+
+    Args:
+        to: Where; None for the standard output. `errors` for a verb whose output is piped.
+    """
+    to = console if to is None else to
+    if not to.is_terminal:
+        yield _Lines(to)
         return
     from rich import progress as bar
 
@@ -81,7 +86,7 @@ def progress() -> Iterator[ProgressCallback]:
         bar.MofNCompleteColumn(),
         bar.TimeElapsedColumn(),
     )
-    with bar.Progress(*columns, console=console) as bars:
+    with bar.Progress(*columns, console=to) as bars:
         tasks: dict[str, bar.TaskID] = {}
 
         def on_progress(what: str, done: int, total: int | None) -> None:
@@ -95,14 +100,14 @@ def progress() -> Iterator[ProgressCallback]:
 class _Lines:
     """Print the progress of each piece of work: at its start, at its end, and every few seconds."""
 
-    def __init__(self, every_s: float = 5.0) -> None:
-        self._every_s = every_s
+    def __init__(self, to: Terminal, every_s: float = 5.0) -> None:
+        self._to, self._every_s = to, every_s
         self._next: dict[str, float] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         now = time.monotonic()
         if done == total or now >= self._next.get(what, 0.0):
             self._next[what] = now + self._every_s
-            console.print(
+            self._to.print(
                 f"{what}: {done:,}" + (f" of {total:,}" if total else ""), markup=False, highlight=False
             )

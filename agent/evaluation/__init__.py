@@ -13,6 +13,8 @@ from .gate import EvaluationFailedError, judged_as, run_evaluation, verdict, ver
 from .job import Evaluations, evaluate_apart
 from .kinds import KindShares, shares_by_kind
 from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
+from .period import NothingServedError, Period, Saving, read_period
+from .period_report import page_of, text_of
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
 from .served import Alternative, Comparison, summary_of
@@ -34,20 +36,26 @@ __all__ = [
     "LearningCurve",
     "Mark",
     "Moment",
+    "NothingServedError",
+    "Period",
     "Promise",
     "Report",
+    "Saving",
     "Stretch",
     "evaluate_apart",
     "evaluate_log",
     "judged_as",
     "moment_of",
+    "page_of",
     "parse_name",
     "read_curve",
+    "read_period",
     "refuse_untrusted",
     "run_evaluation",
     "shares_by_kind",
     "spelled_out",
     "summary_of",
+    "text_of",
     "verdict",
     "verdict_on",
 ]

@@ -9,6 +9,7 @@ from . import (
     observed,
     rollups,
     router_contexts,
+    served_turns,
     traffic,
 )
 from .examples import StartingPoint, learned_examples
@@ -47,6 +48,7 @@ __all__ = [
     "read_examples",
     "rollups",
     "router_contexts",
+    "served_turns",
     "take_epoch",
     "traffic",
 ]

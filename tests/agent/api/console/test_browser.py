@@ -4,15 +4,19 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from agent.api.console.page import CONSOLE, PAGES
+from agent.evaluation import page_of, read_period
 from arms.llm import base
+from feedback.log import Store
 from feedback.registry import arm_sets
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
+from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
 from tests.agent.fakes import Service
 
 pytestmark = pytest.mark.slow
@@ -253,6 +257,29 @@ def test_a_person_signs_in_and_out_and_sees_when_the_key_ceases_to_hold(
         page.get_by_text("is disabled").wait_for()
         page.get_by_role("link", name="Sign in").click()
         page.get_by_label("Key of this service").wait_for()
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
+    tmp_path: Path, chrome: Visit, width: int, scheme: str
+) -> None:
+    """`armwise report` writes it; names that mean harm, and long ones, are in it."""
+    world = World(
+        {HARM: 0.5, "b" * 90: 0.8, "c": 0.2},
+        usd={HARM: 0.1, "b" * 90: 0.01, "c": 0.0},
+        seconds={HARM: 1.0, "b" * 90: 2.0, "c": 0.1},
+    )
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    fill(store, world, 400, seed=1)
+    config: Any = SimpleNamespace(reward=RULE, least_floor=FLOOR)
+    made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
+    store.close()
+    file = tmp_path / "week.html"
+    file.write_text(page_of(made, "armwise report -o week.html"), encoding="utf-8")
+    page = chrome(width, scheme)
+    page.goto(file.as_uri())
+    assert page.locator("figure svg").count() == 2
+    assert_no_barrier(page, "week.html")
 
 
 def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, str], chrome: Visit) -> None:

@@ -1,0 +1,102 @@
+"""The verb that reports a period: a page to forward, and a text for a chat."""
+
+import re
+import shlex
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.console import console, errors, explained, progress
+from agent.cli.options import CONFIG, POINT, ConfigPath, Point
+from agent.config import ConfigError, load
+from agent.evaluation import moment_of, page_of, read_period, text_of
+from feedback.log import Store
+
+DURATION = re.compile(r"(\d{1,6})([mhdw])")
+
+SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+
+
+def report(
+    since: Annotated[
+        str, typer.Option("--since", help="Begin: so long before the end, such as 7d, 24h or 90m; or a date.")
+    ] = "7d",
+    until: Annotated[
+        str | None, typer.Option("--until", help="End, such as 2026-05-01T12:00, in UTC; else now.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page, one HTML file such as week.html.")
+    ] = None,
+    text: Annotated[
+        bool, typer.Option("--text", help="Print a text for a chat, too; without -o it is printed anyway.")
+    ] = False,
+    config: ConfigPath = CONFIG,
+    point: Point = POINT,
+) -> None:
+    """Report what was served in a period, what it earned and saved, what changed, and what is not known."""
+    with explained():
+        if output is not None and output.suffix != ".html":
+            raise ValueError(f"--output {output}: a name that ends with .html was expected")
+        if output is not None and not output.parent.is_dir():
+            raise ValueError(f"--output {output}: there is no folder {output.parent}")
+        end = time.time() if until is None else instant("--until", until)
+        begin = begin_of(since, end)
+        whole = load(config, ["router"])
+        settings = whole.of(point)
+        if settings.log_path is not None and not settings.log_path.exists():
+            raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+        ranks = point in whole.ranking
+        with (
+            closing(Store(settings.database_url, settings.reward.join)) as store,
+            progress(errors) as on_progress,
+        ):
+            found = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+        if output is not None:
+            output.write_text(page_of(found, _command(config, point, begin, end, output)), encoding="utf-8")
+            console.print(f"{output}: {found.whole.decisions:,} decisions", markup=False, soft_wrap=True)
+        if text or output is None:
+            console.print(text_of(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def begin_of(text: str, end: float) -> float:
+    """Return the begin of a period that ends then: so long before it, or a date. Raises ValueError.
+
+    >>> begin_of("7d", 1e6), begin_of("90m", 1e6), begin_of("2w", 2e6), begin_of("1970-01-02", 1e6)
+    (395200.0, 994600.0, 790400.0, 86400.0)
+    """
+    if found := DURATION.fullmatch(text):
+        number, unit = found.groups()
+        begin = end - int(number) * SECONDS[unit]
+    else:
+        try:
+            begin = moment_of(text).timestamp()
+        except ValueError:
+            raise ValueError(
+                f"--since {text!r}: a duration such as 7d, 24h or 90m, or a date such as 2026-05-01 or "
+                "2026-05-01T12:00, was expected"
+            ) from None
+    if begin < 0.0:
+        raise ValueError(f"--since {text}: the log has no year before 1970")
+    if not begin < end:
+        raise ValueError(f"--since {text}: a time before the end of the period was expected")
+    return begin
+
+
+def instant(option: str, text: str) -> float:
+    """Return the seconds since the epoch of a date, or of a date and a time. Raises ValueError."""
+    try:
+        return moment_of(text).timestamp()
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None
+
+
+def _command(config: Path, point: str, begin: float, end: float, output: Path) -> str:
+    """Return the command that makes the same report again."""
+    words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
+    words += ["--point", point] if point != POINT else []
+    for option, at in (("--since", begin), ("--until", end)):
+        words += [option, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))]
+    return shlex.join([*words, "-o", output.name])

@@ -1,0 +1,368 @@
+"""What was served in a period, what it earned and saved, and what changed, from the turns of the log.
+
+Rewards are compared as on the overview of the console, on the turns of the period: with a uniform choice, and
+with each single arm on the turns for which it could be drawn. Dollars and seconds are compared with always
+using the dearest arm in the same way. That arm is known only after looking, so its intervals have the level
+of all arms together. Costs have no declared range: the largest one that was observed stands for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from agent.config import AppConfig
+from agent.evaluation.kinds import KindShares, shares_by_kind
+from agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
+from agent.evaluation.served import ERROR, Alternative, Comparison, compare
+from arms.base import Progress
+from feedback.arrays import Flags, Floats
+from feedback.clock import utc
+from feedback.drift import newest_alarms
+from feedback.log import Store, listing
+from feedback.ope import Interval, Weighted, confidence_sequences, intervals
+from feedback.registry import arm_sets, evaluations, promotions, runs
+from feedback.training_log import rollups, served_turns
+
+NEWEST = 200
+"""Promotions, alarms and runs among which those of the period are looked for."""
+
+NEWEST_VERDICTS = 20
+"""Evaluations among which verdicts of the gate are looked for."""
+
+KINDS_OF = 1000
+"""Newest explored turns of the period whose kinds are counted."""
+
+REPORT_EVERY = 5000
+"""Turns between two reports of progress."""
+
+
+class NothingServedError(ValueError):
+    """No decision was made in the period; the message says of when the log has some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What was saved beside always using one arm.
+
+    Attributes:
+        n: Answers on which both are compared: those for which the arm could be drawn.
+        each: Saved an answer; below 0 where more was spent.
+        low: Lower end of its interval.
+        high: Upper end of it.
+    """
+
+    n: int
+    each: float
+    low: float
+    high: float
+
+    @property
+    def total(self) -> tuple[float, float, float]:
+        """Saved in all, with its interval."""
+        return self.n * self.each, self.n * self.low, self.n * self.high
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFigures:
+    """What an arm did.
+
+    Attributes:
+        name: Name of the arm.
+        decisions: Turns that it was drawn or named for.
+        share: Share of the explored turns, in [0, 1].
+        usd: Mean dollars of its answers; None without one.
+        seconds: Mean seconds of its answers; None without one.
+        failed: Turns in which it or the language model failed.
+    """
+
+    name: str
+    decisions: int
+    share: float
+    usd: float | None
+    seconds: float | None
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A report of a period.
+
+    Attributes:
+        since: Begin, seconds since the epoch.
+        until: End.
+        whole: What was served beside its alternatives.
+        arms: Figures of each arm, the most drawn first.
+        feature: The feature by whose values kinds are listed; empty for none.
+        kinds: Shares of the arms by kind of question.
+        stretches: The course over the decisions of the period.
+        dearest: The arm with the largest estimated cost; None where costs cannot be compared.
+        usd: Saved dollars beside it; None where nothing was charged.
+        seconds: Saved seconds beside it; None where no time was measured.
+        spent_usd: Dollars that were charged.
+        changes: What changed, each with its time, in order.
+        held: What the gate held, each with its time and reasons, in order.
+    """
+
+    since: float
+    until: float
+    whole: Comparison
+    arms: tuple[ArmFigures, ...]
+    feature: str
+    kinds: tuple[KindShares, ...]
+    stretches: tuple[Stretch, ...]
+    dearest: str | None
+    usd: Saving | None
+    seconds: Saving | None
+    spent_usd: float
+    changes: tuple[tuple[float, str], ...]
+    held: tuple[tuple[float, str], ...]
+
+    @property
+    def beside_dearest(self) -> Alternative | None:
+        """The dearest arm as an alternative by reward; None where it has none."""
+        return next((one for one in self.whole.arms if one.name == self.dearest), None)
+
+
+def read_period(
+    store: Store,
+    config: AppConfig,
+    since: float,
+    until: float,
+    on_progress: Progress,
+    *,
+    ranks: bool = False,
+) -> Period:
+    """Read a period from a log.
+
+    Args:
+        store: The log.
+        config: The configuration of its decision point.
+        since: Begin, seconds since the epoch.
+        until: End; a decision at this time is not part of it.
+        on_progress: Called with the progress.
+        ranks: Whether actions come with each request, so that there is no arm which could always be used.
+
+    Raises:
+        NothingServedError: No decision was made in the period.
+        LogUnavailableError: Try again later.
+    """
+    turns = Turns(served_turns.between(store, config.reward, since, until), on_progress)
+    if not turns.n:
+        raise NothingServedError(_nothing(store, since, until))
+    live = [one for one in arm_sets.history(store) if one.at < until] or arm_sets.history(store)[:1]
+    names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
+    if ranks:
+        names = ()
+    whole = turns.comparison(names, config.least_floor, config.reward.clip)
+    dearest, usd, seconds = turns.savings(names, config.least_floor)
+    upto = listing.positions_at(store, [until])[0]
+    draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
+    feature, kinds = shares_by_kind(draws)
+    changes = changes_of(
+        arm_sets.history(store)[1:],
+        promotions.newest(store, NEWEST),
+        newest_alarms(store, NEWEST, config.reward.join),
+    )
+    best = None if whole.best is None else whole.best.name
+    return Period(
+        since,
+        until,
+        whole,
+        turns.figures(),
+        feature,
+        tuple(kinds),
+        turns.stretches(best, len(names), config.least_floor, config.reward.clip),
+        dearest,
+        usd,
+        seconds,
+        float(np.nansum(turns.usd)),
+        tuple(one for one in changes if since <= one[0] < until),
+        tuple(sorted(_held(store, since, until))),
+    )
+
+
+def _nothing(store: Store, since: float, until: float) -> str:
+    from_to = f"no decision was made from {utc(since)} to {utc(until)}"
+    span = listing.span(store)
+    if span is None:
+        return f"{from_to}: the log holds none yet"
+    return f"{from_to}: the log has some from {utc(span[0])} to {utc(span[1])}"
+
+
+def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str]]:
+    """Yield what the gate and warm starts held in a period, with their reasons."""
+    judged = set()
+    for run in runs.page(store, NEWEST):
+        judged.add(run.evaluation)
+        if run.status is runs.State.HELD and since <= (run.finished_at or 0.0) < until:
+            decided = [step["found"] for step in run.steps if step["name"] == "decide"]
+            reasons = " ".join(reason for one in decided for reason in one.get("reasons", ()))
+            yield run.finished_at or 0.0, f"Warm start {run.seq} was held: {reasons}"
+    for one in evaluations.page(store, NEWEST_VERDICTS):
+        if one.seq in judged or not one.request.get("gate"):
+            continue
+        if one.finished_at is None or not since <= one.finished_at < until:
+            continue
+        for candidate in (evaluations.result_of(store, one.seq) or {}).get("candidates", ()):
+            if (verdict := candidate.get("verdict")) and verdict["verdict"] == "hold":
+                yield one.finished_at, f"The gate held {candidate['name']}: {' '.join(verdict['reasons'])}"
+
+
+class Turns:
+    """Turns as columns.
+
+    Args:
+        turns: The turns.
+        on_progress: Called with the progress.
+
+    Attributes:
+        n: How many there are.
+        names: Every arm that was drawn or could be.
+        usd: Dollars of each answer, shape (n,); nan where there is none.
+    """
+
+    def __init__(self, turns: Iterator[served_turns.ServedTurn], on_progress: Progress) -> None:
+        pools: dict[tuple[str, ...], int] = {}
+        columns: list[tuple[Any, ...]] = []
+        for one in turns:
+            code = pools.setdefault(one.arms, len(pools))
+            cost = one.cost
+            paid = (np.nan, np.nan) if cost is None else (cost.usd, cost.retrieval_s + cost.llm_s)
+            earned = np.nan if one.reward is None or not one.explored else one.reward
+            columns.append((code, one.drawn, one.propensity, one.explored, one.failed, earned, *paid))
+            if len(columns) % REPORT_EVERY == 0:
+                on_progress("decisions", len(columns), None)
+        self.n = len(columns)
+        on_progress("decisions", self.n, self.n)
+        by_column = list(zip(*columns, strict=True)) if columns else [()] * 8
+        pool, drawn, propensity, explored, failed, reward, usd, seconds = by_column
+        self.names = sorted({*drawn, *(arm for arms in pools for arm in arms)})
+        self._pools, self._pool = list(pools), np.array(pool, dtype=np.int64)
+        self._drawn = np.array(drawn, dtype=np.object_)
+        self._weight = 1.0 / np.array(propensity, dtype=np.float64)
+        self._explored, self._failed = np.array(explored, dtype=bool), np.array(failed, dtype=bool)
+        self._reward = np.array(reward, dtype=np.float64)
+        self.usd = np.array(usd, dtype=np.float64)
+        self._seconds = np.array(seconds, dtype=np.float64)
+        self._n_arms = np.array([len(arms) for arms in pools], dtype=np.int64)[self._pool]
+
+    def _with(self, arm: str) -> Flags:
+        """Return the turns for which an arm could be drawn, shape (n,)."""
+        holding: Flags = np.array([arm in arms for arms in self._pools], dtype=bool)[self._pool]
+        return holding
+
+    def _sums(self, rows: Flags, values: Floats, target: Floats) -> Weighted:
+        """Return sums over some turns with a value, with the probability of the drawn arm by the target."""
+        rows = rows & self._explored & ~np.isnan(values)
+        r, w = values[rows], (self._weight * target)[rows]
+        served = len(r), float(r.sum()), float(r @ r)
+        ours = float(w.sum()), float(w @ r), float(w @ w), float((w * w) @ r), float((w * r) @ (w * r))
+        return Weighted(*served, *ours, float(w @ (r * r)))
+
+    @property
+    def _every(self) -> Flags:
+        return np.ones(self.n, dtype=bool)
+
+    @property
+    def _alike(self) -> Floats:
+        alike: Floats = 1.0 / np.maximum(1, self._n_arms)
+        return alike
+
+    def _always(self, arm: str) -> Floats:
+        always: Floats = (self._drawn == arm).astype(np.float64)
+        return always
+
+    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> Comparison:
+        """Compare what was served with a uniform choice and with each of some arms."""
+        several = self._n_arms[self._n_arms > 1]
+        return compare(
+            self.n,
+            int(self._explored.sum()),
+            int(self._n_arms.max()),
+            self._sums(self._every, self._reward, self._alike),
+            {arm: self._sums(self._with(arm), self._reward, self._always(arm)) for arm in names},
+            fewest_arms=int(several.min()) if len(several) else 2,
+            floor=floor,
+            rewards=rewards,
+        )
+
+    def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
+        """Return the dearest arm, and the dollars and the seconds that were saved beside always using it.
+
+        Dearest is the arm with the largest estimate of dollars an answer, of seconds where none were charged.
+        """
+        charged = bool(np.nansum(self.usd) > 0.0)
+        measured = bool(np.nansum(self._seconds) > 0.0)
+        values = self.usd if charged else self._seconds
+        sums = {arm: self._sums(self._with(arm), values, self._always(arm)) for arm in names}
+        means = {arm: one.wr / one.w for arm, one in sums.items() if one.w > 0.0}
+        if len(means) < 2 or not (charged or measured):
+            return None, None, None
+        dearest = max(means, key=lambda arm: (means[arm], arm))
+        usd = self._saving(dearest, self.usd, len(names), floor) if charged else None
+        seconds = self._saving(dearest, self._seconds, len(names), floor) if measured else None
+        return dearest, usd, seconds
+
+    def _saving(self, arm: str, values: Floats, arms: int, floor: float) -> Saving | None:
+        sums, top = self._sums(self._with(arm), values, self._always(arm)), float(np.nanmax(values))
+        errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / arms)
+        found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
+        if found is None:
+            return None
+        lead, (low, high) = found
+        return Saving(sums.n, -lead, max(-top, -high), min(top, -low))
+
+    def figures(self) -> tuple[ArmFigures, ...]:
+        """Return the figures of each arm that was drawn, the most drawn first."""
+        explored = max(1, int(self._explored.sum()))
+        found = []
+        for arm in self.names:
+            mine = self._drawn == arm
+            if not mine.any():
+                continue
+            usd, seconds = (values[mine & ~np.isnan(values)] for values in (self.usd, self._seconds))
+            found.append(
+                ArmFigures(
+                    arm,
+                    int(mine.sum()),
+                    int((mine & self._explored).sum()) / explored,
+                    float(usd.mean()) if len(usd) else None,
+                    float(seconds.mean()) if len(seconds) else None,
+                    int((mine & self._failed).sum()),
+                )
+            )
+        return tuple(sorted(found, key=lambda one: (-one.decisions, one.name)))
+
+    def stretches(self, best: str | None, arms: int, floor: float, rewards: Interval) -> tuple[Stretch, ...]:
+        """Cut the turns into stretches of as many decisions each, with the best arm by name."""
+        most = min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))
+        edges = np.linspace(0, self.n, most + 1).round().astype(int).tolist()
+        found = []
+        for begin, end in pairwise(edges):
+            here = np.zeros(self.n, dtype=bool)
+            here[begin:end] = True
+            single = None
+            if best is not None:
+                level = 1.0 - ERROR / max(1, arms)
+                rows = here & self._with(best)
+                single = _estimate(
+                    self._sums(rows, self._reward, self._always(best)), 1.0 / floor, rewards, level
+                )
+            reach = float(self._alike[here].max()) / floor
+            uniform = _estimate(self._sums(here, self._reward, self._alike), reach, rewards)
+            served = _estimate(self._sums(here, self._reward, 1.0 / self._weight), 1.0, rewards)
+            drawn = self._drawn[here & self._explored].tolist()
+            shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
+            found.append(Stretch(begin, end, served, uniform, single, shares))
+        return tuple(found)
+
+
+def _estimate(
+    sums: Weighted, reach: float, rewards: Interval, level: float = intervals.LEVEL
+) -> tuple[float, Interval] | None:
+    weights = sums.n, sums.w, sums.wr, sums.w2, sums.w2r, sums.w2r2
+    return intervals.from_sums(*weights, reach=reach, rewards=rewards, level=level)

@@ -1,0 +1,96 @@
+"""Turns that were served in a period, row by row: what was drawn, what it cost and what it earned."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Cost, Mode, Status
+from feedback.log import Store, listing
+from feedback.log import rows as log_rows
+from feedback.log import tables as t
+from feedback.reward import NUMBERS, RewardRule
+
+BATCH = 2000
+"""Turns that are read at a time."""
+
+LATE_S = 3600.0
+"""How much later than it is made a decision may be committed, and by how much clocks may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTurn:
+    """One decision and what came of it.
+
+    Attributes:
+        seq: Position of the decision in the log.
+        decided_at: Seconds since the epoch.
+        arms: The arms that could be drawn.
+        drawn: The drawn arm.
+        propensity: Probability with which it was drawn.
+        explored: Whether it was drawn from the policy's distribution.
+        failed: Whether the arm or the language model failed.
+        cost: What the answer cost; None where there is none yet.
+        reward: Reward by the rule; None without one.
+    """
+
+    seq: int
+    decided_at: float
+    arms: tuple[str, ...]
+    drawn: str
+    propensity: float
+    explored: bool
+    failed: bool
+    cost: Cost | None
+    reward: float | None
+
+
+def between(store: Store, rule: RewardRule, since: float, until: float) -> Iterator[ServedTurn]:
+    """Yield the turns whose decisions were made in a period, in order of the log; labels are none.
+
+    Args:
+        store: The log.
+        rule: Names the training log, and gives the rewards.
+        since: Begin of the period, seconds since the epoch.
+        until: End of it; a decision at this time is not part of it.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    query = (
+        sa.select(
+            *(d.seq, d.decided_at, sa.cast(d.arms, sa.Text), d.drawn, d.propensity, d.mode, d.cost_weight),
+            *(e.status, e.tokens_by_model, sa.cast(x.metrics, sa.Text), *log_rows.COST),
+        )
+        .outerjoin(t.executions, e.decision_id == d.id)
+        .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
+        .where(d.policy != LABELS, d.decided_at >= since, d.decided_at < until)
+        .order_by(d.seq)
+        .limit(BATCH)
+    )
+    after, last = listing.positions_at(store, [since - LATE_S, until + LATE_S])
+    while after < last:
+        # by position, so that a page of a long period is read no slower than the first one
+        with store.reading() as connection:
+            rows = connection.execute(query.where(d.seq > after, d.seq <= last)).all()
+        yield from (_turn_of(row, rule) for row in rows)
+        if len(rows) < BATCH:
+            return
+        after = rows[-1].seq
+
+
+def _turn_of(row: sa.Row[Any], rule: RewardRule) -> ServedTurn:
+    seq, at, arms, drawn, propensity, mode, weight, status, tokens, metrics, *raw = tuple(row)
+    cost = None if status is None else Cost(*raw)
+    reward = None
+    if cost is not None and metrics is not None:
+        total, values = rule.priced(cost, log_rows.tokens_of(tokens)), orjson.loads(metrics)
+        reward = rule.formula(values, total, weight, failed=status != Status.OK, arithmetic=NUMBERS)
+    explored = mode == Mode.EXPLORE
+    failed = status in (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
+    return ServedTurn(
+        *(seq, at, tuple(orjson.loads(arms)), drawn, propensity, explored, failed, cost, reward)
+    )
