@@ -56,7 +56,7 @@ async def live(
 def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
     window = overview.window_of("24h", point.service.clock(), None)
     rows = rollups.read(point.store, window.since, window.until, window.step)
-    return overview.by_arm(rows, point.config.reward, point.config.floor), colours(point)
+    return overview.by_arm(rows, point.config.reward, point.config.least_floor), colours(point)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])

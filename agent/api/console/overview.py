@@ -110,7 +110,7 @@ def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
 
 def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
     store, rule, now = point.store, point.config.reward, point.service.clock()
-    floor = point.config.floor
+    floor = point.config.least_floor
     window = window_of(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
     arms = colours(point)

@@ -71,7 +71,7 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
         there = ", ".join(families) or "none"
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
-    kinds = grouped(rows, by, point.config.reward.clip, point.config.floor) if by else []
+    kinds = grouped(rows, by, point.config.reward.clip, point.config.least_floor) if by else []
     return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
 
 

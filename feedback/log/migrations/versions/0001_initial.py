@@ -456,7 +456,6 @@ def upgrade() -> None:
         sa.Column("share", sa.Double, server_default="0", nullable=False),
         sa.Column("evaluation", _SEQ),
         sa.Column("arm_set", _SEQ),
-        sa.Column("automatic", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.ForeignKeyConstraint(["version"], ["versions.version"], name="promotions_of_versions"),
         sa.PrimaryKeyConstraint("seq", name="promotions_key"),
         sqlite_autoincrement=True,

@@ -1,4 +1,4 @@
-"""Schema 17: sums of the log by position, beside those by minute and hour.
+"""Schema 17: sums of the log by position, beside those by minute and hour; who decided a promotion.
 
 Sums count explored decisions, and have that of the weights times the squared rewards. What was added up
 before lacks both, so it is dropped: the learner adds the log up again, from its first fact.
@@ -13,7 +13,9 @@ down_revision = "16"
 
 
 def upgrade() -> None:
-    """Replace the table by one with the new columns; a learner fills it again."""
+    """Replace the table by one with the new columns, which a learner fills again; add one to promotions."""
+    automatic = sa.Column("automatic", sa.Boolean, server_default=sa.false(), nullable=False)
+    op.add_column("promotions", automatic)
     op.execute(sa.text("DELETE FROM rollup_positions"))
     op.drop_table("rollups")
     op.create_table(
