@@ -505,7 +505,6 @@ class _Steps:
             or active.pin is not None
             or active.seq != self.now.active.seq
             or len(active.canaries) >= promotions.MOST_CANARIES
-            or len(self.now.config.actions) < 2
             or version.arms not in (None, self.now.config.arm_documents)
             or any(self._recipe_of(canary.version) == version.recipe for canary in active.canaries)
         ):

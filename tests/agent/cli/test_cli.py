@@ -693,7 +693,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     assert "version 8 takes 10% of each decision since" in output
     assert "version 5 decides since 2023-11-14 22:13:20" in output
     assert "shares 75.0% of the mass" in output
-    for name, part in (("canary", "version 8 takes 10%"), ("promotion", "version 6 since")):
+    for name, part in (("canaries", "version 8 takes 10%"), ("promotion", "version 6 since")):
         service.reply("GET /v1/policy", policy | {name: said_of[name]})
         assert part in said(run("status", "--url", service.url), 0)
 

@@ -339,10 +339,12 @@ def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"every": "PT1H", "sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
+    auto = {**spec, "canary": "auto"}
     polled = Counter[tuple[str, str]]()
     often = threading.Event()
-    tasks = {("Evaluations", f"log{point}.db") for point in ("", ".cheap", ".plain")}
-    tasks.add(("WarmStarts", "log.cheap.db"))
+    tasks = {("Evaluations", f"log{point}.db") for point in ("", ".cheap", ".plain", ".brave")}
+    tasks |= {("WarmStarts", "log.cheap.db"), ("WarmStarts", "log.brave.db")}
+    tasks.add(("AutomaticCanaries", "log.brave.db"))
 
     class Polled:
         def __init__(self, kind: str, store: Store) -> None:
@@ -355,10 +357,10 @@ def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
                 often.set()
             return False
 
-    for kind in ("Evaluations", "WarmStarts"):
+    for kind in ("Evaluations", "WarmStarts", "AutomaticCanaries"):
         make = partial(lambda kind, store, *_, **__: Polled(kind, store), kind)
         monkeypatch.setattr(f"agent.hosts.jobs.{kind}", make)
-    points = {"cheap": {"warm_start": spec}, "plain": {}}
+    points = {"cheap": {"warm_start": spec}, "plain": {}, "brave": {"warm_start": auto}}
     settings = {"points": points, "learning": {"poll_s": 0.01}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
     assert often.wait(30)

@@ -247,6 +247,24 @@ def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read
     assert known.read(None).canaries == ()
 
 
+def test_a_canary_that_an_operator_takes_over_keeps_its_policy_and_all_of_the_floor(
+    store: Store, config: AppConfig
+) -> None:
+    candidate = published(store, config, kind="fixed", arm="none")
+    known, configured = versions_of(store, config), Recipe.configured(config).digest
+    seen = []
+    for share, automatic in ((0.06, True), (0.06, False), (0.06, True), (0.12, True)):
+        promotion = Promotion(
+            0, candidate.version, Action.CANARY, "held", 0.0, share=share, automatic=automatic
+        )
+        promotions.record(store, configured, promotion)
+        seen += known.read(None).canaries
+    assert [(one.share, one.kept_floor) for one in seen] == [
+        *((0.06, 0.25), (0.06, 1.0), (0.06, 0.25), (0.12, 0.25)),
+    ]
+    assert all(one.policy is seen[0].policy for one in seen)
+
+
 def test_a_promoted_recipe_is_followed_and_the_configured_one_comes_back(
     store: Store, config: AppConfig
 ) -> None:

@@ -233,6 +233,19 @@ def test_a_canary_is_looked_at_every_fifty_examples_and_then_more_rarely(beside:
     assert beside.due()
 
 
+def test_a_canary_that_begins_again_is_looked_at_anew(beside: Beside) -> None:
+    version = beside.canary()
+    beside.traffic(300)
+    beside.record(version, 0.0, automatic=True)
+    assert not beside.due()
+    beside.record(version, 0.1, automatic=True)
+    assert not beside.due()
+    beside.traffic(49)
+    assert not beside.due()
+    beside.traffic(1)
+    assert beside.due()
+
+
 def test_a_share_grows_with_the_evidence_and_the_evaluation_is_on_record(beside: Beside) -> None:
     version = beside.canary()
     beside.traffic(50)

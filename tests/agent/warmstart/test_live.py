@@ -29,6 +29,7 @@ from feedback.training_log import learned_examples, router_contexts
 from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.warmstart.test_run import (
+    HOLD,
     PROMOTE,
     TRAFFIC,
     World,
@@ -223,6 +224,15 @@ def test_chosen_arms_become_live_with_the_promotion_and_a_rollback_brings_back_a
     again = arm_sets.live(world.store)
     assert again is not None
     assert (again.arms, again.version) == (promoted.arms, promoted.version)
+
+
+def test_a_candidate_that_brings_arms_is_no_canary_by_itself(world: World) -> None:
+    either_is_right(world.folder)
+    world.gate = {**HOLD, "undecided": True}
+    run = world.warmed(**live(world.folder, canary="auto", portfolio={"measure": "em", "k": 2, "live": True}))
+    assert run.status is runs.State.HELD
+    assert world.newest().arms is not None
+    assert active_policy(world.store, world.ours).canaries == ()
 
 
 def test_a_candidate_of_labels_keeps_the_arms_that_a_version_brought(world: World) -> None:

@@ -17,7 +17,8 @@ from agent.cli.main import app
 from agent.config import AppConfig, ConfigError, parse
 from agent.evaluation import EvaluationFailedError
 from agent.evaluation.gate import FinishedEvaluation
-from agent.learning import Learner, Recipe, active_recipe
+from agent.learning import Learner, Recipe, active_recipe, publish_candidate
+from agent.policies import PolicySpec
 from agent.routers import RouterSpec, build_router
 from agent.warmstart.canary import first_share
 from agent.warmstart.labels import InsertSettings, insert_labels
@@ -427,6 +428,21 @@ def test_a_candidate_of_a_recipe_that_has_a_share_gets_no_second_one(world: Worl
     again = by_itself(world)
     assert again.candidate != first.candidate
     assert [one.version for one in active_policy(world.store, world.ours).canaries] == [first.candidate]
+
+
+def test_beside_as_many_canaries_as_there_may_be_none_begins(world: World) -> None:
+    world.gate = UNDECIDED
+    recipes = [Recipe(PolicySpec(kind="fixed", params={"arm": arm}), world.config.reward) for arm in ARMS]
+    recipes.append(Recipe(PolicySpec(kind="uniform"), world.config.reward))
+    for recipe in recipes:
+        beside = publish_candidate(world.store, recipe, list(world.config.actions))
+        world.say(beside, promotions.Action.CANARY, share=0.1)
+    by_itself(world)
+    assert len(active_policy(world.store, world.ours).canaries) == promotions.MOST_CANARIES == 4
+    world.say(beside, promotions.Action.CANARY, share=0.0)
+    world.ask(range(TRAFFIC, TRAFFIC + 10))
+    run = by_itself(world)
+    assert run.candidate in [one.version for one in active_policy(world.store, world.ours).canaries]
 
 
 def test_a_version_that_is_pinned_has_no_canary_by_itself(world: World) -> None:
