@@ -67,7 +67,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     said = plain(shown)
     assert "recipe:1: hold" in said.replace(" :", ":")
     assert all(reason in said for reason in verdict["reasons"])
-    assert 'value="promote">Promote 1' in shown
+    assert "Promote 1 Judge 1" in plain(shown[shown.index('id="gate"') :])
     answer = await judged.client.post(f"{CONSOLE}/policies/gate", data={"version": "99"}, headers=ORIGIN)
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
 
@@ -75,8 +75,9 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
 async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Service) -> None:
     without_waiting(judged)
     fields = {"action": "promote", "version": str(published(judged)), "reason": "better"}
-    asked = await judged.client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
-    assert asked.status_code == 503, "the gate has no verdict yet"
+    waits = await post(judged, "/policies", **fields)
+    assert waits == f"{CONSOLE}/policies/act?action=promote&version={fields['version']}", "no verdict yet"
+    assert judged.point.versions.active.promotion is None
     await post(judged, "/policies", **fields, force="on")
     promotion = judged.point.versions.active.promotion
     assert promotion is not None
