@@ -193,3 +193,37 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     ):
         answer = await judged.client.get(f"{CONSOLE}/evaluations/compare?{query}")
         assert (answer.status_code, said in plain(answer.text)) == (status, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (
+            {"waiting": 20, "pending": 1300},
+            "20 newer ones wait for feedback; 1,300 wait for feedback, and count",
+        ),
+        ({"waiting": 0, "pending": 7}, "of its own; 7 wait for feedback, and count as the worst"),
+        ({"waiting": 0}, "of its own."),
+    ],
+)
+async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
+    service: Service, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], said: str
+) -> None:
+    """Some are left out, others count as the worst; a verdict of before had none of these."""
+    figures = {
+        "n": 233,
+        "effective_n": 177.0,
+        "gain": 0.1,
+        "low": -0.1,
+        "margin": 0.0,
+        "level": 0.95,
+        **counts,
+    }
+    verdict = {"promote": False, "verdict": "hold", "reasons": [], "figures": figures}
+    state = SimpleNamespace(id=1, finished_at=None)
+
+    async def judged(_: object) -> dict[str, Any]:
+        return {"judged": [evidence.Judged("uniform", None, state, verdict, None)], "pending": []}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evidence, "judged", judged)
+    assert said in plain(await seen(service, "/policies/gate"))
