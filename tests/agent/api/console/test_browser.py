@@ -343,12 +343,12 @@ def test_what_is_open_is_in_the_address_which_a_button_copies(
     page.locator("tbody a").last.click()
     page.get_by_text("What each feature adds").click()
     page.locator("#features summary").click()
-    page.wait_for_function("location.search === '?open=why%2Cfeatures'")
+    page.wait_for_url("**/decisions/*?open=why%2Cfeatures")
     page.reload()
     page.wait_for_selector("#why section")
     page.locator("#features pre").wait_for()
     page.locator("#why summary").click()
-    page.wait_for_function("location.search === '?open=features'")
+    page.wait_for_url("**/decisions/*?open=features")
 
 
 def test_a_link_is_selected_in_a_field_where_there_is_no_clipboard(
