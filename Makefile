@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo test test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a bro
 	@find docs -name '*.md' -printf '%P\n' | sort | while read -r page; do \
 		grep -q "\"$$page\"" zensical.toml || { echo "docs/$$page is not in the navigation of zensical.toml"; exit 1; }; done
 	$(DOCS)/bin/zensical build --clean --strict
+
+pictures: $(VENV)/ready-dev browser  ## take the pictures of the console in docs/img, of a service that has learned for a day; two minutes
+	$(BIN)/python -m benchmarks.console_pictures
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
 	for file in decision routers estimators log learner bm25 pool portfolio memory service; do $(BIN)/python benchmarks/$$file.py || exit 1; done

@@ -2,7 +2,6 @@
 
     python benchmarks/console.py [--decisions 1000000] [--folder FOLDER] [--repeats 30]
     python benchmarks/console.py --watchers 5 [--address http://127.0.0.1:8000]
-    python benchmarks/console.py --decisions 20000 --folder build/pictured --pictures docs/img
 
 Writes a log of 90 days by bulk insert, unless the folder has one already, adds up the sums of pages as a
 learner does, and asks one replica for every page, on one connection in this process. Half of the pages are
@@ -10,8 +9,7 @@ chosen to be slow: filters that match nothing near, the whole log as the window.
 mean of this process; the rest of the time it waited for the disk, or for others on the machine.
 
 With `--watchers`, compares the latency of `POST /v1/retrieve` while so many people watch the overview and
-while nobody does, in pairs of rounds, of a service in another process or at an `--address`. With
-`--pictures`, takes pictures of pages in Debian's chromium.
+while nobody does, in pairs of rounds, of a service in another process or at an `--address`.
 """
 
 import asyncio
@@ -20,17 +18,15 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import httpx
 import numpy as np
+import sqlalchemy as sa
 import typer
-from PIL import Image
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -38,6 +34,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent.learning import Recipe
+from agent.policies import PolicySpec
 from benchmarks.http_load import connect, request
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from feedback.log import append
@@ -45,7 +42,7 @@ from feedback.log import tables as t
 from feedback.log.backend import dumps
 from feedback.registry import versions
 from feedback.training_log import rollups
-from tests.agent.browsing import browsing, listening, traffic
+from tests.agent.browsing import listening
 from tests.agent.fakes import Service
 
 GOAL_MS = 300.0
@@ -56,6 +53,9 @@ START = time.time() - DAYS * 86400.0 - 600.0
 """So that the log ended some minutes ago, and the windows of the last hours have traffic."""
 
 CHUNK = 10_000
+
+VERSIONS = 50_000
+"""Versions of the configured recipe: half of the minutes of the days have one."""
 
 ARMS = {"none": 0.1, "bm25": 0.4, "dense": 0.5}
 """The arms of the service, and what each earns on average."""
@@ -125,18 +125,29 @@ def fill(url: str, n: int, join: str) -> None:
 
 
 def publish(service: Service, n: int) -> None:
-    """Publish two versions that have learned a little of the log."""
+    """Publish versions that have learned a little of the log, and a candidate of another recipe."""
     recipe, store, rng = Recipe.configured(service.config), service.point.store, np.random.default_rng(1)
     policy = recipe.build(list(service.config.actions))
+    states = []
     for parent in (None, 1):
         for i in range(2000):
             decision, _, value = turn(i, n, rng)
             policy.learn(decision, value.value or 0.0)
-        state = policy.save()
+        states.append(state := policy.save())
         versions.publish(store, recipe.draft(state, n, 3 * n, parent, 1, START), state)
+    draft = recipe.draft(state, n, 3 * n, 2, 1, START)
+    row = {name: getattr(draft, name) for name in versions.Version.__slots__ if name != "version"}
+    with store.writing() as connection:  # as of a learner that published one a minute, most without states
+        connection.execute(sa.insert(t.versions), [row] * (VERSIONS - 2))
+    versions.publish(store, recipe.draft(state, n, 3 * n, VERSIONS, 1, START), state)
+    other = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
+    versions.publish(store, other.draft(state, n, 3 * n, None, 1, START), state)
+    with store.writing() as connection:  # those that pages ask for
+        for number, kept in enumerate(states, 1):
+            versions.store_checkpoint(connection, number, kept)
 
 
-def pages(n: int) -> Iterator[tuple[str, str]]:
+def pages(n: int, recipe: str) -> Iterator[tuple[str, str]]:
     """What is asked for, with its path."""
     for window in ("1h", "24h", "7d", "30d", "all"):
         yield f"overview, {window}", f"?window={window}"
@@ -154,6 +165,8 @@ def pages(n: int) -> Iterator[tuple[str, str]]:
     yield "arms", "/arms"
     yield "playground", "/playground"
     yield "policies", "/policies"
+    yield "versions in the middle of a recipe", f"/policies?recipe={recipe}&earlier={VERSIONS // 2}"
+    yield "what a promotion will do", f"/policies/act?action=promote&version={VERSIONS + 2}"
     yield "two versions on 1,000 questions", "/policies/differences?one=1&other=2"
     yield "evidence of the gate", "/policies/gate"
     yield "evaluations", "/evaluations"
@@ -185,7 +198,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
         await service.refresh()
         await evaluate(service)
         slowest = 0.0
-        for name, path in pages(n):
+        for name, path in pages(n, service.point.versions.configured.digest):
             took, worked = [], time.process_time()
             for _ in range(repeats):
                 started = time.perf_counter()
@@ -272,76 +285,12 @@ def compare(folder: Path, watchers: int, address: str | None) -> None:
     console.print(table)
 
 
-SHOTS = (
-    ("overview", "?window=30d", 1280, "light"),
-    ("decision", "/decisions/{last}", 1280, "light"),
-    ("playground", "/playground", 1280, "light"),
-    ("arms", "/arms?by=tier", 1280, "light"),
-)
-"""Name, path, width and scheme of each picture."""
-
-
-def take_pictures(service: Service, n: int, folder: Path) -> None:
-    """Write pictures of some pages, in few colours."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with browsing() as visit:
-        with listening(service) as address:
-            for name, path, width, scheme in SHOTS:
-                page = visit(width, scheme)
-                page.goto(address + "/console" + path.format(last=f"{n - 7:032x}"))
-                if name == "playground":
-                    page.get_by_label("Question").fill("Which river flows through Vienna?")
-                    page.get_by_role("button", name="Ask every arm").click()
-                    page.locator(".after table").nth(2).wait_for()
-                if name == "decision":
-                    page.get_by_role("button", name="Why this arm").click()
-                    page.locator("#why section").wait_for()
-                take(page, folder / f"console-{name}.png")
-        with TemporaryDirectory() as made, judging(Path(made)) as address:
-            page = visit(1280, "light")
-            page.goto(address + "/console/policies")
-            page.get_by_label("Version to be judged").fill("3")
-            page.get_by_role("button", name="Ask the gate").click()
-            page.locator("#gate canvas").wait_for(timeout=120_000)
-            page.locator("#gate").scroll_into_view_if_needed()
-            take(page, folder / "console-policies.png", page.locator("#gate article").bounding_box()["y"])
-
-
-def take(page: Any, file: Path, top: float = 0.0) -> None:
-    """Write a picture of a page, from a height on."""
-    page.wait_for_timeout(300)
-    top += page.evaluate("window.scrollY") if top else 0.0
-    clip = {"x": 0, "y": max(0.0, top - 60.0), "width": page.viewport_size["width"], "height": 1000}
-    page.screenshot(path=file, clip=clip, full_page=True)
-    Image.open(file).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-        file, optimize=True
-    )
-    console.print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
-
-
-@contextmanager
-def judging(folder: Path) -> Iterator[str]:
-    """Serve a log of even draws, with a version of another recipe that has learned it."""
-    uniform = {"kind": "uniform"}
-    first = Service(folder, policy=uniform)
-    with listening(first) as address:
-        traffic(address, [f"question {i} about rivers" for i in range(600)], labelled=1.0)
-        first.learner.step()
-    other = Service(folder, policy=POLICY)
-    other.learner.step()
-    other.close()
-    last = Service(folder, policy=uniform)
-    with listening(last) as address, last.working():
-        yield address
-
-
 def main(
     decisions: Annotated[int, typer.Option(help="Length of the log.")] = 1_000_000,
     folder: Annotated[Path, typer.Option(help="Where the log is kept.")] = Path("build/console"),
     repeats: Annotated[int, typer.Option(help="Times that each page is asked for.")] = 30,
     watchers: Annotated[int, typer.Option(help="People who watch the overview.")] = 0,
     address: Annotated[str | None, typer.Option(help="Of a service that runs, to watch that one.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Where to write pictures of pages.")] = None,
 ) -> None:
     """Print the figures."""
     if address is not None:
@@ -368,9 +317,7 @@ def main(
         f"the log has {size:.1f} GB; its sums were added up in {seconds:.0f} s, "
         f"{np.median(steps):.0f} ms for {rollups.BATCH:,} facts"
     )
-    if pictures is not None:
-        take_pictures(service, decisions, pictures)
-    elif watchers:
+    if watchers:
         compare(folder, watchers, None)
     else:
         asyncio.run(measure(service, decisions, repeats))

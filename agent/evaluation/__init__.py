@@ -9,7 +9,15 @@ from .candidates import (
     spelled_out,
 )
 from .evaluate import evaluate_log
-from .gate import EvaluationFailedError, judged_as, run_evaluation, verdict, verdict_on
+from .gate import (
+    FRESH_S,
+    EvaluationFailedError,
+    judged_as,
+    newest_judgement,
+    run_evaluation,
+    verdict,
+    verdict_on,
+)
 from .job import Evaluations, evaluate_apart
 from .kinds import KindShares, shares_by_kind
 from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
@@ -21,6 +29,7 @@ from .served import Alternative, Comparison, summary_of
 
 __all__ = [
     "CANDIDATE_NAMES",
+    "FRESH_S",
     "Alternative",
     "CandidateError",
     "CandidateKind",
@@ -46,6 +55,7 @@ __all__ = [
     "evaluate_log",
     "judged_as",
     "moment_of",
+    "newest_judgement",
     "page_of",
     "parse_name",
     "read_curve",

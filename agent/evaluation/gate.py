@@ -80,10 +80,8 @@ async def verdict(
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
-    name = judged_as(version, active)
-    since = 0.0 if active.newest is None else active.newest.at
-    request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
-    found = await asyncio.to_thread(_known, store, configured, request, since, clock())
+    name, request = judged_as(version, active), _request(version, active)
+    found = await asyncio.to_thread(_fresh, store, configured, version, active, clock())
     if force and (found is None or found.status is not evaluations.State.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
     if found is None:
@@ -106,12 +104,36 @@ async def verdict(
     return {**judged["verdict"], "evaluation": found.seq}
 
 
-def _known(
-    store: Store, configured: str, request: Mapping[str, Any], since: float, now: float
+def newest_judgement(store: Store, configured: str, version: int, active: ActivePolicy) -> Evaluation | None:
+    """Return the newest evaluation that judges a version against the active policy; None if there is none.
+
+    One from before the last promotion, rollback or canary compares with another policy, and is not returned.
+
+    Args:
+        store: The log.
+        configured: Digest of the configuration.
+        version: A published version.
+        active: Active policy.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    since = 0.0 if active.newest is None else active.newest.at
+    known = evaluations.newest_of(store, configured, _request(version, active))
+    return None if known is None or known.submitted_at < since else known
+
+
+def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
+    name = judged_as(version, active)
+    return EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
+
+
+def _fresh(
+    store: Store, configured: str, version: int, active: ActivePolicy, now: float
 ) -> Evaluation | None:
-    """Return a usable evaluation of this request; None where there is none."""
-    known = evaluations.newest_of(store, configured, request)
-    if known is None or known.status is evaluations.State.FAILED or known.submitted_at < since:
+    """Return an evaluation whose verdict is used; None where there is none."""
+    known = newest_judgement(store, configured, version, active)
+    if known is None or known.status is evaluations.State.FAILED:
         return None
     return known if known.finished_at is None or known.finished_at >= now - FRESH_S else None
 

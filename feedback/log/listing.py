@@ -124,6 +124,7 @@ class ListedDecision:
         status: How its execution ended; None where it has none.
         cost: The priced sum of its cost; None where it has not ended.
         reward: None where it is not learned, or has no reward.
+        raw_cost: The cost vector before prices; None where it has not ended.
     """
 
     decision: Decision
@@ -132,6 +133,7 @@ class ListedDecision:
     status: Status | None
     cost: float | None
     reward: float | None
+    raw_cost: Cost | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,11 @@ def decisions(
             low = first
         outcomes = dict[int, tuple[Any, ...]]()
         for row in connection.execute(query.where(d.seq < end, d.seq >= low)).mappings():
-            cost, reward = _priced(row, rule)
+            raw_cost = None if row["status"] is None else Cost(*(row[column.name] for column in COST))
+            cost, reward = _priced(row, raw_cost, rule)
             if criteria.rewards(reward):
-                outcomes[row["seq"]] = (row["served"], row["status"] and Status(row["status"]), cost, reward)
+                status = row["status"] and Status(row["status"])
+                outcomes[row["seq"]] = (row["served"], status, cost, reward, raw_cost)
             if len(outcomes) == limit:
                 break
         full = len(outcomes) == limit
@@ -213,11 +217,10 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     )
 
 
-def _priced(row: Mapping[Any, Any], rule: RewardRule) -> tuple[float | None, float | None]:
+def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tuple[float | None, float | None]:
     """Return the priced cost and the reward of a decision; None for what it does not have."""
-    if row["status"] is None:
+    if cost is None:
         return None, None
-    cost = Cost(*(row[column.name] for column in COST))
     total = rule.priced(cost, tokens_of(row["tokens_by_model"]))
     if row["metrics"] is None:
         return total, None

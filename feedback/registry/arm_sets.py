@@ -175,19 +175,12 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
     Raises:
         ConflictError: A name has been used for another arm meanwhile.
     """
-    v = t.versions.c
-    brought: dict[str, Any] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
-    newest = connection.execute(_NEWEST).first()
-    if brought is not None:
-        _refuse_other(_defined(connection), brought, same)
-        bringing, arms = version, brought
-    elif newest is None or newest.version is None:
+    brought, newest = _brought(connection, version), connection.execute(_NEWEST).first()
+    if brought is None:
         return None if newest is None else int(newest.seq)
-    else:
-        base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
-        if base is None:
-            return int(newest.seq)
-        bringing, arms = None, base.arms
+    bringing, arms = brought
+    if bringing is not None:
+        _refuse_other(_defined(connection), arms, same)
     configured = _digest({}) if newest is None else newest.configured
     row = {
         "arms": arms,
@@ -197,6 +190,29 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
     }
     connection.execute(sa.insert(t.arm_sets), row)
     return int(connection.execute(_NEWEST).one().seq)
+
+
+def brought_by(store: Store, version: int) -> Arms | None:
+    """Return the arms that a promotion of a version would make live; None if those that are live stay."""
+    with store.reading() as connection:
+        brought = _brought(connection, version)
+    return None if brought is None else brought[1]
+
+
+def _brought(connection: sa.Connection, version: int) -> tuple[int | None, Arms] | None:
+    """Return the version that brings arms, None for the set before any version's, and the arms.
+
+    None if the live ones stay.
+    """
+    v = t.versions.c
+    brought: Arms | None = connection.scalar(sa.select(v.arms).where(v.version == version))
+    if brought is not None:
+        return version, brought
+    newest = connection.execute(_NEWEST).first()
+    if newest is None or newest.version is None:
+        return None
+    base = connection.execute(_NEWEST.where(t.arm_sets.c.version.is_(None))).first()
+    return None if base is None else (None, base.arms)
 
 
 def _refuse_other(before: Mapping[str, Mapping[str, Any]], arms: Arms, same: Same) -> None:

@@ -9,7 +9,7 @@ A promotion is valid for one configuration. Without any, a configuration learns 
 """
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -203,11 +203,51 @@ def was_active(store: Store, configured: str, recipe: str) -> bool:
         return recipe == configured or connection.scalar(promoted.limit(1)) is not None
 
 
-def newest(store: Store, limit: int) -> list[Promotion]:
-    """Return the newest promotions, rollbacks and canaries of all configurations, newest first."""
+def newest(store: Store, limit: int, before: int | None = None) -> list[Promotion]:
+    """Return the newest promotions, rollbacks and canaries of all configurations, newest first.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        before: Only those with a lower number; None for the newest of all.
+    """
     query = sa.select(*_COLUMNS).order_by(t.promotions.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(t.promotions.c.seq < before)
     with store.reading() as connection:
         return [_promotion_of(row) for row in connection.execute(query)]
+
+
+def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
+    """Return the newest promotion under a configuration of each of these recipes that has one, by digest."""
+    p, v = t.promotions.c, t.versions.c
+    last = (
+        sa.select(sa.func.max(p.seq))
+        .join_from(t.promotions, t.versions)
+        .where(p.configured == configured, p.action == Action.PROMOTE.value, v.recipe.in_(recipes))
+        .group_by(v.recipe)
+    )
+    query = sa.select(*_COLUMNS, v.recipe).join_from(t.promotions, t.versions).where(p.seq.in_(last))
+    with store.reading() as connection:
+        return {recipe: _promotion_of(row) for *row, recipe in connection.execute(query)}
+
+
+def first_starts(store: Store, versions: Collection[int]) -> set[int]:
+    """Return the numbers of the promotions of these versions that a warm start made before any traffic.
+
+    Such a promotion has no verdict, since nothing was served that the candidate could be compared with. It is
+    the first promotion of the candidate; a later one without a verdict is an operator's.
+    """
+    p, r = t.promotions.c, t.runs.c
+    candidates = sa.select(r.candidate).where(r.status == State.PROMOTED.value, r.candidate.in_(versions))
+    firsts = (
+        sa.select(sa.func.min(p.seq))
+        .where(p.action == Action.PROMOTE.value, p.version.in_(candidates))
+        .group_by(p.version)
+    )
+    query = sa.select(p.seq).where(p.seq.in_(firsts), p.forced, p.evaluation.is_(None))
+    with store.reading() as connection:
+        return set(connection.scalars(query))
 
 
 _COLUMNS = tuple(t.promotions.c[name] for name in Promotion.__slots__)

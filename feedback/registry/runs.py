@@ -202,6 +202,20 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
         return [_run_of(row) for row in connection.execute(query)]
 
 
+def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
+    """Return the first run whose candidate is of each of these recipes, by digest; not those without one."""
+    v = t.versions.c
+    first = (
+        sa.select(sa.func.min(_r.seq))
+        .join_from(t.runs, t.versions, v.version == _r.candidate)
+        .where(v.recipe.in_(recipes))
+        .group_by(v.recipe)
+    )
+    query = sa.select(*_RUN, v.recipe).join_from(t.runs, t.versions, v.version == _r.candidate)
+    with store.reading() as connection:
+        return {recipe: _run_of(row) for *row, recipe in connection.execute(query.where(_r.seq.in_(first)))}
+
+
 def newest(store: Store, configured: str, states: Collection[State] = tuple(State)) -> Run | None:
     """Return the newest run for a configured recipe that is in one of the states; None if there is none."""
     query = _in(configured, states).order_by(_r.seq.desc()).limit(1)

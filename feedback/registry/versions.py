@@ -61,6 +61,19 @@ class Version:
     arms: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RecipeVersions:
+    """The versions of one recipe.
+
+    Attributes:
+        newest: The newest of them.
+        count: How many there are, at least 1.
+    """
+
+    newest: Version
+    count: int
+
+
 def digest_of(state: bytes) -> str:
     """Return the SHA-256 of a policy's state, in hexadecimal."""
     return hashlib.sha256(state).hexdigest()
@@ -215,18 +228,51 @@ def find(store: Store, number: int) -> Version | None:
     return None if row is None else Version(**row)
 
 
-def page(store: Store, limit: int, before: int | None = None) -> list[tuple[Version, bool]]:
-    """Return the newest versions of any recipe, newest first, each with whether it has a checkpoint.
+def recipes(
+    store: Store, limit: int, before: int | None = None, recipe: str | None = None
+) -> list[RecipeVersions]:
+    """Return the recipes by their newest versions, newest first.
+
+    Args:
+        store: The log.
+        limit: How many at most.
+        before: Only those whose newest version has a lower number; None for the newest of all.
+        recipe: Only the recipe with this digest; None for any.
+    """
+    v = t.versions.c
+    newest = sa.func.max(v.version)
+    groups = sa.select(newest.label("newest"), sa.func.count().label("count")).group_by(v.recipe)
+    if before is not None:
+        groups = groups.having(newest < before)
+    if recipe is not None:
+        groups = groups.where(v.recipe == recipe)
+    listed = groups.order_by(newest.desc()).limit(limit).subquery()
+    query = sa.select(t.versions, listed.c.count).join(listed, listed.c.newest == v.version)
+    with store.reading() as connection:
+        rows = connection.execute(query.order_by(v.version.desc())).mappings()
+        return [
+            RecipeVersions(Version(**{name: row[name] for name in Version.__slots__}), row["count"])
+            for row in rows
+        ]
+
+
+def page(
+    store: Store, limit: int, before: int | None = None, recipe: str | None = None
+) -> list[tuple[Version, bool]]:
+    """Return the newest versions, newest first, each with whether it has a checkpoint.
 
     Args:
         store: The log.
         limit: How many at most.
         before: Only those with a lower number; None for the newest of all.
+        recipe: Only those of the recipe with this digest; None for any.
     """
     v, kept = t.versions.c, t.checkpoints.c.version
     query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)
     if before is not None:
         query = query.where(v.version < before)
+    if recipe is not None:
+        query = query.where(v.recipe == recipe)
     with store.reading() as connection:
         rows = connection.execute(query.order_by(v.version.desc()).limit(limit)).mappings()
         return [

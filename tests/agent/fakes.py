@@ -297,6 +297,7 @@ class Service:
         replica: The state behind it.
         points: Its decision points by name.
         point: The default one.
+        clock: Clock of the replica, of the learner and of the evaluations.
         learner: Learns when it is told to.
         arms: What the replica searches with.
         embedders: What it embeds with.
@@ -315,8 +316,10 @@ class Service:
         promotion_gate: Gate | None = None,
         loading: frozenset[str] = frozenset(),
         searched: FakeArms | None = None,
+        clock: SteadyClock | None = None,
         **changes: Any,
     ) -> None:
+        self.clock = clock or SteadyClock()
         document = {**CONFIG, "log_url": f"sqlite:///{folder / 'log.db'}", **changes}
         self.folder = folder
         self.config = parse(document)
@@ -331,7 +334,7 @@ class Service:
         self.replica = Replica(
             self.config,
             backends,
-            clock=SteadyClock(),
+            clock=self.clock,
             telemetry=Telemetry(),
             gate=promotion_gate or verdict,
             code_of=code_of,
@@ -339,7 +342,7 @@ class Service:
         self.points = self.replica.service.points
         self.point = self.points[DEFAULT_POINT]
         self.app = create_app(self.replica)
-        self._store = Store(self.config.database_url)
+        self._store = Store(self.config.database_url, clock=self.clock)
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
@@ -365,11 +368,15 @@ class Service:
 
     async def learn(self) -> None:
         """Learn what is new, as the recipe says that is active now, and serve it."""
+        await asyncio.to_thread(self.step)
+        await self.point.refresh()
+
+    def step(self) -> None:
+        """Learn what is new, as the recipe says that is active now; the replica follows by itself."""
         recipe = active_recipe(self._store, self.config)
         if recipe != self.learner.recipe:
             self.learner = self._learner(recipe)
-        await asyncio.to_thread(self.learner.step)
-        await self.point.refresh()
+        self.learner.step()
 
     async def refresh(self) -> None:
         """Follow the log at once, as the replica does by itself: keys, and what the default point serves."""
@@ -382,15 +389,16 @@ class Service:
 
     def _learner(self, recipe: Recipe) -> Learner:
         arms, budget = list(self.config.actions), self.config.budget
-        return Learner(self._store, recipe, arms, self._epoch, budget=budget)
+        return Learner(self._store, recipe, arms, self._epoch, self.clock, budget=budget)
 
     @contextmanager
     def working(self, point: str = DEFAULT_POINT) -> Iterator[None]:
         """Answer evaluations meanwhile, in a thread where `agent.hosts.JobsHost` has processes."""
         config = self.config.of(point)
-        with closing(Store(config.database_url)) as store:
-            evaluate = partial(evaluate_here, config)
-            jobs = Jobs([partial(Evaluations, store, configuration_of(config), "test", evaluate)], 0.005)
+        with closing(Store(config.database_url, clock=self.clock)) as store:
+            evaluate, clock = partial(evaluate_here, config), self.clock
+            make = partial(Evaluations, store, configuration_of(config), "test", evaluate, clock)
+            jobs = Jobs([make], 0.005, clock)
             try:
                 yield
             finally:

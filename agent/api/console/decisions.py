@@ -22,6 +22,7 @@ from agent.serving import DecisionPoint
 from arms.base import ArmError
 from feedback.events import Mask, Status
 from feedback.log import listing
+from feedback.registry import Version, versions
 
 router = pages()
 
@@ -83,15 +84,25 @@ async def found(
     return page(
         request,
         "decisions.html",
-        rows=[(api.row_of(one, point, caller), one.cost, one.reward) for one in listed.decisions],
+        rows=[(api.row_of(one, point, caller), one.raw_cost, one.reward) for one in listed.decisions],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
         statuses=STATUSES,
         ranks=point.ranks,
         metrics=list(rule.metrics),
+        versions=await asyncio.to_thread(_versions, point, wanted.version),
         colours=await asyncio.to_thread(colours, point),
     )
+
+
+def _versions(point: DecisionPoint, chosen: int | None) -> list[Version]:
+    """Return the versions that the form offers: the newest, and the chosen one."""
+    listed = [version for version, _ in versions.page(point.store, PAGE)]
+    if chosen is not None and all(version.version != chosen for version in listed):
+        found = versions.find(point.store, chosen)
+        listed += [] if found is None else [found]
+    return listed
 
 
 @router.get("/decisions/{decision_id}", dependencies=[USE])
@@ -106,6 +117,7 @@ async def decision(
 def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
     rule, one = point.config.reward, answer.reply
     known = {*one.pmf, *one.masked}
+    version = versions.find(point.store, one.policy_version)
     unknown = [] if point.ranks else [name for name in point.turns.arms if name not in known]
     return page(
         request,
@@ -115,6 +127,7 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
         unknown=unknown,
         ranks=point.ranks,
         reasons=REASONS,
+        recipe=None if version is None else version.recipe,
         quality=rule.quality(one.metrics) if one.metrics else None,
         rule=rule,
         colours=colours(point),

@@ -103,8 +103,16 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 @router.get("/policies/gate", dependencies=[READ])
 async def gate(request: Request, point: RequestPoint) -> Response:
     """The evidence of the gate, which is asked for again while an evaluation runs."""
-    served = point.versions.version and point.versions.version.version
-    return page(request, "gate.html", served=served, **await judged(point))
+    return page(request, "gate.html", **deciding(point), **await judged(point))
+
+
+def deciding(point: DecisionPoint) -> dict[str, Any]:
+    """Return the number of the served version, None for none, and the canaries by their versions."""
+    served, active = point.versions.version, point.versions.active
+    return {
+        "served": None if served is None else served.version,
+        "canaries": {canary.version: canary for canary in active.canaries},
+    }
 
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])

@@ -1,27 +1,20 @@
-"""What operators do and look at: arms, policies, evaluations and warm starts."""
+"""What operators do and look at: arms, evaluations and warm starts."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from fastapi import Request, Response
 
-from agent.api import decisions as api_decisions
-from agent.api import ranking
-from agent.api.console import evidence, overview, worth
-from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
-from agent.api.errors import ApiError
+from agent.api.console import overview, worth
+from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
 from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.operations import arms, evaluations, policies, warm_starts
-from agent.api.operations.policies import Agreement
-from agent.api.schemas import ArmSwitch, CanaryChoice, PageBefore, PathNumber, PromotionChoice, VersionChoice
+from agent.api.operations import arms, evaluations, warm_starts
+from agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from agent.evaluation import EvaluationRequest
-from agent.policies import Policy
 from agent.serving import DecisionPoint
-from feedback.events import Decision
 from feedback.ope import ESTIMATORS, INTERVALS
-from feedback.registry import versions
+from feedback.registry import runs as registry_runs
 from feedback.training_log import rollups
 
 router = pages()
@@ -30,11 +23,34 @@ USE, READ, OPERATE = require("decide", "read"), require("read"), require("operat
 
 PAGE = 50
 
-COMPARED = 1000
-"""Newest decisions for which two versions are compared."""
+TRIGGERS = {
+    registry_runs.Trigger.SCHEDULE: "the schedule",
+    registry_runs.Trigger.ALARM: "a drift alarm",
+    registry_runs.Trigger.REQUEST: "a request",
+    registry_runs.Trigger.COMMAND: "a command",
+    registry_runs.Trigger.FIRST: "the first start",
+    registry_runs.Trigger.RESUMED: "a start after the process of the last one died",
+}
+"""What started a warm start, in words."""
 
-DIFFERENT = 20
-"""Questions that are shown on which they differ most."""
+STATUSES = {
+    registry_runs.State.ASKED: "requested",
+    registry_runs.State.NOTHING_NEW: "nothing new to learn",
+    registry_runs.State.ABANDONED: "abandoned: its process died",
+}
+"""The status of a warm start in words, where its name is none."""
+
+INPUTS = {
+    "join": "rule of the join",
+    "log": "facts in the log",
+    "examples": "examples in the training log",
+    "traffic": "decisions of the traffic",
+    "live": "active recipe",
+    "alarm": "drift alarm at example",
+    "lots": "labels by source",
+    "labels": "labels inserted",
+}
+"""Names of the inputs of a warm start, where their own need words."""
 
 
 @router.get("/arms", dependencies=[USE])
@@ -67,90 +83,6 @@ async def switch(request: Request, point: RequestPoint, name: str) -> Response:
     return seen(request, "/arms")
 
 
-@router.get("/policies", dependencies=[READ])
-async def versions_of(
-    request: Request, point: RequestPoint, agreement: Agreement, before: PageBefore = None
-) -> Response:
-    """The versions, what was promoted and rolled back, and the forms that do so."""
-    active = (await policies.policy(point, agreement)).reply
-    listed = (await policies.policies(point, PAGE, before)).reply
-    last = listed.versions[-1].version if len(listed.versions) == PAGE else None
-    shown = await evidence.judged(point)
-    served = active.serving.version
-    return page(
-        request, "policies.html", active=active, **vars(listed), **shown, served=served, following=last
-    )
-
-
-@router.post("/policies", dependencies=[OPERATE, ACTION])
-async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
-    """Promote a version, roll back to it, or make it a canary; the reason is part of the record."""
-    fields = await form_of(request)
-    version = valid(PathNumber, fields.get("version", ""))
-    reason = fields.get("reason", "")
-    match fields.get("action"):
-        case "promote":
-            body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
-            await policies.promote(point, version, body, agreement)
-        case "rollback":
-            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}), agreement)
-        case "canary":
-            body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
-            await policies.canary(point, version, body, agreement)
-        case other:
-            message = f"action {other!r}: promote, rollback or canary was expected"
-            raise ApiError("invalid_value", message, "action")
-    return seen(request, "/policies")
-
-
-@router.get("/policies/differences", dependencies=[READ])
-async def differences(
-    request: Request, point: RequestPoint, caller: RequestCaller, one: PageBefore, other: PageBefore
-) -> Response:
-    """Where two versions differ on those of the newest decisions that the caller may see."""
-    pair = []
-    for wanted in (one, other):
-        version = await asyncio.to_thread(versions.find, point.store, wanted or 0)
-        if version is None:
-            raise ApiError("version_not_found", f"there is no version {wanted}", "version")
-        pair.append(version)
-    newest = await asyncio.to_thread(point.store.newest, COMPARED, features=True)
-    logged = [one for one in newest if caller.reads(one.id)]
-
-    def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
-        return differing(first, second, logged)
-
-    found = await api_decisions.with_policies(point, pair, compare, "version")
-    same = sum(a.argmax() == b.argmax() for _, _, a, b in found)
-    return page(
-        request,
-        "differences.html",
-        pair=pair,
-        n=len(found),
-        same=same,
-        apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
-        rows=[
-            (distance, caller.shown_id(one.id), ranking.by_ids(one) if point.ranks else one, a, b)
-            for distance, one, a, b in found[:DIFFERENT]
-        ],
-        colours=await asyncio.to_thread(colours, point),
-    )
-
-
-def differing(
-    first: Policy, second: Policy, logged: Sequence[Decision]
-) -> list[tuple[float, Decision, Any, Any]]:
-    """Return the probability mass that two policies place differently for each decision, most first.
-
-    Each comes with the decision and with both distributions, without the floor.
-    """
-    found = []
-    for one in logged:
-        a, b = (policy.probabilities(one.context, one.arms) for policy in (first, second))
-        found.append((float(np.abs(a - b).sum() / 2), one, a, b))
-    return sorted(found, key=lambda row: -row[0])
-
-
 @router.get("/evaluations", dependencies=[READ])
 async def submitted(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
     """The evaluations, and the form for a new one."""
@@ -181,7 +113,8 @@ async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -
 async def evaluation(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One evaluation: its progress, then its report."""
     one = (await evaluations.evaluation(point, number)).reply
-    return page(request, "evaluation.html", one=one)
+    asked = {name: value for name, value in one.request.items() if value not in (None, "", [], {})}
+    return page(request, "evaluation.html", one=one, asked=asked)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
@@ -202,6 +135,8 @@ async def runs(request: Request, point: RequestPoint, before: PageBefore = None)
         runs=listed.warm_starts,
         following=following,
         due=listed.next,
+        triggers=TRIGGERS,
+        statuses=STATUSES,
         configured=configured,
     )
 
@@ -217,4 +152,24 @@ async def start(request: Request, point: RequestPoint) -> Response:
 async def run(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One warm start, step by step."""
     one = (await warm_starts.run(point, number)).reply
-    return page(request, "warm_start.html", one=one)
+    return page(
+        request,
+        "warm_start.html",
+        one=one,
+        steps=[{**step, "found": without_trails(step["found"])} for step in one.steps],
+        recipe=one.inputs.get("recipe"),
+        triggers=TRIGGERS,
+        statuses=STATUSES,
+        inputs=INPUTS,
+    )
+
+
+def without_trails(found: Any) -> Any:
+    """Return the result of a step without the trails of verdicts, which the page of the gate draws.
+
+    >>> without_trails({"recipe:3": {"promote": True, "trail": [{"at": 0.0}]}})
+    {'recipe:3': {'promote': True}}
+    """
+    if not isinstance(found, Mapping):
+        return found
+    return {name: without_trails(part) for name, part in found.items() if name != "trail"}

@@ -106,8 +106,9 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         point=_point_of(request),
         points=list(request.app.state.service.points),
         below=_below(request),
-        section="/".join(_below(request).split("/")[:2]),
+        section=_section(request),
         here=f"{here}?{query}" if query else here,
+        link=None if request.method == "GET" else address(request, _section(request)),
         pages=PAGES,
         may=caller.scopes,
         key=caller.key,
@@ -141,14 +142,20 @@ def _below(request: Request) -> str:
     return path.removeprefix(request.scope.get("root_path", "")).removeprefix(CONSOLE).rstrip("/")
 
 
-def seen(request: Request, path: str) -> RedirectResponse:
+def _section(request: Request) -> str:
+    """Return the path of the page of the menu that a request belongs to, below the console."""
+    return "/".join(_below(request).split("/")[:2])
+
+
+def seen(request: Request, path: str, **query: object) -> RedirectResponse:
     """Return the response to an action: the page that shows what it did.
 
     Args:
         request: The request.
         path: Below the console.
+        query: Fields of the page.
     """
-    return RedirectResponse(address(request, path), 303, HEADERS)
+    return RedirectResponse(address(request, path, **query), 303, HEADERS)
 
 
 def failed(request: Request, error: Exception) -> Response:

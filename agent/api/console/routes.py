@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from agent.access import UnauthorizedError
-from agent.api.console import decisions, evidence, operating, overview, playground, system
+from agent.api.console import decisions, evidence, operating, overview, playground, policies, system
 from agent.api.console.page import (
     ACTION,
     CONSOLE,
@@ -96,7 +96,10 @@ async def missing(request: Request) -> Response:
 ROUTERS: tuple[APIRouter, ...] = (
     router,
     playground.answers,
-    *(resource.router for resource in (overview, playground, decisions, evidence, operating, system)),
+    *(
+        resource.router
+        for resource in (overview, playground, decisions, policies, evidence, operating, system)
+    ),
     _elsewhere,
 )
 """In the order in which they are matched."""

@@ -82,9 +82,10 @@ def test_a_listed_decision_has_no_features_and_says_how_it_ended(store: Store) -
     cost = RULE.cost.total(execution("d1").cost)
     assert cost > 0
     assert first == ListedDecision(
-        replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK, cost, None
+        replace(decision("d1"), context=bare), 1, "b", Status.FELL_BACK, cost, None, execution("d1").cost
     )
-    assert (second.seq, second.served, second.status, second.cost) == (3, None, None, None)
+    assert (second.seq, second.served, second.status) == (3, None, None)
+    assert (second.cost, second.raw_cost) == (None, None)
 
 
 @pytest.fixture

@@ -10,7 +10,17 @@ from feedback.errors import ConflictError
 from feedback.log import Store
 from feedback.log import tables as t
 from feedback.registry import arm_sets as armsets
-from feedback.registry.arm_sets import Arms, ArmSet, at_start, bring, defined, live, started, without_versions
+from feedback.registry.arm_sets import (
+    Arms,
+    ArmSet,
+    at_start,
+    bring,
+    brought_by,
+    defined,
+    live,
+    started,
+    without_versions,
+)
 from feedback.training_log import take_epoch
 
 
@@ -123,11 +133,13 @@ def brought(store: Store, version: int) -> int | None:
 def test_a_version_brings_its_arms_and_one_without_brings_back_those_from_before(store: Store) -> None:
     versions(store, OWN, None, {"deep": arm("deep")})
     assert brought(store, 2) is None, "no set is there"
+    assert [brought_by(store, number) for number in (1, 2)] == [OWN, None]
     first = started(store, CONFIGURED)
     chosen = replace(store, CHOSEN, CONFIGURED)
     assert brought(store, 2) == chosen.seq, "nothing changes"
     assert brought(store, 1) == first.seq + 2
     assert live(store) == ArmSet(first.seq + 2, OWN, 1)
+    assert brought_by(store, 2) == CHOSEN, "what was live before any version's"
     assert without_versions(store, CONFIGURED) == chosen
     assert brought(store, 3) == first.seq + 3
     assert without_versions(store, CONFIGURED) == chosen, "of two versions in a row"

@@ -23,11 +23,13 @@ from feedback.registry.promotions import (
     Finished,
     Promotion,
     active_policy,
+    first_starts,
     newest,
+    of_recipes,
     record,
     was_active,
 )
-from feedback.registry.runs import Run, State, Trigger, claim
+from feedback.registry.runs import Run, State, Trigger, claim, finish, save_progress
 from feedback.registry.runs import find as find_run
 from feedback.registry.versions import (
     Version,
@@ -448,3 +450,55 @@ def test_the_live_arms_are_those_of_a_pin_and_else_those_of_the_promotion() -> N
     assert ActivePolicy("r", promotion, newest=promotion).arm_set == 1
     assert ActivePolicy("r", pin=replace(pin, arm_set=None)).arm_set == 0
     assert (ActivePolicy("r").arm_set, ActivePolicy("r", newest=pin).seq, ActivePolicy("r").seq) == (0, 2, 0)
+
+
+def test_the_timeline_goes_on_before_a_row(store: Store) -> None:
+    """Each page of the promotions begins before the last row of the page above it."""
+    version = published(store)
+    for reason in "abcde":
+        promote(store, version, Action.ROLLBACK, reason)
+    assert [row.reason for row in newest(store, 2)] == ["e", "d"]
+    assert [row.reason for row in newest(store, 2, 4)] == ["c", "b"]
+    assert [row.reason for row in newest(store, 2, 2)] == ["a"]
+
+
+def test_the_newest_promotion_of_each_recipe_is_found_under_one_configuration(store: Store) -> None:
+    """Rollbacks, canaries and other configurations do not count as promotions of a recipe."""
+    ours, other, third = published(store), published(store, "other"), published(store, "third")
+    promote(store, other, Action.PROMOTE, "first")
+    promote(store, other, Action.PROMOTE, "second")
+    promote(store, ours, Action.ROLLBACK)
+    promote(store, third, Action.CANARY, share=0.1)
+    record(store, "another", Promotion(0, third.version, Action.PROMOTE, "elsewhere", 9.0))
+    found = of_recipes(store, "ours", ["ours", "other", "third", "nowhere"])
+    assert {recipe: row.reason for recipe, row in found.items()} == {"other": "second"}
+    assert of_recipes(store, "ours", ["ours"]) == {}
+
+
+def test_the_promotion_of_a_first_start_is_told_from_one_that_was_forced(store: Store) -> None:
+    """It is the first promotion of the candidate of a promoted run that no evaluation judged."""
+    chosen, unjudged, judged = published(store), published(store, "other"), published(store, "third")
+    promote(store, chosen, Action.PROMOTE, "an operator forced it", forced=True)
+    for candidate, evaluation in ((unjudged, None), (judged, 7)):
+        mine = claim(store, "ours", Trigger.FIRST, "worker", 1.0)
+        finished = Finished(mine, {"candidate": candidate.version, "evaluation": evaluation})
+        promote(
+            store, candidate, Action.PROMOTE, "a run", finished=finished, forced=True, evaluation=evaluation
+        )
+    promote(store, unjudged, Action.CANARY, share=0.1)
+    promote(store, unjudged, Action.PROMOTE, "forced once more", forced=True)
+    numbers = [chosen.version, unjudged.version, judged.version]
+    reasons = {row.seq: row.reason for row in newest(store, 9)}
+    assert [reasons[seq] for seq in first_starts(store, numbers)] == ["a run"]
+    assert first_starts(store, numbers) == {2}
+    assert first_starts(store, [chosen.version]) == set()
+
+
+def test_a_promotion_of_the_candidate_of_a_run_that_held_it_was_forced(store: Store) -> None:
+    """A run that ended without a promotion has promoted nothing, whatever an operator does later."""
+    candidate = published(store, "other")
+    mine = claim(store, "ours", Trigger.REQUEST, "worker", 1.0)
+    save_progress(store, mine, 2.0, inputs={}, steps=[], candidate=candidate.version)
+    finish(store, mine, State.HELD, 3.0)
+    promote(store, candidate, Action.PROMOTE, forced=True)
+    assert first_starts(store, [candidate.version]) == set()

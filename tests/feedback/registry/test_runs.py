@@ -19,12 +19,14 @@ from feedback.registry.runs import (
     finish,
     judged,
     newest,
+    of_recipes,
     page,
     renew,
     request,
     save_progress,
     under_way,
 )
+from feedback.registry.versions import Version, publish
 from feedback.reward import Metric, RewardRule
 from feedback.training_log import Joiner, examples, take_epoch
 from feedback.training_log import traffic as training_log_traffic
@@ -180,6 +182,24 @@ def test_of_workers_that_begin_at_the_same_time_one_does(url: str) -> None:
 
 
 # -- what a run asks of the log ---------------------------------------------------------------------------
+
+
+def test_a_recipe_comes_from_the_first_run_whose_candidate_is_of_it(store: Store) -> None:
+    """A later run with a candidate of the same recipe, and one without a candidate, are not its origin."""
+    epoch = take_epoch(store, "test", 1.0)
+    policy = {"kind": "uniform", "params": {}}
+    numbers = [
+        publish(store, Version(0, None, recipe, "j", policy, 3, 5, "d", epoch, 2.0), b"")
+        for recipe in ("a", "a", "b")
+    ]
+    for candidate in (None, numbers[0], numbers[1], numbers[2]):
+        run = claimed(store)
+        save_progress(store, run, 101.0, inputs={}, steps=[], candidate=candidate)
+        finish(store, run, State.HELD, 102.0)
+    found = of_recipes(store, ["a", "b", "nowhere"])
+    assert {recipe: run.seq for recipe, run in found.items()} == {"a": 2, "b": 4}
+    assert {recipe: run.candidate for recipe, run in found.items()} == {"a": numbers[0], "b": numbers[2]}
+    assert [*of_recipes(store, ["b"])] == ["b"]
 
 
 def label(name: str, run: int | None) -> Decision:

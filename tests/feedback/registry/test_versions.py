@@ -21,7 +21,9 @@ from feedback.registry.versions import (
     kept_of,
     kept_upto,
     latest,
+    page,
     publish,
+    recipes,
     store_checkpoint,
 )
 from feedback.training_log import take_epoch
@@ -169,3 +171,30 @@ def test_a_superseded_learner_publishes_nothing(store: Store) -> None:
 
 def test_a_digest_is_that_of_sha_256() -> None:
     assert digest_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_versions_are_folded_into_recipes_by_the_newest_of_each(store: Store) -> None:
+    """A recipe is listed once, with its newest version and their number, and pages go on before a version."""
+    drafts = {name: draft(store, recipe=name) for name in ("a", "b", "c")}
+    epoch = take_epoch(store, "test", 1.0)
+    for name in ("a", "b", "a", "c", "a", "b"):
+        publish(store, replace(drafts[name], epoch=epoch), b"state")
+    listed = [(one.newest.recipe, one.newest.version, one.count) for one in recipes(store, 9)]
+    assert listed == [("b", 6, 2), ("a", 5, 3), ("c", 4, 1)]
+    first = recipes(store, 2)
+    assert [one.newest.recipe for one in first] == ["b", "a"]
+    assert [one.newest.recipe for one in recipes(store, 2, first[-1].newest.version)] == ["c"]
+    (alone,) = recipes(store, 9, recipe="a")
+    assert (alone.newest, alone.count) == (latest(store, "a"), 3)
+    assert recipes(store, 9, recipe="nowhere") == []
+
+
+def test_a_page_holds_the_versions_of_one_recipe(store: Store) -> None:
+    """The pages of a recipe leave out the versions of others and reach its first version."""
+    drafts = {name: draft(store, recipe=name) for name in ("a", "b")}
+    epoch = take_epoch(store, "test", 1.0)
+    for name in ("a", "b", "a", "b", "a"):
+        publish(store, replace(drafts[name], epoch=epoch), b"state")
+    assert [version.version for version, _ in page(store, 2, recipe="a")] == [5, 3]
+    assert [version.version for version, _ in page(store, 2, 3, "a")] == [1]
+    assert [version.version for version, _ in page(store, 9)] == [5, 4, 3, 2, 1]

@@ -1,4 +1,5 @@
-// Draws the charts of a page, and streams the answers of the playground. Texts are set as text, never as HTML.
+// Draws the charts of a page, keeps in its address what is open, copies that address, and streams the answers of the
+// playground. Texts are set as text, never as HTML.
 (function () {
   "use strict";
 
@@ -90,6 +91,61 @@
   window.addEventListener("resize", drawAgain);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAgain);
 
+  // -- the address of this view --------------------------------------------------------------------
+
+  const OPEN = "open";
+
+  function opened() {
+    return new Set((new URLSearchParams(location.search).get(OPEN) || "").split(",").filter(Boolean));
+  }
+
+  // what is open is a field of the address: a name of its own, or its id among those of `open`
+  function remember(details) {
+    const url = new URL(location.href), fields = url.searchParams, { field, value, also } = details.dataset;
+    if (field) {
+      if (details.open === (fields.get(field) === value)) return;
+      if (details.open) fields.set(field, value); else fields.delete(field);
+      fields.delete(also);
+    } else {
+      const ids = opened();
+      if (details.open) ids.add(details.id); else ids.delete(details.id);
+      if (ids.size) fields.set(OPEN, [...ids].join(",")); else fields.delete(OPEN);
+    }
+    if (url.href !== location.href) history.replaceState(history.state, "", url);
+  }
+
+  function reopen() {
+    for (const id of opened()) {
+      const details = document.getElementById(id);
+      if (details instanceof HTMLDetailsElement) details.open = true;
+    }
+  }
+
+  async function copyLink(button) {
+    const link = new URL(button.dataset.link || location.href, location.href).href, field = document.getElementById("link");
+    const output = button.parentElement.querySelector("output");
+    field.hidden = true;
+    try {
+      await navigator.clipboard.writeText(link);
+      output.textContent = "Copied";
+    } catch {  // a page without HTTPS has no clipboard
+      field.value = link;
+      field.hidden = false;
+      field.focus();
+      field.select();
+      output.textContent = "Copy it from here:";
+    }
+  }
+
+  window.addEventListener("DOMContentLoaded", reopen);
+  document.addEventListener("htmx:afterSettle", reopen);
+  document.addEventListener("toggle", (event) => {
+    if (event.target.id || event.target.dataset.field) remember(event.target);
+  }, true);
+  document.addEventListener("click", (event) => {
+    if (event.target.id === "copy-link") copyLink(event.target);
+  });
+
   // -- the playground ------------------------------------------------------------------------------
 
   let asking = null;
@@ -179,6 +235,15 @@
     document.getElementById("same").hidden = false;
   }
 
+  function fillIn() {
+    const form = document.getElementById("ask"), fields = new URLSearchParams(location.hash.slice(1));
+    if (!form) return;
+    form.elements.question.value = fields.get("question") || "";
+    if ([...form.elements.model.options].some((option) => option.value === fields.get("model"))) form.elements.model.value = fields.get("model");
+  }
+
+  window.addEventListener("DOMContentLoaded", fillIn);
+
   async function askInTurn(form, question, models, signal) {
     for (const model of models) if (!signal.aborted) await answer(form, question, model, signal);
   }
@@ -189,6 +254,8 @@
     event.preventDefault();
     const question = form.elements.question.value, every = event.submitter && event.submitter.value === "all";
     const models = [...form.elements.model.options].map((option) => option.value);
+    // behind the #, which is not sent to the service: a question may be private
+    history.replaceState(history.state, "", "#" + new URLSearchParams({ question, model: form.elements.model.value }));
     if (asking) asking.abort();
     asking = new AbortController();
     document.getElementById("answers").replaceChildren();

@@ -1,17 +1,23 @@
 """The console in a real browser: every page and action, without errors, by keyboard, in light and dark."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 from agent.api.console.page import CONSOLE, PAGES
 from agent.evaluation import page_of, read_period
+from agent.learning import Recipe, publish_candidate
+from agent.policies import PolicySpec
 from arms.llm import base
 from feedback.log import Store
 from feedback.registry import arm_sets
@@ -59,7 +65,13 @@ def chrome() -> Iterator[Visit]:
 def paths(address: str) -> list[str]:
     found = httpx.get(f"{address}{CONSOLE}/decisions?text=script").text
     decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
-    more = "/nowhere", "?window=all", "/arms?by=shape", "/policies?point=cheap", "/playground?point=cheap"
+    recipe = httpx.get(f"{address}{CONSOLE}/policies").text.split('data-value="')[1].split('"')[0]
+    more = [
+        *("/nowhere", "?window=all", "/arms?by=shape", "/policies?point=cheap", "/playground?point=cheap"),
+        *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
+        *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
+        f"/decisions/{decision}?open=why,features,record",
+    ]
     return [*(path for path, _ in PAGES), f"/decisions/{decision}", *more]
 
 
@@ -102,7 +114,7 @@ def test_a_question_is_asked_by_keyboard_and_its_answer_judged(
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".after .facts, .after table")
+    page.wait_for_selector(".after .judge")
     assert page.inner_text("article .text-of") == f"The Danube does [1], {HARM}."
     assert page.locator("article .passages li").count() == 4
     assert page.locator("article .passages li").first.locator("strong").text_content().endswith("cited")
@@ -119,7 +131,9 @@ def test_every_arm_is_asked_side_by_side(served: tuple[Service, str], chrome: Vi
     page.goto(f"{address}{CONSOLE}/playground")
     page.get_by_label("Question").fill(HARM)
     page.get_by_role("button", name="Ask every arm").click()
-    page.locator(".after table").nth(2).wait_for()
+    page.locator(".after .judge").nth(2).wait_for()
+    assert page.locator(".after .judge").count() == 3
+    assert len({one.bounding_box()["y"] for one in page.locator(".judge").all()}) == 1, "in one row"
     assert [page.locator("article h2").nth(i).inner_text() for i in range(3)] == [*service.config.arms]
     assert page.locator("article .text-of[aria-busy=false]").first.inner_text().startswith(HARM)
     assert page.locator("article img, article script").count() == 0
@@ -132,7 +146,7 @@ def test_a_decision_is_verified_explained_and_labelled(served: tuple[Service, st
     page.locator("tbody a").last.click()
     page.get_by_role("button", name="Verify").click()
     page.wait_for_selector("#verification .good")
-    page.get_by_role("button", name="Why this arm").click()
+    page.get_by_text("What each feature adds").click()
     page.wait_for_selector("#why section")
     page.get_by_label("Value").fill("many")
     page.get_by_role("button", name="Keep this judgement").click()
@@ -168,17 +182,18 @@ def test_operators_switch_arms_roll_back_compare_and_evaluate(
     page.get_by_role("button", name="Switch on none").click()
     page.get_by_role("button", name="Switch off none").wait_for()
     page.goto(f"{address}{CONSOLE}/policies")
-    page.get_by_label("Version", exact=True).fill("1")
-    page.get_by_label("Action").select_option("rollback")
-    page.get_by_label("Why; part of the record").fill("it was <b>better</b>")
-    page.get_by_role("button", name="Act").click()
+    page.locator("details[name=recipe] summary").first.click()
+    page.get_by_role("link", name="Roll back to 1", exact=True).click()
+    page.get_by_text("Version 1 (linucb, learned 0 examples) will decide all traffic").wait_for()
+    page.keyboard.type("it was <b>better</b>")
+    page.keyboard.press("Enter")
     page.get_by_text("it was <b>better</b>").first.wait_for()
-    page.get_by_label("Another").fill("2")
+    page.get_by_role("link", name=re.compile("^Compare")).first.click()
+    page.get_by_role("heading", name="Two versions side by side").wait_for()
+    page.get_by_label("Another").select_option("2")
     page.get_by_role("button", name="Compare").click()
-    page.wait_for_selector("#differences p")
-    page.get_by_label("Version", exact=True).fill("999")
-    page.get_by_label("Why; part of the record").fill("it is not there")
-    page.get_by_role("button", name="Act").click()
+    page.wait_for_url("**/policies/differences?one=1&other=2")
+    page.goto(f"{address}{CONSOLE}/policies/act?action=rollback&version=999")
     page.get_by_text("there is no version 999").wait_for()
     page.goto(f"{address}{CONSOLE}/evaluations")
     page.get_by_text("Evaluate other policies").click()
@@ -191,16 +206,21 @@ def test_operators_switch_arms_roll_back_compare_and_evaluate(
 def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
     served: tuple[Service, str], chrome: Visit
 ) -> None:
-    _, address = served
+    service, address = served
+    recipe = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
+    publish_candidate(service.point.store, recipe, list(service.config.actions))
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}/policies")
-    page.get_by_label("Version to be judged").fill("2")
-    page.get_by_label("Version to be judged").press("Enter")
+    page.get_by_role("link", name=re.compile("^Judge")).first.click()
+    page.get_by_role("button", name="Have it judged").click()
     page.locator("#gate canvas").wait_for(timeout=60_000)
     assert_no_barrier(page, "the evidence of the gate")
-    page.get_by_label("Why; part of the record of version 2").fill("a <b>tenth</b> of it first")
-    page.get_by_role("button", name="Canary 2").click()
+    page.locator("#gate").get_by_role("link", name=re.compile("^Canary")).click()
+    page.get_by_label("Share of the traffic").select_option("10 %")
+    page.get_by_label("Why; part of the record").fill("a <b>tenth</b> of it first")
+    page.get_by_role("button", name="Make it a canary").click()
     page.get_by_text("a <b>tenth</b> of it first").first.wait_for()
+    assert "canary of 10 %" in page.get_by_role("region", name="Timeline").inner_text().replace("\xa0", " ")
     page.goto(f"{address}{CONSOLE}/evaluations")
     page.get_by_text("Evaluate other policies").click()
     page.get_by_label("Candidates").fill("uniform")
@@ -221,9 +241,10 @@ def test_a_decision_shows_its_passages_when_they_are_opened(
     page = chrome(1280, "dark")
     page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
     page.locator("tbody a").first.click()
-    page.get_by_text("4 passages").focus()
+    page.locator("#passages summary").first.focus()
     page.keyboard.press("Enter")
-    page.get_by_text("text 1", exact=True).wait_for()
+    page.locator("#passages .text-of").first.wait_for()
+    assert page.locator("#passages li").count() == 4
     assert_no_barrier(page, "passages")
 
 
@@ -297,3 +318,92 @@ def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, 
     page.keyboard.press("Enter")
     assert panel.get_by_role("rowheader", name="a uniform choice").is_visible()
     assert_no_barrier(page, "overview")
+
+
+def test_what_is_open_is_in_the_address_which_a_button_copies(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """A link opens the same recipe, the same parts of a decision and the same page of a point."""
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/policies?point=cheap")
+    page.locator("details[name=recipe] summary").first.click()
+    page.wait_for_url("**/policies?point=cheap&recipe=*")
+    page.get_by_role("region", name="Versions").wait_for()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("Copied", exact=True).wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    page.goto(f"{link}&earlier=999")  # a page of the versions, which closes with them
+    page.get_by_role("region", name="Versions").wait_for()
+    page.locator("details[name=recipe] summary").first.click()
+    page.wait_for_url("**/policies?point=cheap")
+    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    page.locator("tbody a").last.click()
+    page.get_by_text("What each feature adds").click()
+    page.locator("#features summary").click()
+    page.wait_for_url("**/decisions/*?open=why%2Cfeatures")
+    page.reload()
+    page.wait_for_selector("#why section")
+    page.locator("#features pre").wait_for()
+    page.locator("#why summary").click()
+    page.wait_for_url("**/decisions/*?open=features")
+
+
+def test_a_link_is_selected_in_a_field_where_there_is_no_clipboard(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """A page without HTTPS has no clipboard: the link is there to be copied by hand."""
+    _, address = served
+    page = chrome(390, "dark")
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto(f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5")
+    page.get_by_role("button", name="Copy link").click()
+    field = page.get_by_label("Link to this view")
+    field.wait_for()
+    assert field.input_value() == f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5"
+    assert page.evaluate("getSelection().toString()") == field.input_value()
+    assert_no_barrier(page, "the link")
+
+
+def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """It stands behind the #, so that no log of a proxy has it; the arm is chosen again."""
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/playground")
+    page.get_by_label("Question").fill("Who & where?")
+    page.get_by_label("Arm", exact=True).select_option("bm25")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator(".after .judge").wait_for()
+    assert page.url == f"{address}{CONSOLE}/playground#question=Who+%26+where%3F&model=arm%2Fbm25"
+    asked: list[str] = []
+    again = chrome(1280, "light")
+    again.on("request", lambda request: asked.append(request.url))
+    again.goto(f"{address}{CONSOLE}/playground#question=Who+%26+where%3F&model=arm%2Fbm25")
+    assert again.get_by_label("Question").input_value() == "Who & where?"
+    assert again.get_by_label("Arm", exact=True).input_value() == "arm/bm25"
+    assert not [one for one in asked if "ask" in one]
+
+
+def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_it_goes_on(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    """At 390 pixels the decisions scroll in a region, whose edge is darker than the page beside it."""
+    _, address = served
+    page = chrome(390, "light")
+    page.goto(f"{address}{CONSOLE}/decisions")
+    region = page.get_by_role("region", name="Decisions")
+    assert region.evaluate("one => one.scrollWidth > one.clientWidth")
+    box = region.bounding_box()
+
+    def edge() -> float:
+        clip = {"x": box["x"] + box["width"] - 3, "y": box["y"], "width": 3, "height": 200}
+        return float(np.asarray(Image.open(BytesIO(page.screenshot(clip=clip))).convert("L")).mean())
+
+    hidden = edge()
+    region.evaluate("one => one.scrollTo(one.scrollWidth, 0)")
+    page.wait_for_timeout(100)
+    assert hidden < edge() - 20, "and none at its end"

@@ -67,7 +67,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     said = plain(shown)
     assert "recipe:1: hold" in said.replace(" :", ":")
     assert all(reason in said for reason in verdict["reasons"])
-    assert 'value="promote">Promote 1' in shown
+    assert "Promote 1 Judge 1" in plain(shown[shown.index('id="gate"') :])
     answer = await judged.client.post(f"{CONSOLE}/policies/gate", data={"version": "99"}, headers=ORIGIN)
     assert (answer.status_code, "there is no version 99" in answer.text) == (404, True)
 
@@ -75,8 +75,9 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
 async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Service) -> None:
     without_waiting(judged)
     fields = {"action": "promote", "version": str(published(judged)), "reason": "better"}
-    asked = await judged.client.post(f"{CONSOLE}/policies", data=fields, headers=ORIGIN)
-    assert asked.status_code == 503, "the gate has no verdict yet"
+    waits = await post(judged, "/policies", **fields)
+    assert waits == f"{CONSOLE}/policies/act?action=promote&version={fields['version']}", "no verdict yet"
+    assert judged.point.versions.active.promotion is None
     await post(judged, "/policies", **fields, force="on")
     promotion = judged.point.versions.active.promotion
     assert promotion is not None
@@ -192,3 +193,37 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     ):
         answer = await judged.client.get(f"{CONSOLE}/evaluations/compare?{query}")
         assert (answer.status_code, said in plain(answer.text)) == (status, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (
+            {"waiting": 20, "pending": 1300},
+            "20 newer ones wait for feedback; 1,300 wait for feedback, and count",
+        ),
+        ({"waiting": 0, "pending": 7}, "of its own; 7 wait for feedback, and count as the worst"),
+        ({"waiting": 0}, "of its own."),
+    ],
+)
+async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
+    service: Service, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], said: str
+) -> None:
+    """Some are left out, others count as the worst; a verdict of before had none of these."""
+    figures = {
+        "n": 233,
+        "effective_n": 177.0,
+        "gain": 0.1,
+        "low": -0.1,
+        "margin": 0.0,
+        "level": 0.95,
+        **counts,
+    }
+    verdict = {"promote": False, "verdict": "hold", "reasons": [], "figures": figures}
+    state = SimpleNamespace(id=1, finished_at=None)
+
+    async def judged(_: object) -> dict[str, Any]:
+        return {"judged": [evidence.Judged("uniform", None, state, verdict, None)], "pending": []}  # type: ignore[arg-type]
+
+    monkeypatch.setattr(evidence, "judged", judged)
+    assert said in plain(await seen(service, "/policies/gate"))

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
-from agent.api.console import decisions, explanation, operating, overview
+from agent.api.console import decisions, explanation, operating, overview, policies
 from agent.api.console.page import CONSOLE, pages
 from agent.api.console.routes import ROUTERS
 from agent.learning.restore import restore_policy
@@ -505,7 +505,6 @@ async def test_each_page_of_what_operators_do_leads_to_the_next(
     assert run.seq == 3
     monkeypatch.setattr(operating, "PAGE", 2)
     rows = {
-        "/policies": (r"<tr><th>(\d+)</th>", [["5", "4"], ["3", "2"], ["1"]]),
         "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["3", "2"], ["1"]]),
         "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["3", "2"], ["1"]]),
     }
@@ -525,7 +524,7 @@ async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Se
     assert done.status_code == 303
     shown = await seen(linear, "/policies")
     assert "it was &lt;i&gt;calmer&lt;/i&gt;" in shown
-    assert "canary 25 %" in plain(shown).replace("\xa0", " ")
+    assert "canary of 25 %" in plain(shown).replace("\xa0", " ")
     assert "pinned to version 1" in plain(shown)
     for fields, status, said in (
         ({"action": "rollback", "version": "1"}, 400, "reason"),
@@ -566,7 +565,7 @@ async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Se
     ]
     leaning: Any = SimpleNamespace(probabilities=lambda context, _: np.array([context.features["p"], 0.0]))
     even: Any = SimpleNamespace(probabilities=lambda *_: np.array([0.5, 0.0]))
-    found = [(distance, one.id) for distance, one, _, _ in operating.differing(leaning, even, logged)]
+    found = [(distance, one.id) for distance, one, _, _ in policies.differing(leaning, even, logged)]
     assert found == [(0.25, "d-1.0"), (0.125, "d-0.75"), (0.0, "d-0.5")]
 
 
@@ -645,3 +644,128 @@ async def test_a_key_is_shown_once_and_the_configuration_without_passwords(servi
     assert gone.status_code == 303
     wrong = await service.client.get(f"{CONSOLE}/system", headers=bearer)
     assert wrong.status_code == 303
+
+
+STEPS = [
+    {
+        "name": "gather",
+        "at": 1_700_000_000.0,
+        "seconds": 1.25,
+        "said": "new labels of <b>people</b>",
+        "found": {},
+    },
+    {
+        "name": "evaluate",
+        "at": 1_700_000_100.0,
+        "seconds": 12.0,
+        "said": "",
+        "found": {
+            "recipe:3": {
+                "promote": False,
+                "reasons": ["too little"],
+                "trail": [{"at": 1.0, "low": 0.0}],
+                "figures": {"gain": 0.123456789, "finished_at": 1_700_000_200.0, "delay_s": 2.5, "p": None},
+                "parts": [{"digest": "ab" * 32, "latency_ms": 3.0, "n": 12345}],
+            }
+        },
+    },
+]
+
+
+async def test_a_warm_start_is_told_in_names_and_dates(service: Service) -> None:
+    """Steps have dates and durations; results and inputs are names with values, without the trail."""
+    store, now = service.point.store, 1_700_000_000.0
+    mine = runs.claim(store, "ours", runs.Trigger.SCHEDULE, "worker", now)
+    inputs = {"log": 1700000, "alarm": None, "live": {"recipe": "c" * 64, "start": {"runs": [1, 2]}}}
+    runs.save_progress(store, mine, now, inputs=inputs, steps=STEPS, candidate=1)
+    runs.finish(store, mine, runs.State.HELD, now + 3600.0)
+    listed = plain(await seen(service, "/warm-starts"))
+    assert "1 2023-11-14 22:13 UTC 2023-11-14 23:13 UTC the schedule held version 1" in listed
+    page = await seen(service, "/warm-starts/1")
+    shown = re.sub(r" ([,;.])", r"\1", plain(page))
+    assert "held, by the schedule, since 2023-11-14 22:13 UTC; ended 2023-11-14 23:13 UTC." in shown
+    assert "gather 2023-11-14 22:13 UTC, 1.25 s new labels of <b>people</b>" in shown
+    for said in (
+        "promote no reasons too little figures gain 0.1235",
+        "finished at 2023-11-14 22:16 UTC delay 2.5 s p none",
+        "digest abababababab latency 3 ms n 12,345",
+        "facts in the log 1,700,000 drift alarm at example none active recipe recipe cccccccccccc",
+        "start runs 1, 2",
+    ):
+        assert said in shown
+    assert "trail" not in shown
+    assert f'href="{CONSOLE}/policies?' not in page, "the run names no recipe"
+    assert not re.search(r"[{}]|\b1[0-9]{9}\b", shown)
+
+
+async def test_costs_have_their_units(tmp_path: Path) -> None:
+    """A cost is shown in steps, tokens, dollars and time, with its price beside it."""
+    async with Service(tmp_path).running() as service:
+        found = (await ask(service)).json()["agent"]["decision_id"]
+        store = service.point.store
+        cost = {"steps": 2, "prompt_tokens": 1200, "completion_tokens": 34, "usd": 0.25, "retrieval_s": 1.5}
+        with store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(**cost, llm_s=0.25))
+        spent = "2 steps, 1,234 tokens, $0.25, 1.75 s"
+        assert spent in plain(await seen(service, "/decisions"))
+        assert f"cost {spent} priced 2.000" in plain(await seen(service, f"/decisions/{found}"))
+        assert f"Cost: {spent} , priced 2.000" in plain(await seen(service, f"/playground/{found}"))
+        await service.learn()
+        assert f"{spent} priced 2.000" in plain(await seen(service, "/arms"))
+        with store.writing() as connection:
+            connection.execute(sa.update(t.executions).values(steps=1, usd=0.0, retrieval_s=0.004, llm_s=0.0))
+        assert "1 step, 1,234 tokens, 4 ms" in plain(await seen(service, "/decisions"))
+
+
+async def test_a_decision_begins_with_its_answer_and_ends_with_what_the_policy_saw(linear: Service) -> None:
+    """Answer and passages, then feedback and reward, then why, and the features folded."""
+    found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
+    page = await seen(linear, f"/decisions/{found}")
+    titles = re.findall(r"<h2>([^<]*)</h2>", page)
+    assert titles == [
+        *("Question", "Answer", "Passages", "Feedback and reward", "Why this arm", "What the policy saw")
+    ]
+    assert page.index('id="why"') > page.index("Keep this judgement") > page.index('id="passages"')
+    assert '<details id="features"><summary>' in page
+
+
+async def test_versions_are_chosen_from_a_list_where_decisions_are_looked_for(
+    linear: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list has the newest versions, and an older one that a link names."""
+    monkeypatch.setattr(decisions, "PAGE", 1)
+
+    async def offered(query: str) -> tuple[list[str], list[str]]:
+        (options,) = re.findall(
+            r'<select id="version".*?</select>', await seen(linear, f"/decisions{query}"), re.S
+        )
+        return re.findall(r'value="(\d+)"', options), re.findall(r'value="(\d+)" selected', options)
+
+    assert await offered("") == (["2"], [])
+    assert await offered("?version=2") == (["2"], ["2"])
+    assert await offered("?version=1") == (["2", "1"], ["1"])
+
+
+async def test_an_evaluation_shows_what_it_was_asked(linear: Service) -> None:
+    """Its request is a list of names and values; what was left out is left out."""
+    window = {"since": "2020-01-01", "candidates": "uniform\nfixed:bm25", "gate": "on"}
+    await linear.client.post(f"{CONSOLE}/evaluations", data=window, headers=ORIGIN)
+    shown = plain(await seen(linear, "/evaluations/1")).replace(" ,", ",")
+    assert "candidates uniform, fixed:bm25 baseline served since 2020-01-01T00:00:00Z" in shown
+    assert "gate yes" in shown
+    assert not re.search(r"[{}]|None|until", shown)
+
+
+async def test_the_link_of_a_page_that_an_action_answers_is_that_of_its_page(service: Service) -> None:
+    """A refused action, and a key that was made, are no views that could be opened again."""
+    made = await service.client.post(
+        f"{CONSOLE}/system/keys?point=default", data={"name": "a", "scopes": "admin"}, headers=ORIGIN
+    )
+    assert f'id="copy-link" data-link="{CONSOLE}/system"' in made.text
+    (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
+    bearer = {"authorization": f"Bearer {secret}"}
+    listed = await service.client.get(f"{CONSOLE}/decisions?arm=bm25", headers=bearer)
+    assert 'id="copy-link">Copy link' in listed.text
+    assert secret not in listed.text
+    refused = await service.client.post(f"{CONSOLE}/policies", data={}, headers={**ORIGIN, **bearer})
+    assert (refused.status_code, f'data-link="{CONSOLE}/policies"' in refused.text) == (400, True)
