@@ -460,7 +460,7 @@ class AppConfig(BaseModel):
 
     @property
     def least_floor(self) -> float:
-        """Least probability of an arm that could be drawn: less than `floor` while a canary is automatic."""
+        """Least probability of an arm that could be drawn while a canary is automatic, if it may be."""
         automatic = self.warm_start is not None and self.warm_start.canary == "auto"
         return self.floor * (KEPT_FLOOR if automatic else 1.0)
 

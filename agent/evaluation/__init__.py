@@ -25,7 +25,7 @@ from .period import NothingServedError, Period, Saving, read_period
 from .period_report import page_of, text_of
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
-from .served import Alternative, Comparison, summary_of
+from .served import Alternative, Comparison, least_floor, summary_of
 
 __all__ = [
     "CANDIDATE_NAMES",
@@ -54,6 +54,7 @@ __all__ = [
     "evaluate_apart",
     "evaluate_log",
     "judged_as",
+    "least_floor",
     "moment_of",
     "newest_judgement",
     "page_of",

@@ -17,7 +17,7 @@ import numpy as np
 from agent.config import AppConfig
 from agent.evaluation.kinds import KindShares, shares_by_kind
 from agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
-from agent.evaluation.served import ERROR, Alternative, Comparison, compare
+from agent.evaluation.served import ERROR, Alternative, Comparison, compare, least_floor
 from arms.base import Progress
 from feedback.arrays import Flags, Floats
 from feedback.clock import utc
@@ -157,8 +157,9 @@ def read_period(
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
     if ranks:
         names = ()
-    whole = turns.comparison(names, config.least_floor, config.reward.clip)
-    dearest, usd, seconds = turns.savings(names, config.least_floor)
+    floor = least_floor(store, config)
+    whole = turns.comparison(names, floor, config.reward.clip)
+    dearest, usd, seconds = turns.savings(names, floor)
     upto = listing.positions_at(store, [until])[0]
     draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
     feature, kinds = shares_by_kind(draws)
@@ -175,7 +176,7 @@ def read_period(
         turns.figures(),
         feature,
         tuple(kinds),
-        turns.stretches(best, len(names), config.least_floor, config.reward.clip),
+        turns.stretches(best, len(names), floor, config.reward.clip),
         dearest,
         usd,
         seconds,

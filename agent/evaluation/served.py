@@ -12,13 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from agent.config import AppConfig
+from feedback.log import Store
 from feedback.ope import Interval, Weighted, confidence_sequences, intervals
+from feedback.registry import promotions
 
 ERROR = 0.05
 """Largest probability that any interval of a comparison ever misses."""
 
 MOST_MORE = 20
 """Decisions that are announced at most, as a multiple of those at hand: beyond, nothing is foreseen."""
+
+
+def least_floor(store: Store, config: AppConfig) -> float:
+    """Return the least probability that an arm could be drawn with in the log of a configuration."""
+    return config.least_floor if promotions.had_automatic_canary(store) else config.floor
 
 
 @dataclass(frozen=True, slots=True)

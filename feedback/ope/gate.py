@@ -414,8 +414,8 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
 def _too_little(figures: GateFigures) -> str:
     """Return by how much the bound falls short."""
     shortfall = (
-        f"The gain a decision is {figures.gain:+.4f} and at {100 * figures.level:g}% at least {figures.low:+.4f}, "
-        f"which must be above {figures.margin:+.4f}"
+        f"The gain a decision is {figures.gain:+.4f} and at {100 * figures.level:g}% at least "
+        f"{figures.low:+.4f}, which must be above {figures.margin:+.4f}"
     )
     ahead = figures.gain - figures.margin
     if round(ahead, 4) <= 0.0:  # what is shown as none would take any number of decisions

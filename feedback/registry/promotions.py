@@ -203,6 +203,14 @@ def was_active(store: Store, configured: str, recipe: str) -> bool:
         return recipe == configured or connection.scalar(promoted.limit(1)) is not None
 
 
+def had_automatic_canary(store: Store) -> bool:
+    """Return whether an automatic canary ever had a share of the traffic of a log."""
+    p = t.promotions.c
+    canary = sa.select(p.seq).where(p.action == Action.CANARY.value, p.automatic, p.share > 0.0)
+    with store.reading() as connection:
+        return connection.scalar(canary.limit(1)) is not None
+
+
 def newest(store: Store, limit: int, before: int | None = None) -> list[Promotion]:
     """Return the newest promotions, rollbacks and canaries of all configurations, newest first.
 

@@ -138,12 +138,19 @@ def clear(store: Store) -> None:
 
 
 def first_start(store: Store) -> int | None:
-    """Return when the first hour with a decision begins, seconds since the epoch; None for an empty log."""
+    """Return when the first decision was made, seconds since the epoch; None for an empty log.
+
+    It is the begin of its minute while minutes are kept, and of its hour later.
+    """
+    first = sa.select(rollups.c.width, sa.func.min(rollups.c.start)).where(
+        rollups.c.width.in_((MINUTE, HOUR))
+    )
     with store.reading() as connection:
-        start: int | None = connection.scalar(
-            sa.select(sa.func.min(rollups.c.start)).where(rollups.c.width == HOUR)
-        )
-    return start
+        begins = {row[0]: int(row[1]) for row in connection.execute(first.group_by(rollups.c.width))}
+    if HOUR not in begins:
+        return begins.get(MINUTE)
+    hour = begins[HOUR]
+    return begins[MINUTE] if hour <= begins.get(MINUTE, 0) < hour + HOUR else hour
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from agent.api import decisions
 from agent.api.console.charts import band, chart_of
 from agent.api.console.page import COLOURS, colours
 from agent.api.schemas import DecisionQuery
-from agent.evaluation import LearningCurve, read_curve, shares_by_kind, summary_of
+from agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
 from agent.serving import DecisionPoint
 from feedback.training_log import rollups
 
@@ -20,7 +20,11 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     """Return what the panel shows to a caller; this reads the log."""
     config = point.config
     curve = read_curve(
-        point.store, config.reward, config.least_floor, point.versions.configured.digest, ranks=point.ranks
+        point.store,
+        config.reward,
+        least_floor(point.store, config),
+        point.versions.configured.digest,
+        ranks=point.ranks,
     )
     reads = "read" in caller.scopes
     known = colours(point)

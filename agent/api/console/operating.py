@@ -11,7 +11,7 @@ from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, 
 from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.operations import arms, evaluations, warm_starts
 from agent.api.schemas import ArmSwitch, PageBefore, PathNumber
-from agent.evaluation import EvaluationRequest
+from agent.evaluation import EvaluationRequest, least_floor
 from agent.serving import DecisionPoint
 from feedback.ope import ESTIMATORS, INTERVALS
 from feedback.registry import runs as registry_runs
@@ -72,7 +72,7 @@ async def live(
 def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
     window = overview.window_of("24h", point.service.clock(), None)
     rows = rollups.read(point.store, window.since, window.until, window.step)
-    return overview.by_arm(rows, point.config.reward, point.config.least_floor), colours(point)
+    return overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config)), colours(point)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])

@@ -18,6 +18,7 @@ from agent.api.errors import ApiError
 from agent.api.middleware import RequestCaller, RequestPoint, require
 from agent.api.operations import policies
 from agent.api.operations.policies import Agreement
+from agent.evaluation import least_floor
 from agent.serving import DecisionPoint
 from feedback.ope import intervals
 from feedback.reward import RewardRule
@@ -110,7 +111,7 @@ def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
 
 def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
     store, rule, now = point.store, point.config.reward, point.service.clock()
-    floor = point.config.least_floor
+    floor = least_floor(point.store, point.config)
     window = window_of(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
     arms = colours(point)
@@ -132,14 +133,19 @@ def window_of(name: str, now: float, first: int | None) -> Window:
     Args:
         name: One of `WINDOWS`.
         now: Seconds since the epoch.
-        first: When the first hour with a decision begins; None for an empty log.
+        first: When the first minute or hour with a decision begins, where the window would begin earlier;
+            None for an empty log.
 
     >>> window_of("24h", 1_000_000.0, None).step, window_of("all", 36_000_000.0, 0).step
     (480, 201600)
+    >>> window_of("7d", 1_000_000.0, 999_600).since, window_of("7d", 1_000_000.0, 999_600).step
+    (999600, 60)
     """
-    length = WINDOWS[name]
-    since = (now if first is None else float(first)) if length is None else now - length
-    unit = rollups.MINUTE if length is not None and length <= DAY else rollups.HOUR
+    length, begin = WINDOWS[name], -math.inf if first is None else float(first)
+    since = max(begin, -math.inf if length is None else now - length)
+    if math.isinf(since):
+        since = now
+    unit = rollups.MINUTE if now - since < DAY + 1 else rollups.HOUR
     step = max(1, math.ceil((now - since) / unit / SLOTS)) * unit
     return Window(name, int(since // step) * step, int(now) + 1, step)
 

@@ -12,6 +12,7 @@ from agent.api.console.charts import chart_of
 from agent.api.console.overview import WEIGHTED
 from agent.api.errors import ApiError
 from agent.api.schemas import DecisionQuery
+from agent.evaluation import least_floor
 from agent.policies import kinds_of
 from agent.serving import DecisionPoint
 from feedback.ope import intervals
@@ -71,7 +72,7 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
         there = ", ".join(families) or "none"
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
-    kinds = grouped(rows, by, point.config.reward.clip, point.config.least_floor) if by else []
+    kinds = grouped(rows, by, point.config.reward.clip, least_floor(point.store, point.config)) if by else []
     return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
 
 

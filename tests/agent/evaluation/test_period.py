@@ -30,7 +30,7 @@ WORLD = World(
     masked=0.1,
 )
 
-CONFIG: Any = SimpleNamespace(reward=RULE, least_floor=FLOOR)
+CONFIG: Any = SimpleNamespace(reward=RULE, floor=FLOOR, least_floor=FLOOR / 4)
 
 RUNS = 40
 

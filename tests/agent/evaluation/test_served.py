@@ -1,12 +1,18 @@
 """What is said of what was served follows from intervals that hold together, at every look."""
 
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agent.evaluation.served import Alternative, Comparison, compare, rounded, summary_of
+from agent.evaluation.served import Alternative, Comparison, compare, least_floor, rounded, summary_of
+from agent.learning import Recipe, publish_candidate
+from feedback.log import Store
 from feedback.ope.intervals import Weighted
+from feedback.registry import promotions
+from tests.agent.warmstart.test_run import configured
 
 LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
@@ -216,3 +222,21 @@ def test_a_lead_that_is_out_of_sight_names_no_number(gap: float, foreseen: bool)
 def test_announced_numbers_have_two_digits_and_are_rounded_up(n: int, shown: int) -> None:
     """A forecast is not more exact than that."""
     assert rounded(n) == shown
+
+
+def test_the_least_floor_is_that_of_a_canary_once_one_was_automatic(tmp_path: Path) -> None:
+    config = configured(tmp_path, canary="auto").model_copy(update={"floor": 0.02})
+    with closing(Store(config.database_url)) as store:
+        recipe = Recipe.configured(config)
+        number = publish_candidate(store, recipe, list(config.actions)).version
+
+        def recorded(action: promotions.Action, share: float, *, automatic: bool) -> float:
+            promotion = promotions.Promotion(0, number, action, "so", 9.0, share=share, automatic=automatic)
+            promotions.record(store, recipe.digest, promotion)
+            return least_floor(store, config)
+
+        assert least_floor(store, config) == 0.02
+        assert recorded(promotions.Action.CANARY, 0.1, automatic=False) == 0.02, "all of it is kept"
+        assert recorded(promotions.Action.PROMOTE, 0.0, automatic=True) == 0.02
+        assert recorded(promotions.Action.CANARY, 0.1, automatic=True) == 0.005
+        assert recorded(promotions.Action.CANARY, 0.0, automatic=True) == 0.005, "its decisions stay"

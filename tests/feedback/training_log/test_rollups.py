@@ -76,6 +76,25 @@ def sums(store: Store) -> dict[tuple[object, ...], list[float]]:
     return {tuple(row[:4]): list(row[4:]) for row in rows}
 
 
+def test_the_log_begins_with_its_first_minute_while_that_is_kept_and_with_its_first_hour_later(
+    store: Store,
+) -> None:
+    def summed(width: int, start: int) -> None:
+        counts = dict.fromkeys(rollups.COUNTS, 1) | dict.fromkeys(rollups.SUMS, 0.0)
+        with store.writing() as connection:
+            connection.execute(
+                sa.insert(table), {"width": width, "start": start, "arm": "a", "n_arms": 2, **counts}
+            )
+
+    assert rollups.first_start(store) is None
+    summed(HOUR, 10 * HOUR)
+    summed(rollups.MINUTE, 10 * HOUR + 17 * rollups.MINUTE)
+    summed(rollups.MINUTE, 10 * HOUR + 18 * rollups.MINUTE)
+    assert rollups.first_start(store) == 10 * HOUR + 17 * rollups.MINUTE
+    summed(HOUR, 2 * HOUR)  # whose minutes are no longer kept
+    assert rollups.first_start(store) == 2 * HOUR
+
+
 def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(filled: Store) -> None:
     advance(filled, 37)
     first = rollups.first_start(filled)

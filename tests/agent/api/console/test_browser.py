@@ -292,7 +292,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     )
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     fill(store, world, 400, seed=1)
-    config: Any = SimpleNamespace(reward=RULE, least_floor=FLOOR)
+    config: Any = SimpleNamespace(reward=RULE, floor=FLOOR, least_floor=FLOOR)
     made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
     store.close()
     file = tmp_path / "week.html"

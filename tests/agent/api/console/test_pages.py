@@ -357,6 +357,19 @@ def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyo
     assert window.until == now + 1
 
 
+@pytest.mark.parametrize("name", ["24h", "7d", "30d", "all"])
+def test_a_window_begins_with_the_first_decision_of_a_young_log(name: str) -> None:
+    now = 1_800_000_000.0
+    window = overview.window_of(name, now, int(now) - 600)
+    assert (window.since, window.step) == (int(now) - 600, 60)
+    old = overview.window_of(name, now, int(now) - 90 * 86_400)
+    assert old.since <= now - (overview.WINDOWS[name] or 90 * 86_400)
+
+
+def test_a_window_of_an_empty_log_without_a_length_begins_now() -> None:
+    assert overview.window_of("all", 1_800_000_000.0, None).since == 1_800_000_000
+
+
 def sums_of(arms: Sequence[str], **columns: Sequence[float]) -> rollups.Sums:
     """Sums of a slot each, for as many arms."""
     n = len(arms)
