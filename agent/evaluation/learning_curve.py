@@ -193,13 +193,15 @@ def _about_promotion(one: promotions.Promotion) -> str:
         case promotions.Action.ROLLBACK:
             return f"Rollback to version {one.version}{reason}"
         case promotions.Action.CANARY if one.share:
-            return f"Canary: version {one.version} has {one.share:.0%} of the traffic{reason}"
+            by_itself = ", by itself," if one.automatic else ""
+            return f"Canary: version {one.version}{by_itself} has {one.share:.0%} of the traffic{reason}"
         case promotions.Action.CANARY:
             return f"End of the canary of version {one.version}{reason}"
 
 
 def _unjudged(one: promotions.Promotion) -> str:
-    return " without the gate's consent" if one.forced else ""
+    by_operator = one.forced and not one.automatic  # a first start has nothing to be judged by
+    return " without the gate's consent" if by_operator else ""
 
 
 def _about_alarm(one: Alarm) -> str:

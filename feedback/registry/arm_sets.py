@@ -85,7 +85,10 @@ class LiveArms:
 
 
 def history(store: Store) -> list[LiveArms]:
-    """Return which arms were live and switched on at what time, the oldest first; changes alone."""
+    """Return which arms were live and switched on at what time, the oldest first; changes alone.
+
+    What is only a part of other arms (`action: false`) is not drawn, and is not among them.
+    """
     s, w = t.arm_sets.c, t.switches.c
     with store.reading() as connection:
         sets = connection.execute(sa.select(s.at, s.arms, s.version).order_by(s.seq)).all()
@@ -101,7 +104,7 @@ def history(store: Store) -> list[LiveArms]:
         if switched:
             (off.discard if row.enabled else off.add)(row.arm)
         else:
-            live = frozenset(row.arms)
+            live = frozenset(name for name, arm in row.arms.items() if arm.get("action", True))
         before, after = found[-1].arms if found else frozenset[str](), live - off
         if after != before:
             moved = tuple(sorted(after - before)), tuple(sorted(before - after))

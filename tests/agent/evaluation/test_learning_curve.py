@@ -167,6 +167,17 @@ def test_a_log_whose_sets_were_recorded_after_it_counts_the_first_one_from_its_b
     assert {one.n for one in curve(store).whole.arms} == {curve(store).whole.rewarded}
 
 
+def test_parts_of_other_arms_are_no_arms_that_could_be_drawn(store: Store) -> None:
+    """Single arms are compared on all decisions, although one has a part that is never drawn."""
+    part = {"part": {"kind": "none", "action": False}}
+    arm_sets.started(store, {**SPECS, **part})
+    assert arm_sets.history(store)[-1].arms == frozenset(SPECS)
+    fill(store, replace(WORLD, masked=0.0), 50, seed=1)
+    assert {one.n for one in curve(store).whole.arms} == {curve(store).whole.rewarded}
+    arm_sets.started(store, {**SPECS, "part": {"kind": "none"}})
+    assert arm_sets.history(store)[-1].added == ("part",)
+
+
 def _at(store: Store, at: float) -> None:
     """Move the last set of arms to a time of the log."""
     with store.writing() as connection:
@@ -186,6 +197,8 @@ CHANGES = changes_of(
         Promotion(3, 7, Action.ROLLBACK, "answers were worse", 8.0),
         Promotion(4, 9, Action.CANARY, "a try", 9.0, share=0.05),
         Promotion(5, 9, Action.CANARY, "", 10.0),
+        Promotion(6, 10, Action.PROMOTE, "a first start", 3.0, forced=True, automatic=True),
+        Promotion(7, 11, Action.CANARY, "held", 11.0, share=0.06, automatic=True),
     ],
     [Alarm("r", "reward of a", "page_hinkley", 0.75, 0.5, 100, 7.0)],
 )
@@ -194,6 +207,7 @@ CHANGES = changes_of(
 def test_what_changed_stands_in_order_with_its_reason() -> None:
     """Arms that a version brought are part of its promotion."""
     assert CHANGES == [
+        (3.0, "Promotion of version 10, because: a first start"),
         (4.0, "Promotion of version 7, because: the gate lets it through"),
         (5.0, "Switch: b can no longer be drawn."),
         (6.0, "Promotion of version 8 without the gate's consent"),
@@ -201,6 +215,7 @@ def test_what_changed_stands_in_order_with_its_reason() -> None:
         (8.0, "Rollback to version 7, because: answers were worse"),
         (9.0, "Canary: version 9 has 5% of the traffic, because: a try"),
         (10.0, "End of the canary of version 9"),
+        (11.0, "Canary: version 11, by itself, has 6% of the traffic, because: held"),
     ]
 
 
