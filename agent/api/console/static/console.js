@@ -4,6 +4,21 @@
   "use strict";
 
   const charts = new Map();
+
+  // All times of the pages are UTC, of 24 hours.
+  function utc(seconds) { return uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"); }
+
+  function clock(_chart, ticks) {
+    const text = (tick) => new Date(tick * 1000).toISOString();
+    const [from, to] = [11, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 19 : 16];
+    return ticks.map((tick, i) => {
+      const [day, time] = [text(tick).slice(0, 10), text(tick).slice(from, to)];
+      const begins = i === 0 || text(ticks[i - 1]).slice(0, 10) !== day;
+      if (ticks.length > 1 && ticks[1] - ticks[0] >= 86400) return day;
+      return begins ? `${time}\n${day}` : time;
+    });
+  }
+
   const WHOLE = [1, 2, 5].flatMap((step) => [...Array(9).keys()].map((digits) => step * 10 ** digits)).sort((a, b) => a - b);
 
   function variable(name) {
@@ -64,10 +79,11 @@
       }
     }
     charts.set(figure, new uPlot({
+      tzDate: utc,
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false } },
       hooks: { draw: [(chart) => marked(chart, spec.marks || [])] },
       scales: { x: spec.counts ? { time: false, range: spec.range } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
-      axes: [{ stroke: ink, grid, incrs: spec.counts ? WHOLE : undefined, values: spec.counts ? (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) : undefined }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
+      axes: [{ stroke: ink, grid, incrs: spec.counts ? WHOLE : undefined, values: spec.counts ? (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) : clock }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
     }, data, figure));
     figure.querySelectorAll(".u-series.u-hidden").forEach((row) => row.remove());
     const canvas = figure.querySelector("canvas");
