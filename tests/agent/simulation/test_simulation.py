@@ -74,6 +74,7 @@ class ToyService:
             **POLICY,
             "version": 1,
             "kind": "toy",
+            "canaries": [],
             "log_seq": len(self.feedback),
             "applied_seq": applied,
             "reward": reward,
