@@ -49,6 +49,9 @@ _BLOCK = 1 << 12
 _STEPS = 3
 """Steps of Newton's method, which converges from below, so that each iterate is a valid bound."""
 
+_LEAST = -0.99 / BETS[0]
+"""Mean at which `_solve` stops: below the least possible one, -1, and where no factor is 0 yet."""
+
 _ROUNDING = 1e-9
 """Share by which a reward or a weight may be beyond its limit."""
 
@@ -300,7 +303,7 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
     bets = BETS[:, np.newaxis]
     target = np.log(len(BETS) / error)
     # The bound of each bet alone; the mixture is at least as good as the best of them.
-    mean: Floats = (np.expm1((growth - target) / rows) / bets).max(axis=0, initial=-1.0 / BETS[0])
+    mean: Floats = (np.expm1((growth - target) / rows) / bets).max(axis=0, initial=_LEAST)
     for _ in range(_STEPS):
         fair = 1.0 + bets * mean
         capital = growth - rows * np.log(fair)
@@ -309,5 +312,6 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
         whole = share.sum(axis=0)
         # The logarithm of the capital is convex and falls in the mean.
         slope = (share * (rows * bets / fair)).sum(axis=0)
-        mean = mean + (top + np.log(whole) - target) * whole / slope
+        # Where many rows wait and few are known, the bound is below what is possible: it is cut there.
+        mean = np.maximum(mean + (top + np.log(whole) - target) * whole / slope, _LEAST)
     return mean

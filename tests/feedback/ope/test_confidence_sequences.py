@@ -112,6 +112,26 @@ def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decide
     assert difference(prompt).low[-1] == difference(replace(prompt, learned=None, known=None)).low[-1]
 
 
+@pytest.mark.parametrize("n_known", [0, 1, 3])
+def test_many_rows_that_wait_and_few_that_are_known_leave_the_trivial_bound(n_known: int) -> None:
+    n, rows = 3_000, np.arange(3_000)
+    rng = np.random.default_rng(5)
+    weight = rng.choice([0.0, 4.0], n, p=[0.75, 0.25])
+    evidence = Evidence(
+        weight,
+        rng.uniform(size=n),
+        (0.0, 1.0),
+        4.0,
+        waiting=rows >= n_known,
+        learned=rows + 1,
+        known=np.zeros(n, dtype=np.int64),
+    )
+    bounds = difference(evidence)
+    assert np.isfinite([bounds.low, bounds.high, bounds.estimate]).all()
+    assert bounds.low[-1] == -1.0
+    assert bounds.high[-1] == 1.0
+
+
 def test_rows_that_wait_are_no_part_of_the_estimate() -> None:
     whole = drawn_evidence(4, 50)
     rows, waiting = np.arange(1, 51), np.arange(50) >= 30
