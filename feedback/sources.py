@@ -7,7 +7,7 @@ for example in source.examples(): ...
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from math import inf
 from pathlib import Path
@@ -83,12 +83,13 @@ class Source(Protocol):
         """
         ...
 
-    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
         """Return the decisions that still wait for feedback.
 
         Args:
             since: Only decisions of then or later, seconds since the epoch; None for all.
             most: Number of decisions to return at most, the first ones.
+            canaries: Only decisions in which one of these versions took part; empty for all.
         """
         ...
 
@@ -130,8 +131,8 @@ class LogSource(Source):
         return lag.first_waiting(self._store, self._rule, self._upto, since)
 
     @override
-    def waiting(self, since: float | None, most: int) -> lag.Waiting:
-        return lag.waiting(self._store, self._rule, self._upto, since, most)
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
+        return lag.waiting(self._store, self._rule, self._upto, since, most, canaries)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -181,7 +182,7 @@ class ExportSource(Source):
         return min(inf if header.settled is None else header.settled for header in self._headers)
 
     @override
-    def waiting(self, since: float | None, most: int) -> lag.Waiting:
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
         """Returns none: a file has only decisions that are settled."""
         return lag.Waiting(settled=self.settled(since))
 

@@ -208,6 +208,10 @@ class LeftOutError(Exception):
     """A candidate cannot be evaluated on a decision; the message is the reason that is counted."""
 
 
+class UnscoredError(LeftOutError):
+    """The router of a candidate has no scores of a decision, which may come to be stored."""
+
+
 class Candidate(Protocol):
     """Returns its distribution for one decision after the other, in the order of the log.
 
@@ -287,6 +291,9 @@ class Learned:
         scored: Whether it has a router of its own, without whose scores it decides nothing.
         beside: Returns what is learned after an example beside its reward; None for nothing.
         canary: Number of the version, if it is evaluated where it took part alone; 0 otherwise.
+
+    Attributes:
+        largest_share: Largest share of the canary in a decision that was asked about; 0 for none.
     """
 
     about: str
@@ -303,6 +310,7 @@ class Learned:
     brought: frozenset[str] = frozenset()
     beside: Callable[[Example], Iterable[tuple[Decision, float]]] | None = None
     canary: int = 0
+    largest_share: float = 0.0
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
     _graded: set[str] = field(default_factory=set)
@@ -319,7 +327,7 @@ class Learned:
         if self.canary and decision.candidate != self.canary:
             raise LeftOutError("it took no part")
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
-            raise LeftOutError("its router has no scores of the decision")
+            raise UnscoredError("its router has no scores of the decision")
         if decision.id in self._graded:
             raise LeftOutError("a grade of it was learned before")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
@@ -330,6 +338,8 @@ class Learned:
         else:
             penalty = [self.pacer.price * cost for cost in self.pacer.costs(arms)]
         floor = (decision.floor or 0.0) if self.canary else _floor_of(decision, self.floor)
+        if self.canary:
+            self.largest_share = max(self.largest_share, decision.share)
         p = served_distribution(self.policy, decision.context, arms, floor, penalty)
         self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p

@@ -12,7 +12,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -32,6 +31,7 @@ from agent.evaluation.candidates import (
     EvaluationError,
     LeftOutError,
     Setting,
+    UnscoredError,
     candidate_of,
     parse_name,
 )
@@ -77,6 +77,9 @@ class Target:
         unsupported: Arms that it brings and that no row could have drawn.
         make_waiting: Returns the distribution of each decision that waits for feedback, shape (k, n_arms);
             rows of NaN where it is not evaluated.
+        settled: When the first decision was made that waits and for which its distribution is not known yet,
+            seconds since the epoch.
+        share: Largest share that it had as a canary; 0 for any other candidate.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Target:
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
     make_waiting: Callable[[], dataset.Floats] = lambda: np.zeros((0, 0))
+    settled: float = math.inf
+    share: float = 0.0
 
     @property
     def p(self) -> dataset.Floats:
@@ -258,6 +263,7 @@ class _ReplayedCandidate:
         self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
         self._notes = tuple(_notes(candidate.arms, log.arms))
         self._p_waiting = np.zeros((0, len(log.arms)))
+        self._settled = math.inf
         self.block: Sequence[Example] = ()  # the rows that are replayed, as it sees them
 
     def decide(self, row: int, example: Example) -> None:
@@ -279,8 +285,12 @@ class _ReplayedCandidate:
             block = self.candidate.seen([Example(after_all, decision, Cost(), {}) for decision in decisions])
             self.candidate.prepare([example.decision for example in block])
             for row, example in enumerate(block, start=begin):
-                with suppress(LeftOutError):
+                try:
                     self._p_waiting[row] = self._row(example)
+                except UnscoredError:
+                    self._settled = min(self._settled, example.decision.decided_at)
+                except LeftOutError:  # as it will be left out once its feedback is there
+                    pass
 
     def _row(self, example: Example) -> dataset.Floats:
         """Return its distribution with a column for each arm. Raises LeftOutError, CandidateError."""
@@ -326,6 +336,8 @@ class _ReplayedCandidate:
             notes,
             unsupported,
             lambda: self._p_waiting,
+            self._settled,
+            getattr(self.candidate, "largest_share", 0.0),
         )
 
     def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
@@ -529,18 +541,28 @@ class GateInputs:
             if self.waiting is not None:
                 waiting = self.waiting.for_gate(target.make_waiting(), one.log, self.known)
         found = judge(
-            self.gate,
+            self._gate_of(target),
             one.log,
             target.p[target.kept],
             reward_range=self.reward_range,
-            settled=self.settled,
+            settled=min(self.settled, target.settled),
             waiting=waiting,
             known=known,
             checked=self.checked.checked,
             mismatched=self.checked.mismatched,
         )
         document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
-        return document
+        return {**document, "canary_share": target.share} if target.share else document
+
+    def _gate_of(self, target: Target) -> GateSpec:
+        """Return the conditions for a candidate.
+
+        What was served beside a canary is in part the canary: its gain over what was served is 1 - share
+        of that over the other policy. A loss that the margin permits is cut by as much.
+        """
+        if self.gate.margin >= 0.0:
+            return self.gate
+        return self.gate.model_copy(update={"margin": self.gate.margin * (1.0 - target.share)})
 
 
 def candidate_results(
@@ -748,7 +770,7 @@ def evaluate_log(
     candidates = _candidates(request, log)
     waiting, settled, known = None, math.inf, None
     if request.gate:
-        waiting, settled = _waiting_rows(source, selection, log)
+        waiting, settled = _waiting_rows(source, selection, log, _canaries_alone(request))
         if store is not None:
             numbers = {*log.version.tolist(), *(decision.version for decision in waiting.decisions)}
             known = registry_versions.positions(store, rule.join, numbers)
@@ -821,17 +843,25 @@ MOST_WAITING = 20_000
 """Decisions that wait for feedback and count as the worst; with more, the newest are left out."""
 
 
+def _canaries_alone(request: EvaluationRequest) -> tuple[CandidateName, ...]:
+    """Return the candidates where all are canaries; none where another one is among them."""
+    names = tuple(parse_name(name) for name in request.candidates)
+    return names if all(one.kind is CandidateKind.CANARY for one in names) else ()
+
+
 def _first_position(request: EvaluationRequest, setting: Setting) -> int:
     """Return the position of the training log before which no row can matter. Raises CandidateError."""
-    names = [parse_name(name) for name in request.candidates]
-    if not names or any(one.kind is not CandidateKind.CANARY for one in names):
-        return 0
-    return min(setting.version(one)[1].examples_seq for one in names)
+    return min((setting.version(one)[1].examples_seq for one in _canaries_alone(request)), default=0)
 
 
-def _waiting_rows(source: Source, selection: Selection, log: Log) -> tuple[WaitingRows, float]:
-    """Return selected decisions that wait, and when the first was made that waits and is not among them."""
-    found = source.waiting(selection.since, MOST_WAITING)
+def _waiting_rows(
+    source: Source, selection: Selection, log: Log, canaries: Sequence[CandidateName]
+) -> tuple[WaitingRows, float]:
+    """Return selected decisions that wait, and when the first was made that waits and is not among them.
+
+    Where all candidates are canaries, those in which none of them took part have no effect.
+    """
+    found = source.waiting(selection.since, MOST_WAITING, [one.number for one in canaries])
     chosen = [decision for decision in found.decisions if _selects(selection, decision)]
     settled = min(
         (decision.decided_at for decision in chosen if not log.column.keys() >= {*decision.arms}),

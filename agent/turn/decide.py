@@ -36,6 +36,9 @@ from arms.profile import Profile, similarities
 from feedback.budget import Price
 from feedback.events import SIMILARITY, Context, Decision, Mask, Mode
 
+MOST_DROPPED = 8
+"""Number of the newest candidates that failed and are remembered: more than take part at once."""
+
 
 class NoEligibleArmError(ValueError):
     """Every arm is disabled or excluded; nothing was decided."""
@@ -631,7 +634,7 @@ class Decider:
         return [canary for canary in self.serving.canaries if not self._is_dropped(canary)]
 
     def _is_dropped(self, canary: Canary) -> bool:
-        return any(canary is dropped for dropped in self.dropped)
+        return any(canary.policy is dropped.policy for dropped in self.dropped)
 
     def _canary_of(self, serving: Serving, decision_id: str) -> Canary | None:
         """Return the candidate of a decision, by a hash of its id; None for none, or if it is dropped."""
@@ -803,7 +806,7 @@ class Decider:
     def _drop(self, canary: Canary, why: str) -> None:
         """Have a candidate take no part any more; to be called where an error is handled."""
         logger.exception("version %d takes no part any more: %s", canary.version, why)
-        self.dropped = *(one for one in self.dropped if one in self.serving.canaries), canary
+        self.dropped = *self.dropped[1 - MOST_DROPPED :], canary
 
     def _candidate_distribution(
         self, canary: Canary, context: Context, names: Sequence[str], floor: float, penalty: Sequence[float]

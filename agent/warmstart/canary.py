@@ -6,9 +6,11 @@
 
 The exploration that the floor spends on all arms alike is spent on what the candidate would draw: in a
 decision in which it takes part, a quarter of the floor is kept, and the share of the candidate is the rest.
-The share s grows with the lower bound of its gain, so that s times the largest loss that the bound leaves
-possible never exceeds what it was at the beginning. All bounds hold at all times at once, so that one may
-look at any time. Several candidates take turns, decision by decision: together they explore as much as one.
+The share s grows with the lower bound of its gain over the active policy, so that s times the largest loss
+that the bound leaves possible never exceeds what it was at the beginning. What is served is in part the
+canary, so that its gain over what was served is 1 - s of that over the active policy.
+All bounds hold at all times at once, so that one may look at any time. Several candidates take turns,
+decision by decision: together they explore as much as one.
 
 Every step is a row of the promotions, with the evaluation behind it. An operator who sets the share of a
 canary takes it over.
@@ -27,7 +29,7 @@ from agent.evaluation import EvaluationRequest, judged_as, verdict_on
 from agent.learning import Recipe, configuration_of
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.log import Store
-from feedback.registry import ActivePolicy, Evaluation, active_policy, evaluations, promotions
+from feedback.registry import ActivePolicy, Evaluation, active_policy, arm_sets, evaluations, promotions
 from feedback.training_log import position_of
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,9 @@ FUTILE_GAIN = 0.01
 
 MOST_DECISIONS = 20_000
 """Rewarded decisions of a canary after which it is ended without a verdict."""
+
+LONGEST_WAIT = 100_000
+"""Examples of the log, with a canary or without, after which it is ended without a verdict."""
 
 LEAST_GROWTH = 1.25
 """Factor by which a share changes at least, so that not every look is a row of the promotions."""
@@ -69,7 +74,7 @@ def grown_share(first: float, low: float, width: float) -> float:
 
     Args:
         first: Share of the beginning, in (0, 0.5].
-        low: Lower bound of the gain over what was served.
+        low: Lower bound of the gain over the active policy.
         width: Width of the range of rewards: the largest loss at the beginning.
 
     >>> grown_share(0.06, -1.0, 1.0), round(grown_share(0.06, -0.25, 1.0), 3), grown_share(0.06, 0.01, 1.0)
@@ -104,7 +109,9 @@ class NextStep:
     reason: str = ""
 
 
-def next_step(verdict: Mapping[str, Any], share: float, first: float, width: float) -> NextStep:
+def next_step(
+    verdict: Mapping[str, Any], share: float, first: float, width: float, waited: int = 0
+) -> NextStep:
     """Return what to do with a canary.
 
     Args:
@@ -112,22 +119,30 @@ def next_step(verdict: Mapping[str, Any], share: float, first: float, width: flo
         share: Share of the canary now, in (0, 0.5].
         first: Share with which a canary begins.
         width: Width of the range of rewards.
+        waited: Examples of the log since it began.
 
     >>> figures = {"n": 400, "gain": 0.01, "low": -0.25, "high": 0.3, "margin": 0.0, "level": 0.975}
     >>> held = {"promote": False, "undecided": True, "reasons": ["too little"], "figures": figures}
     >>> step = next_step(held, share=0.06, first=0.06, width=1.0)
     >>> step.action.value, round(step.share, 2)
-    ('share', 0.24)
+    ('share', 0.23)
     >>> next_step(held | {"figures": figures | {"high": -0.01}}, 0.06, 0.06, 1.0).action.value
     'end'
     """
     figures = verdict["figures"]
+    if waited >= LONGEST_WAIT or (figures is None and not verdict.get("undecided")):
+        reasons = " ".join(verdict["reasons"]) or "nothing speaks for or against it."
+        return NextStep(Action.END, 0.0, f"no verdict after {waited:,} examples: {reasons}")
     if figures is None:
         return NextStep(Action.WAIT, share)
-    n, low, high = figures["n"], figures["low"], figures["high"]
+    # bounds of the gain over what was served, and from them of that over the active policy
+    beside = 1.0 - max(share, verdict.get("canary_share", 0.0))
+    n = figures["n"]
+    low, high = (max(-width, min(width, figures[name] / beside)) for name in ("low", "high"))
     level, margin = f"{100 * figures['level']:g} %", figures["margin"]
     if verdict["promote"]:
-        gain = f"it gains {low:+.4f} a decision at least (at {level}), {figures['gain']:+.4f} as estimated"
+        served = figures["low"], figures["gain"]
+        gain = f"it gains {served[0]:+.4f} a decision at least (at {level}), {served[1]:+.4f} as estimated"
         return NextStep(Action.PROMOTE, share, f"{gain}, by {n:,} decisions")
     shown = f"it gains {high:+.4f} a decision at most (at {level}), by {n:,} decisions"
     if high < 0.0:
@@ -173,9 +188,7 @@ class AutomaticCanaries:
         self._store, self._config, self._spec, self._clock = store, config, config.warm_start, clock
         self._configured = Recipe.configured(config).digest
         self._next_read = 0.0
-        self._looked: dict[
-            int, tuple[int, int]
-        ] = {}  # by version: examples at the first look, and the next one
+        self._looks: dict[int, tuple[int, int]] = {}  # by version: examples at the first look and the next
         self._due: int | None = None
 
     def due(self, now: float) -> bool:
@@ -183,18 +196,18 @@ class AutomaticCanaries:
         if now < self._next_read:
             return False
         self._next_read = now + READ_S
+        self._due = None
         active = active_policy(self._store, self._configured)
         automatic = [canary.version for canary in active.canaries if canary.automatic]
-        self._looked = {version: self._looked[version] for version in automatic if version in self._looked}
-        self._due = None
+        self._looks = {version: self._looks[version] for version in automatic if version in self._looks}
         if not automatic:
             return False
-        with self._store.reading() as connection:
-            examples = position_of(connection, self._config.reward.join).examples_seq
+        examples = self._examples()
         for version in automatic:
-            _, following = self._looked.setdefault(version, (examples, examples + FIRST_LOOK))
-            if examples >= following and self._due is None:
-                self._due = version
+            self._looks.setdefault(version, (examples, examples + FIRST_LOOK))
+        following, version = min((self._looks[version][1], version) for version in automatic)
+        if examples >= following:
+            self._due = version
         return self._due is not None
 
     def run(self, stop: threading.Event) -> None:
@@ -207,17 +220,26 @@ class AutomaticCanaries:
         verdict = self._judged(canary.version, active, stop)
         if verdict is None:
             return
-        with self._store.reading() as connection:
-            examples = position_of(connection, self._config.reward.join).examples_seq
-        begun, _ = self._looked.get(canary.version, (examples, 0))
-        more = max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * (examples - begun)))
-        self._looked[canary.version] = begun, examples + more
+        examples = self._examples()
+        begun, _ = self._looks.get(canary.version, (examples, 0))
+        waited = examples - begun
+        self._looks[canary.version] = begun, examples + max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * waited))
+        arms = arm_sets.at_start(self._store, self._config.arm_documents)
+        first = first_share(self._config.floor, sum(arm.get("action", True) for arm in arms.values()))
         low, high = self._config.reward.clip
-        first = first_share(self._config.floor, len(self._config.actions))
-        self._act(canary, next_step(verdict, canary.share, first, high - low), active, verdict["evaluation"])
+        step = next_step(verdict, canary.share, first, high - low, waited)
+        self._act(canary, step, active, verdict["evaluation"])
+
+    def _examples(self) -> int:
+        """Return the length of the training log."""
+        with self._store.reading() as connection:
+            return position_of(connection, self._config.reward.join).examples_seq
 
     def _judged(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
-        """Return the verdict on a canary; None where there is none now."""
+        """Return the verdict on a canary; None where the queue is full or the service stops.
+
+        Where the evaluation fails, it stays undecided: there may be no judged decision of it yet.
+        """
         name = judged_as(version, active)
         request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
         document = request.model_dump(mode="json")
@@ -233,14 +255,22 @@ class AutomaticCanaries:
                 return None
             found = evaluations.find(self._store, found.seq)
         if found is None or found.status is evaluations.State.FAILED:
-            logger.warning("canary %d could not be judged: %s", version, found and found.error)
-            return None
+            why = "" if found is None else found.error or ""
+            logger.warning("canary %d could not be judged: %s", version, why)
+            number = None if found is None else found.seq
+            return {
+                "promote": False,
+                "undecided": True,
+                "reasons": [why],
+                "figures": None,
+                "evaluation": number,
+            }
         report = evaluations.result_of(self._store, found.seq)
         assert report is not None  # it is done
         return {**verdict_on(report, name), "evaluation": found.seq}
 
     def _act(
-        self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int
+        self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int | None
     ) -> None:
         """Record a step, unless what is active was changed meanwhile: then the next look decides."""
         if step.action is Action.WAIT or (step.action is Action.PROMOTE and self._spec.promote == "never"):

@@ -5,7 +5,7 @@ reward, so they count as applied.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -176,7 +176,14 @@ class Waiting:
     settled: float = inf
 
 
-def waiting(store: Store, rule: RewardRule, upto: int, since: float | None, most: int) -> Waiting:
+def waiting(
+    store: Store,
+    rule: RewardRule,
+    upto: int,
+    since: float | None,
+    most: int,
+    canaries: Collection[int] = (),
+) -> Waiting:
     """Return the decisions that still wait for feedback, as `first_waiting` finds them.
 
     Args:
@@ -185,10 +192,13 @@ def waiting(store: Store, rule: RewardRule, upto: int, since: float | None, most
         upto: Position of the training log of the rule that was read last.
         since: Only decisions since this time, seconds since the epoch; None for all.
         most: Number of decisions to return at most, the first ones.
+        canaries: Only decisions in which one of these versions took part; empty for all.
     """
     found = dict[str, Decision]()
     with store.reading() as connection:
         for query in _waiting(connection, rule, upto, since, rows.DECISION):
+            if canaries:
+                query = query.where(t.decisions.c.candidate.in_(canaries))
             first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
             found |= {row[0]: rows.decision_of(row) for row in first}
     decisions = sorted(found.values(), key=lambda decision: decision.decided_at)

@@ -425,6 +425,7 @@ async def rollback(
         "startCanary",
         Policy,
         *_REFUSED,
+        "changed_meanwhile",
         scopes=("operate",),
         example={"reason": "new labels", "share": 0.05},
     ),
@@ -440,7 +441,7 @@ async def canary(
     `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
     chosen, recipe = await _servable(point, version)
-    state = None
+    state, after = None, None
     if body.share:
         await _require_servable(point, recipe, version)
         if recipe.arms is not None and recipe.arms != point.config.arm_documents:
@@ -457,11 +458,11 @@ async def canary(
                 f"{promotions.MOST_CANARIES} may be: end one of them with a share of 0"
             )
             raise ApiError("promotion_refused", message, "version")
-        state = await _state(point, chosen)
+        state, after = await _state(point, chosen), active.seq
     promotion = promotions.Promotion(
         0, version, promotions.Action.CANARY, body.reason, point.service.clock(), share=body.share
     )
-    await _record(point, promotion, state)
+    await _record(point, promotion, state, after)
     return await policy(point, agreement)
 
 

@@ -1,7 +1,7 @@
 """What candidates would have drawn from, on small logs whose every row can be followed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -52,8 +52,8 @@ class Examples:
         del since
         return float("inf")
 
-    def waiting(self, since: float | None, most: int) -> lag.Waiting:
-        del since, most
+    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
+        del since, most, canaries
         return lag.Waiting()
 
     def remarks(self, rule: RewardRule) -> list[str]:

@@ -1,5 +1,6 @@
 """Automatic canaries: what the evidence leads to, what is recorded, and who may overrule it."""
 
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +19,7 @@ from agent.warmstart import AutomaticCanaries
 from agent.warmstart.canary import Action, NextStep, first_share, grown_share, next_step
 from feedback.errors import QueueFullError
 from feedback.log import Store
-from feedback.registry import active_policy, evaluations, promotions
+from feedback.registry import active_policy, arm_sets, evaluations, promotions
 from feedback.training_log import Joiner, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.warmstart.test_run import configured
@@ -27,9 +28,13 @@ FIGURES = {"n": 400, "gain": 0.0, "low": -0.25, "high": 0.3, "margin": 0.0, "lev
 HELD: dict[str, Any] = {"promote": False, "undecided": True, "reasons": ["too little"], "figures": FIGURES}
 
 
-def held(**figures: float) -> dict[str, Any]:
-    """Return a verdict that holds a candidate for want of evidence."""
-    return {**HELD, "figures": {**FIGURES, **figures}}
+def held(share: float = 0.0, **figures: float) -> dict[str, Any]:
+    """Return a verdict that holds a candidate for want of evidence.
+
+    Bounds are of its gain over the active policy, of which what is served has 1 - share.
+    """
+    bounds = {name: (1.0 - share) * (FIGURES | figures)[name] for name in ("low", "high")}
+    return {**HELD, "figures": {**FIGURES, **figures, **bounds}}
 
 
 # -- the steps -----------------------------------------------------------------------------------------------
@@ -75,7 +80,7 @@ def test_a_verdict_that_promotes_is_followed() -> None:
 def test_a_candidate_is_ended_once_it_cannot_gain(
     high: float, margin: float, action: Action, said: str
 ) -> None:
-    step = next_step(held(high=high, margin=margin), 0.06, 0.06, 1.0)
+    step = next_step(held(0.06, high=high, margin=margin), 0.06, 0.06, 1.0)
     assert step.action is action
     assert step.reason.startswith(said)
     assert (step.share == 0.0) == (action is Action.END)
@@ -87,8 +92,8 @@ def test_a_candidate_whose_log_is_wrong_is_ended_with_the_reasons() -> None:
 
 
 def test_a_candidate_is_ended_without_a_verdict_after_many_decisions() -> None:
-    assert next_step(held(n=19_999), 0.24, 0.06, 1.0).action is Action.WAIT
-    step = next_step(held(n=20_000), 0.24, 0.06, 1.0)
+    assert next_step(held(0.24, n=19_999), 0.24, 0.06, 1.0).action is Action.WAIT
+    step = next_step(held(0.24, n=20_000), 0.24, 0.06, 1.0)
     assert step.action is Action.END
     assert step.reason == "20,000 decisions did not settle it: it gains -0.2500 to +0.3000 at 97.5 %"
 
@@ -106,13 +111,29 @@ def test_a_candidate_is_ended_without_a_verdict_after_many_decisions() -> None:
     ],
 )
 def test_the_share_follows_the_bound_in_steps(low: float, share: float, expected: float | None) -> None:
-    step = next_step(held(low=low), share, 0.06, 1.0)
+    step = next_step(held(share, low=low), share, 0.06, 1.0)
     assert step.action is (Action.WAIT if expected is None else Action.SHARE)
     assert step.share == pytest.approx(share if expected is None else expected)
 
 
-def test_without_a_judged_decision_it_waits() -> None:
-    assert next_step({**HELD, "figures": None}, 0.06, 0.06, 1.0) == NextStep(Action.WAIT, 0.06)
+def test_bounds_are_of_the_gain_over_the_policy_beside_the_canary() -> None:
+    half = held(low=-0.12, high=0.017)  # over what was served, of which half was the canary
+    step = next_step(half, 0.5, 0.06, 1.0)
+    assert (step.action, step.share) == (Action.SHARE, pytest.approx(0.25))
+    assert step.reason.startswith("it loses 0.2400 a decision at most")
+    earlier = next_step({**half, "canary_share": 0.5}, 0.1, 0.06, 1.0)
+    assert earlier.share == pytest.approx(0.25), "the largest share that it had counts"
+    assert next_step(held(low=-1.0), 0.5, 0.06, 1.0).share == 0.06, "no loss is above the range"
+
+
+def test_without_a_judged_decision_it_waits_and_not_for_ever() -> None:
+    unjudged = {**HELD, "figures": None, "reasons": ["no decision is left."]}
+    assert next_step(unjudged, 0.06, 0.06, 1.0, 99_999) == NextStep(Action.WAIT, 0.06)
+    step = next_step(unjudged, 0.06, 0.06, 1.0, 100_000)
+    assert step == NextStep(Action.END, 0.0, "no verdict after 100,000 examples: no decision is left.")
+    assert next_step(held(0.06), 0.06, 0.06, 1.0, 100_000).action is Action.END, "it takes part no more"
+    impossible = {**unjudged, "undecided": False}
+    assert next_step(impossible, 0.06, 0.06, 1.0).action is Action.END
 
 
 # -- the task ------------------------------------------------------------------------------------------------
@@ -249,7 +270,7 @@ def test_a_canary_that_begins_again_is_looked_at_anew(beside: Beside) -> None:
 def test_a_share_grows_with_the_evidence_and_the_evaluation_is_on_record(beside: Beside) -> None:
     version = beside.canary()
     beside.traffic(50)
-    beside.look(held(low=-0.5))  # of rewards from -1 to 1
+    beside.look(held(0.0225, low=-0.5))  # of rewards from -1 to 1
     low, high = beside.config.reward.clip
     first = first_share(beside.config.floor, len(beside.config.actions))
     assert beside.shares == {version: pytest.approx(first * (high - low) / 0.5)}
@@ -324,11 +345,35 @@ def test_an_evaluation_that_fails_or_is_interrupted_changes_nothing(beside: Besi
     beside.traffic(50)
     beside.look(None)
     assert beside.shares == {version: 0.0225}
-    assert beside.due(), "it is tried again"
+    assert not beside.due(), "the same log would fail again"
+    beside.traffic(50)
+    assert beside.due()
     stopped = threading.Event()
     stopped.set()
     beside.task.run(stopped)
     assert beside.shares == {version: 0.0225}
+
+
+def test_a_canary_that_cannot_be_judged_holds_up_no_other(beside: Beside) -> None:
+    first, second = beside.canary("none"), beside.canary("bm25")
+    beside.traffic(50)
+    beside.look(None)
+    beside.look(held(high=-0.02))
+    assert set(beside.shares) == {first}
+    assert first != second
+
+
+def test_a_share_follows_from_the_arms_that_are_live_now(beside: Beside) -> None:
+    version = beside.canary(share=0.3)
+    arms = dict(beside.config.arm_documents)
+    more = arms | {f"more-{number}": {"kind": "none"} for number in range(3)}
+    arm_sets.started(beside.store, arms)
+    now = more | {"part": {"kind": "none", "action": False}}
+    arm_sets.replace(beside.store, now, arms, operator.eq)
+    beside.traffic(50)
+    beside.look(held(0.3, low=-2.0))
+    floor, live = beside.config.floor, len(beside.config.actions) + 3
+    assert beside.shares == {version: pytest.approx(first_share(floor, live))}
 
 
 def test_a_queue_that_is_full_is_tried_again(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ def upgrade() -> None:
     """Replace the table by one with the new columns, which a learner fills again; add one to promotions."""
     automatic = sa.Column("automatic", sa.Boolean, server_default=sa.false(), nullable=False)
     op.add_column("promotions", automatic)
+    _end_replaced_canaries()
     op.execute(sa.text("DELETE FROM rollup_positions"))
     op.drop_table("rollups")
     op.create_table(
@@ -28,6 +29,27 @@ def upgrade() -> None:
         *(sa.Column(name, sa.Double, nullable=False) for name in _SUMS),
         sa.PrimaryKeyConstraint("width", "start", "arm", "n_arms", name="rollups_key"),
     )
+
+
+def _end_replaced_canaries() -> None:
+    """Record the end of canaries that a newer one replaced: from now on there may be several."""
+    connection = op.get_bind()
+    columns = "seq, version, configured, at, share"
+    query = f"SELECT {columns} FROM promotions WHERE action = 'canary' ORDER BY seq"  # nosec B608 - no input
+    newest = {}
+    by_version = {}
+    for row in connection.execute(sa.text(query)):
+        newest[row.configured] = row
+        by_version[row.configured, row.version] = row
+    end = sa.text(
+        "INSERT INTO promotions (version, action, reason, at, configured, forced, share, automatic) "
+        "VALUES (:version, 'canary', 'replaced by another canary', :at, :configured, :no, 0, :no)"
+    ).bindparams(sa.bindparam("no", False, sa.Boolean))
+    for (configured, version), row in by_version.items():
+        last = newest[configured]
+        if row.share and version != last.version:
+            values = {"version": version, "at": last.at, "configured": configured, "no": False}
+            connection.execute(end, values)
 
 
 _COUNTS = (
