@@ -22,7 +22,7 @@ from agent.learning import Learner, Recipe, publish_candidate
 from agent.policies import PolicySpec, choose, sampling, served_distribution
 from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
 from feedback.log import Store
-from feedback.ope import judge
+from feedback.ope import GateSpec, judge
 from feedback.registry import versions
 from feedback.sources import LogSource
 from feedback.training_log import take_epoch
@@ -474,6 +474,25 @@ def test_a_canary_is_judged_where_it_took_part_with_the_floor_that_it_had(
     both = evaluated(config, store, f"canary:{first}", f"canary:{second}", "served", gate=True)
     assert [of(both, f"canary:{number}").rows for number in (first, second)] == [300, 300]
     assert both.rows == 940
+
+
+def test_a_loss_that_the_margin_permits_is_cut_by_the_share_of_a_canary(
+    exploring: AppConfig, store: Store
+) -> None:
+    config = exploring.model_copy(update={"floor": 0.08, "gate": GateSpec(margin=-0.2)})
+    first, _ = with_canaries(store, config, 300)
+    canary = of(evaluated(config, store, f"canary:{first}", gate=True), f"canary:{first}").verdict
+    frozen = of(evaluated(config, store, f"version:{first}", gate=True), f"version:{first}").verdict
+    assert canary is not None
+    assert frozen is not None
+    assert canary["canary_share"] == 0.25
+    assert canary["figures"]["margin"] == pytest.approx(-0.2 * 0.75)
+    assert "canary_share" not in frozen
+    assert frozen["figures"]["margin"] == -0.2
+    strict = config.model_copy(update={"gate": GateSpec(margin=0.2)})
+    found = of(evaluated(strict, store, f"canary:{first}", gate=True), f"canary:{first}").verdict
+    assert found is not None
+    assert found["figures"]["margin"] == 0.2
 
 
 def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(

@@ -31,8 +31,9 @@ from agent.policies import (
 from agent.policies.linear import LinUCB
 from agent.turn import Canary, TurnLoop
 from feedback.events import Context, Decision, Mode
+from feedback.log import Store
 from feedback.log import tables as t
-from feedback.registry import Version, versions
+from feedback.registry import Version, promotions, versions
 from tests.agent.asking import ask, look_up, refused
 from tests.agent.draws import judge
 from tests.agent.fakes import CONFIG, FakeGate, MemoryLog, Preferring, Service
@@ -448,6 +449,23 @@ async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(se
     await service.refresh()
     assert (await made_by(service))["canary"] is None
     assert not (await shown(service))["canaries"][0]["deciding"]
+
+
+async def test_a_share_that_rests_on_what_was_changed_meanwhile_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = publish(service).version, publish(service, kind="linear_thompson").version
+    record = promotions.record
+
+    def late(store: Store, configured: str, promotion: promotions.Promotion, *rest: Any, **more: Any) -> None:
+        monkeypatch.setattr(promotions, "record", record)
+        record(store, configured, replace(promotion, version=second, share=0.1))  # of another operator
+        record(store, configured, promotion, *rest, **more)
+
+    monkeypatch.setattr(promotions, "record", late)
+    refused(await canary(service, first, 0.2), 409, "changed_meanwhile", "version")
+    await service.refresh()
+    assert [one["version"] for one in (await shown(service))["canaries"]] == [second]
 
 
 async def test_no_more_candidates_than_there_may_be_get_a_share(service: Service) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from feedback.log import tables as t
 from feedback.log.database import open_database
 from feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
 from feedback.log.store import DrawSecret
+from feedback.registry import active_policy
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -302,6 +304,37 @@ def test_sums_of_before_are_dropped_by_the_migration_and_added_up_again(
     with engine.connect() as connection:
         for table, rows in ((t.rollups, 0), (t.rollup_positions, 0), (t.ticks, 1)):
             assert connection.scalar(sa.select(sa.func.count()).select_from(table)) == rows
+
+
+def test_canaries_that_a_newer_one_replaced_do_not_come_back_with_the_migration(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    """Under schema 16 the newest canary was the only one, and the one before got no row that ended it."""
+    before = tmp_path / "before"
+    shutil.copytree(MIGRATIONS, before)
+    (before / "versions" / "0002_sums_by_position.py").unlink()
+    assert migrate(url(engine), before) == (0, 16)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(t.epochs), {"holder": "test", "taken_at": 1.0})
+        for number in (1, 2, 3):
+            version = {"version": number, "recipe": "r", "join": "j", "policy": {}, "examples_seq": 0}
+            version |= {"applied_seq": 0, "digest": "d", "epoch": 1, "created_at": 1.0}
+            connection.execute(sa.insert(t.versions), version)
+        insert = sa.text(
+            "INSERT INTO promotions (version, action, reason, at, configured, forced, share) "
+            "VALUES (:version, 'canary', 'a try', :at, :configured, :no, :share)"
+        ).bindparams(sa.bindparam("no", False, sa.Boolean))
+        for at, (configured, number, share) in enumerate(
+            [("a", 1, 0.1), ("a", 2, 0.1), ("a", 3, 0.2), ("b", 1, 0.1), ("b", 2, 0.1), ("b", 2, 0.0)]
+        ):
+            row = {"version": number, "at": float(at), "configured": configured, "share": share, "no": False}
+            connection.execute(insert, row)
+    engine.dispose()
+    assert migrate(url(engine)) == (16, 17)
+    with closing(Store(url(engine))) as store:
+        shares = {one.version: one.share for one in active_policy(store, "a").canaries}
+        assert shares == {3: 0.2}
+        assert active_policy(store, "b").canaries == ()
 
 
 KILLED = """

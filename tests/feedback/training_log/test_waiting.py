@@ -88,6 +88,15 @@ def test_those_that_wait_are_returned_in_the_order_in_which_they_were_made(store
     assert source.waiting(None, 3).settled == 30.0
 
 
+def test_only_decisions_in_which_a_canary_took_part_are_returned_where_it_is_named(store: Store) -> None:
+    three = [replace(asked(n, 10.0 * n), candidate=n % 2, share=0.1) for n in (1, 2, 3)]
+    waiting(store, [fact for n, one in enumerate(three, 1) for fact in (one, ended(n))])
+    source = LogSource(store, RULE)
+    assert [one.id for one in source.waiting(None, 2, [1]).decisions] == ["d-1", "d-3"]
+    assert source.waiting(None, 2, [1]).settled == inf, "another decision does not end its log"
+    assert source.waiting(None, 2, [7]) == lag.Waiting()
+
+
 def test_of_decisions_made_at_once_all_or_none_are_returned(store: Store) -> None:
     facts = [fact for n, at in ((1, 10.0), (2, 20.0), (3, 20.0)) for fact in (asked(n, at), ended(n))]
     waiting(store, facts)

@@ -34,11 +34,11 @@ def upgrade() -> None:
 def _end_replaced_canaries() -> None:
     """Record the end of canaries that a newer one replaced: from now on there may be several."""
     connection = op.get_bind()
-    columns = "seq, version, configured, at, share"
-    query = f"SELECT {columns} FROM promotions WHERE action = 'canary' ORDER BY seq"  # nosec B608 - no input
-    newest = {}
-    by_version = {}
-    for row in connection.execute(sa.text(query)):
+    canaries = sa.text(
+        "SELECT version, configured, at, share FROM promotions WHERE action = 'canary' ORDER BY seq"
+    )
+    newest, by_version = {}, {}
+    for row in connection.execute(canaries):
         newest[row.configured] = row
         by_version[row.configured, row.version] = row
     end = sa.text(
