@@ -14,7 +14,13 @@ from typer.testing import CliRunner
 
 from agent.cli.main import app
 from agent.config import AppConfig, parse
-from agent.evaluation.candidates import CandidateError, EvaluationError
+from agent.evaluation.candidates import (
+    CandidateError,
+    EvaluationError,
+    LeftOutError,
+    Recorded,
+    UnscoredError,
+)
 from agent.evaluation.evaluate import evaluate_log
 from agent.evaluation.report import CandidateResult, Interval, Report
 from agent.evaluation.request import EvaluationRequest
@@ -474,6 +480,36 @@ def test_a_canary_is_judged_where_it_took_part_with_the_floor_that_it_had(
     both = evaluated(config, store, f"canary:{first}", f"canary:{second}", "served", gate=True)
     assert [of(both, f"canary:{number}").rows for number in (first, second)] == [300, 300]
     assert both.rows == 940
+
+
+class Unscored(Recorded):
+    """Has no scores of a decision yet, and will never decide another; is sure of dense elsewhere."""
+
+    def probabilities(self, decision: Decision, arms: Sequence[str]) -> Any:
+        if decision.id == "d-1002":
+            raise UnscoredError("its router has no scores of the decision")
+        if decision.id == "d-1001":
+            raise LeftOutError("a label that it has learned may be made of it")
+        return np.array([float(arm == "dense") for arm in arms])
+
+
+def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate(
+    filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.evaluation.evaluate.candidate_of", lambda *_: Unscored(frozenset(ARMS)))
+
+    def figures() -> Any:
+        verdict = of(evaluated(filled, store, "shadow", gate=True), "shadow").verdict
+        assert verdict is not None
+        return verdict["figures"]
+
+    for number, at in ((1000, 0.5), (1001, 0.6)):
+        decision, execution, _ = turn(number, "dense")
+        store.append([replace(decision, decided_at=at), execution])
+    assert (figures()["n"], figures()["pending"]) == (N, 1), "one is counted, one is left out for ever"
+    decision, execution, _ = turn(1002, "dense")
+    store.append([replace(decision, decided_at=0.7), execution])
+    assert figures() is None, "all rows of the log were made after it"
 
 
 def test_a_loss_that_the_margin_permits_is_cut_by_the_share_of_a_canary(
