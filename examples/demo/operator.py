@@ -10,6 +10,7 @@ from typing import Any
 
 from agent.client import ClientError
 from agent.simulation.questions import Question
+from agent.warmstart.canary import READ_S
 from examples.demo.record import Chapter, Story, Trail
 from examples.demo.service import Desk
 from examples.demo.traffic import METRIC
@@ -17,6 +18,9 @@ from feedback.answer_metrics import recall_at_k
 
 POLL_S = 0.5
 """Pause between two looks at what works beside the service."""
+
+LOOK_S = 2 * READ_S
+"""Time in which the service begins to look at a canary that is due, and does what follows from a verdict."""
 
 PATIENCE_S = 600.0
 """Longest wait for it."""
@@ -43,13 +47,19 @@ class Operator:
         story: Takes marks, runs, and how evidence grew.
         patience_s: Longest wait for a run or an evaluation.
         poll_s: Pause between two looks at one.
+        look_s: Time in which the service begins to look at a canary, and does what follows.
     """
 
     def __init__(
-        self, desk: Desk, story: Story, patience_s: float = PATIENCE_S, poll_s: float = POLL_S
+        self,
+        desk: Desk,
+        story: Story,
+        patience_s: float = PATIENCE_S,
+        poll_s: float = POLL_S,
+        look_s: float = LOOK_S,
     ) -> None:
         self._desk, self._story = desk, story
-        self._patience_s, self._poll_s = patience_s, poll_s
+        self._patience_s, self._poll_s, self._look_s = patience_s, poll_s, look_s
 
     async def policy(self) -> Document:
         """Return the policy that decides."""
@@ -129,6 +139,15 @@ class Operator:
         """Return the candidates that have a share."""
         return list((await self.policy())["canaries"])
 
+    async def looked(self) -> None:
+        """Wait until the gate has looked at what was asked, as it would have where people ask less often."""
+        await asyncio.sleep(self._look_s)
+        ended = ("done", "failed")
+        await self._once(
+            "/v1/evaluations", lambda found: all(one["status"] in ended for one in found["evaluations"])
+        )
+        await asyncio.sleep(self._look_s)
+
     async def steps(self, version: int) -> list[Document]:
         """Return the promotions and canaries of a version, newest first."""
         listed = await self._desk.get("/v1/policies")
@@ -166,6 +185,14 @@ class Operator:
     async def served(self, so: Callable[[Document], bool]) -> Document:
         """Wait until the policy that decides meets a condition; return it. Raises ClientError on timeout."""
         return await self._once("/v1/policy", so)
+
+    async def end_canary(self, chapter: Chapter, version: int, reason: str) -> None:
+        """Take the share of a canary back. Raises ClientError."""
+        path, body = f"/v1/policies/{version}/canary", {"share": 0.0, "reason": reason}
+        status, answer = await self._desk.send("POST", path, body)
+        self._require(status, path, answer)
+        shown = {name: answer[name] for name in ("version", "canaries")}
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
 
     async def _keep(self, chapter: Chapter, run: Document) -> None:
         """Keep a run: its steps, and how the evidence for its candidate grew."""

@@ -144,6 +144,7 @@ class Narrator:
         )
         while (asked := len(self._story.turns) - begun) < n:
             await self._ask(world, min(self._plan.again, n - asked))
+            await operator.looked()
             step = (await operator.steps(version))[0]
             if step["action"] == "promote" or not step["share"]:
                 asked = len(self._story.turns) - begun
@@ -153,7 +154,12 @@ class Narrator:
                 chapter.paragraphs.append(f"After {asked:,} questions it {_decided(step)}")
                 return True
         share = f"{(await operator.steps(version))[0]['share']:.0%}"
-        chapter.paragraphs.append(f"After {n:,} questions nothing is decided: its share is {share}.")
+        await operator.end_canary(chapter, version, "not decided: leave the exploration to the next")
+        self._mark(f"v{version} ends")
+        chapter.paragraphs.append(
+            f"After {n:,} questions nothing is decided, at a share of {share}: an operator ends it, so that "
+            "the next candidate has all of the exploration."
+        )
         return True
 
     async def report(self) -> None:

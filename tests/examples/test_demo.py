@@ -117,6 +117,8 @@ class ToyService:
             ("POST", "/v1/policies/{version}/promote", self.promote),
             ("POST", "/v1/policies/{version}/rollback", self.rollback),
             ("GET", "/v1/policies", self.policies),
+            ("POST", "/v1/policies/{version}/canary", self.end_canary),
+            ("GET", "/v1/evaluations", self.all_evaluations),
         ):
             app.add_api_route(path, route, methods=[method], response_model=None)
         return app
@@ -196,6 +198,12 @@ class ToyService:
         items = (await request.json())["items"]
         self.judged += [item["decision_id"] for item in items]
         return JSONResponse({"items": [{**RECEIPT, "log_seq": len(self.judged)} for _ in items]}, 202)
+
+    async def end_canary(self, version: int, request: Request) -> dict[str, Any]:
+        assert (await request.json())["share"] == 0.0
+        self.said.append(("end", version))
+        self.rows.insert(0, {**self.rows[0], "share": 0.0, "automatic": False})
+        return {"version": 1, "canaries": self.canaries}
 
     @property
     def canaries(self) -> list[dict[str, Any]]:
@@ -285,6 +293,9 @@ class ToyService:
     async def evaluation(self, number: int) -> dict[str, Any]:
         return self.evaluations[number - 1]
 
+    async def all_evaluations(self) -> dict[str, Any]:
+        return {"evaluations": self.evaluations[::-1]}
+
     async def report(self, number: int) -> HTMLResponse:
         return HTMLResponse(f'<html><p class="x">evaluation {number}</p></html>')
 
@@ -311,7 +322,7 @@ async def lived(toy: ToyService, folder: Path, story: Story | None = None) -> St
     async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
         client = AsyncClient("http://service", http=http)
         traffic = Traffic(client, (await client.policy()).reward, 2, 2, np.random.default_rng(0))
-        operator = Operator(Desk(http), story, patience_s=1.0, poll_s=0.001)
+        operator = Operator(Desk(http), story, patience_s=1.0, poll_s=0.001, look_s=0.0)
         tell = lambda *_: None  # noqa: E731
         return await Narrator(operator, traffic, before, after, toy.spoil, PLAN, story, tell).live()
 
@@ -377,11 +388,14 @@ def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
     assert story.oracle("at the end", "guides") == pytest.approx(0.98)
 
 
-async def test_a_candidate_that_is_never_decided_keeps_its_share_and_is_told_of(tmp_path: Path) -> None:
+async def test_the_canary_of_a_candidate_that_is_never_decided_is_ended_and_told_of(tmp_path: Path) -> None:
     toy = ToyService(False)
     story = await lived(toy, tmp_path)
     made = chapter(story, "Made questions, and the gate")
-    assert made.paragraphs[-1] == "After 20 questions nothing is decided: its share is 6%."
+    assert made.paragraphs[-1].startswith(
+        "After 20 questions nothing is decided, at a share of 6%: an operator"
+    )
+    assert [what for what in toy.said if what[0] == "end"] == [("end", 101), ("end", 102)]
     assert not chapter(story, "A source is added").succeeded, "nothing that knows it went live"
     assert toy.said[-2:] == [("promote", 102), ("rollback", 7)], "by hand, and back"
     assert len(toy.runs) == 2
@@ -429,7 +443,7 @@ async def test_a_run_that_never_ends_is_given_up_with_a_word() -> None:
     transport = httpx.ASGITransport(toy.app())
     async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
         toy.runs.append({"id": 1, "status": "running", "trigger": "schedule"})
-        operator = Operator(Desk(http), Story(), patience_s=0.0, poll_s=0.001)
+        operator = Operator(Desk(http), Story(), patience_s=0.0, poll_s=0.001, look_s=0.0)
         with pytest.raises(ClientError, match="/v1/warm-starts was waited for in vain"):
             await operator.settled()
 
