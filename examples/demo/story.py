@@ -1,8 +1,7 @@
 """The story of the demo, as it happens: a cold service learns which source answers what, and follows them.
 
-    cold -> run on made questions, canary -> report -> warm
-         -> a source is added, another run, canary -> promoted -> a source becomes stale
-         -> one rollback, one promotion
+    cold -> run on made questions, canary -> report -> warm -> a source becomes stale
+         -> a source is added, another run, canary -> promoted -> one rollback, one promotion
 
 Each step is a chapter: what was sent, what was answered, and what came of it. Nothing is taken for granted:
 where the gate holds a candidate, or a source is not left, the chapter says so and the story goes on.
@@ -27,7 +26,7 @@ ADDED = "guides"
 """The source that is added: its arm, its corpus and the kind of its questions."""
 
 FIRST, LAST = "at first", "at the end"
-"""When every arm is asked every question: before all, and once the source is added."""
+"""When every arm is asked every question."""
 
 
 class Plan(BaseModel):
@@ -86,7 +85,7 @@ class Narrator:
         story.turns = self._traffic.turns
         story.arms = tuple(await self._traffic.client.arms())
         await self._truth(FIRST, self._before)
-        for step in (self.cold, self.run, self.report, self.warm, self.added, self.stale, self.switch):
+        for step in (self.cold, self.run, self.report, self.warm, self.stale, self.added, self.switch):
             await step()
         story.took_s = time.perf_counter() - started
         return story
@@ -194,7 +193,7 @@ class Narrator:
         """Let the other team's search become out of date."""
         async with self._chapter("A source becomes stale") as chapter:
             known = (await self._operator.policy())["drift"]["alarms"]
-            earlier = self._story.shares(chapter.first - self._plan.found // 2, chapter.first)
+            earlier = self._story.shares(chapter.first - self._plan.warm, chapter.first)
             self._spoil()
             self._mark(f"{STALE} stale")
             chapter.paragraphs.append(
@@ -202,7 +201,7 @@ class Narrator:
                 "was withdrawn. It fails in no other way: only feedback says that what it finds supports "
                 "nothing."
             )
-            await self._ask(self._after, self._plan.stale)
+            await self._ask(self._before, self._plan.stale)
             seen = (await self._operator.policy())["drift"]
             if seen["alarms"] > known:
                 last = seen["last"]
