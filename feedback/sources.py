@@ -73,16 +73,6 @@ class Source(Protocol):
         """
         ...
 
-    def settled(self, since: float | None = None) -> float:
-        """Return when the first decision was made that still waits for feedback; infinite where none does.
-
-        All decisions before it are complete.
-
-        Args:
-            since: Only decisions of then or later, seconds since the epoch.
-        """
-        ...
-
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
         """Return the decisions that still wait for feedback.
 
@@ -125,10 +115,6 @@ class LogSource(Source):
     def examples(self, after: int = 0) -> Iterator[Example]:
         """Raises LogGapError."""
         return read_examples(self._store, self._join, after, self._upto)
-
-    @override
-    def settled(self, since: float | None = None) -> float:
-        return lag.first_waiting(self._store, self._rule, self._upto, since)
 
     @override
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
@@ -177,14 +163,9 @@ class ExportSource(Source):
         return (example for example in read_export(self._path) if example.seq > after)
 
     @override
-    def settled(self, since: float | None = None) -> float:
-        """Returns what the file recorded when it was written, whatever `since`."""
-        return min(inf if header.settled is None else header.settled for header in self._headers)
-
-    @override
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
-        """Returns none: a file has only decisions that are settled."""
-        return lag.Waiting(settled=self.settled(since))
+        """Returns none: a file has only decisions that are settled, until a time that it records."""
+        return lag.Waiting(settled=min(inf if one.settled is None else one.settled for one in self._headers))
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:

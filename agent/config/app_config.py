@@ -459,15 +459,19 @@ class AppConfig(BaseModel):
         return self.parsed({**document, "log_url": point_url(self.database_url, point)})
 
     @property
+    def automatic_canaries(self) -> bool:
+        """Whether warm starts may begin canaries by themselves."""
+        return self.warm_start is not None and self.warm_start.canary == "auto"
+
+    @property
     def least_floor(self) -> float:
         """Least probability of an arm that could be drawn while a canary is automatic, if it may be."""
-        automatic = self.warm_start is not None and self.warm_start.canary == "auto"
-        return self.floor * (KEPT_FLOOR if automatic else 1.0)
+        return self.floor * (KEPT_FLOOR if self.automatic_canaries else 1.0)
 
     @property
     def judging_gate(self) -> GateSpec:
         """Conditions of a judgement; with automatic canaries a candidate has two, which share the error."""
-        if self.warm_start is None or self.warm_start.canary != "auto":
+        if not self.automatic_canaries:
             return self.gate
         return self.gate.model_copy(update={"level": 1.0 - (1.0 - self.gate.level) / 2.0})
 

@@ -498,7 +498,7 @@ class Setting:
     ) -> "Setting":
         """Return the setting of a configuration, with the arms that a service would have."""
         arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
-        live = tuple(name for name, arm in arms.items() if arm.get("action", True))
+        live = tuple(arm_sets.actions(arms))
         return cls(config, rule, store, live, budget)
 
     def version(self, named: CandidateName) -> tuple[Store, Version]:
@@ -604,7 +604,7 @@ def _with_router(
         candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
     candidate.scored = router is not None
     if arms is not None:
-        candidate.brought = frozenset(name for name, arm in arms.items() if arm.get("action", True))
+        candidate.brought = frozenset(arm_sets.actions(arms))
         candidate.arms = candidate.brought
     return candidate
 

@@ -45,7 +45,16 @@ from arms.base import Progress
 from feedback.dataset import EmptyLogError, Log, Selection
 from feedback.events import Cost, Decision, Example
 from feedback.log import Store, without_password
-from feedback.ope import Diagnostics, EstimateWithInterval, GateSpec, evaluate, evaluation, gate, judge
+from feedback.ope import (
+    Diagnostics,
+    EstimateWithInterval,
+    GateSpec,
+    Verdict,
+    evaluate,
+    evaluation,
+    gate,
+    judge,
+)
 from feedback.registry import arm_sets
 from feedback.registry import versions as registry_versions
 from feedback.sources import Source
@@ -526,21 +535,20 @@ class GateInputs:
         elif one is None:
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
         if one is None or reason is not None:
-            undecided = not target.unsupported  # a share of the traffic would show
-            return {
-                "verdict": "hold",
-                "promote": False,
-                "reasons": [reason],
-                "figures": None,
-                "trail": [],
-                "undecided": undecided,
-            }
+            # a share of the traffic would show what arms earn that the log could draw
+            found = Verdict(False, (str(reason),), None, (), undecided=not target.unsupported)
+        else:
+            found = self._judged(target, one)
+        document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
+        return {**document, "canary_share": target.share} if target.share else document
+
+    def _judged(self, target: Target, one: evaluation.Evaluation) -> Verdict:
         known = waiting = None
         if self.known is not None:
             known = np.array([self.known.get(number, 0) for number in one.log.version.tolist()])
             if self.waiting is not None:
                 waiting = self.waiting.for_gate(target.make_waiting(), one.log, self.known)
-        found = judge(
+        return judge(
             self._gate_of(target),
             one.log,
             target.p[target.kept],
@@ -548,11 +556,9 @@ class GateInputs:
             settled=min(self.settled, target.settled),
             waiting=waiting,
             known=known,
-            checked=self.checked.checked,
-            mismatched=self.checked.mismatched,
+            checked=self.checked.checked if self.checked else 0,
+            mismatched=self.checked.mismatched if self.checked else 0,
         )
-        document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
-        return {**document, "canary_share": target.share} if target.share else document
 
     def _gate_of(self, target: Target) -> GateSpec:
         """Return the conditions for a candidate.

@@ -189,9 +189,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
             allowed, a file.
         LogUnavailableError: Try again later.
     """
-    arms = {
-        name for name, arm in arm_sets.defined(store).items() if arm.get("action", True)
-    } | config.actions.keys()
+    arms = {*arm_sets.actions(arm_sets.defined(store)), *config.actions}
     for name in dict.fromkeys((*request.candidates, request.baseline)):
         candidate = parse_name(name)
         match candidate.kind:

@@ -27,8 +27,8 @@ class JobsHost:
             tasks.append(partial(self._evaluations, own))
             if own.warm_start is not None:
                 tasks.append(partial(self._warm_starts, own, self._clock()))
-                if own.warm_start.canary == "auto":
-                    tasks.append(partial(self._canaries, own))
+            if own.automatic_canaries:
+                tasks.append(partial(self._canaries, own))
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:

@@ -91,7 +91,7 @@ class Recipe:
 
     def build(self, arms: Sequence[str]) -> Policy:
         """Build the policy without a history, among its own arms if it brings any. Raises PolicyError."""
-        own = [name for name, arm in (self.arms or {}).items() if arm.get("action", True)]
+        own = arm_sets.actions(self.arms or {})
         return build_policy(self.policy, own or arms)
 
     def require_servable(self, store: Store, config: AppConfig) -> Policy:

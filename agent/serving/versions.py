@@ -170,14 +170,11 @@ class Versions:
     def _canary_for(self, promotion: promotions.Promotion) -> Canary | None:
         """Return a candidate; a lost checkpoint is learned again once per promotion, None if it cannot be."""
         seq, canary = self._canaries.get(promotion.version, (0, None))
+        kept_floor = KEPT_FLOOR if promotion.automatic else 1.0
+        if canary is not None and seq == promotion.seq:
+            return canary
         if canary is not None:
-            kept = KEPT_FLOOR if promotion.automatic else 1.0
-            known = canary.share, canary.kept_floor
-            return (
-                canary
-                if known == (promotion.share, kept)
-                else replace(canary, share=promotion.share, kept_floor=kept)
-            )
+            return replace(canary, share=promotion.share, kept_floor=kept_floor)
         first, version = seq != promotion.seq, versions.find(self._store, promotion.version)
         assert version is not None  # a promotion names a version that was published
         try:
@@ -186,13 +183,7 @@ class Versions:
             if first:
                 logger.warning("%s; it takes no part, although it is given a share", error)
             return None
-        return Canary(
-            policy,
-            version.version,
-            promotion.share,
-            scorer,
-            KEPT_FLOOR if promotion.automatic else 1.0,
-        )
+        return Canary(policy, version.version, promotion.share, scorer, kept_floor)
 
     def _load(self, version: Version, pin: promotions.Promotion | None) -> ServedVersion | None:
         """Return a version with its policy; None where it cannot be loaded, which is logged once.

@@ -29,6 +29,7 @@ from agent.evaluation import EvaluationRequest, judged_as, verdict_on
 from agent.learning import Recipe, configuration_of
 from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
 from feedback.log import Store
+from feedback.ope import Verdict
 from feedback.registry import ActivePolicy, Evaluation, active_policy, arm_sets, evaluations, promotions
 from feedback.training_log import position_of
 
@@ -225,7 +226,7 @@ class AutomaticCanaries:
         waited = examples - begun
         self._looks[canary.version] = begun, examples + max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * waited))
         arms = arm_sets.at_start(self._store, self._config.arm_documents)
-        first = first_share(self._config.floor, sum(arm.get("action", True) for arm in arms.values()))
+        first = first_share(self._config.floor, len(arm_sets.actions(arms)))
         low, high = self._config.reward.clip
         step = next_step(verdict, canary.share, first, high - low, waited)
         self._act(canary, step, active, verdict["evaluation"])
@@ -257,14 +258,8 @@ class AutomaticCanaries:
         if found is None or found.status is evaluations.State.FAILED:
             why = "" if found is None else found.error or ""
             logger.warning("canary %d could not be judged: %s", version, why)
-            number = None if found is None else found.seq
-            return {
-                "promote": False,
-                "undecided": True,
-                "reasons": [why],
-                "figures": None,
-                "evaluation": number,
-            }
+            undecided = Verdict(False, (why,), None, (), undecided=True)
+            return {**undecided.document(), "evaluation": None if found is None else found.seq}
         report = evaluations.result_of(self._store, found.seq)
         assert report is not None  # it is done
         return {**verdict_on(report, name), "evaluation": found.seq}

@@ -84,6 +84,15 @@ class LiveArms:
     version: int | None
 
 
+def actions(arms: Arms) -> list[str]:
+    """Return the names of those that a policy chooses among; the others are parts of these.
+
+    >>> actions({"bm25": {"kind": "bm25", "action": False}, "fused": {"kind": "rrf"}})
+    ['fused']
+    """
+    return [name for name, arm in arms.items() if arm.get("action", True)]
+
+
 def history(store: Store) -> list[LiveArms]:
     """Return which arms were live and switched on at what time, the oldest first; changes alone.
 
@@ -104,7 +113,7 @@ def history(store: Store) -> list[LiveArms]:
         if switched:
             (off.discard if row.enabled else off.add)(row.arm)
         else:
-            live = frozenset(name for name, arm in row.arms.items() if arm.get("action", True))
+            live = frozenset(actions(row.arms))
         before, after = found[-1].arms if found else frozenset[str](), live - off
         if after != before:
             moved = tuple(sorted(after - before)), tuple(sorted(before - after))

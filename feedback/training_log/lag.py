@@ -5,7 +5,7 @@ reward, so they count as applied.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -196,7 +196,7 @@ def waiting(
     """
     found = dict[str, Decision]()
     with store.reading() as connection:
-        for query in _waiting(connection, rule, upto, since, rows.DECISION):
+        for query in _waiting(connection, rule, upto, since):
             if canaries:
                 query = query.where(t.decisions.c.candidate.in_(canaries))
             first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
@@ -220,22 +220,15 @@ def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None
         upto: Position of the training log of the rule that was read last.
         since: Only decisions since this time, seconds since the epoch.
     """
-    first = (sa.func.min(t.decisions.c.decided_at),)
-    with store.reading() as connection:
-        times = [connection.scalar(query) for query in _waiting(connection, rule, upto, since, first)]
-    return min((float(at) for at in times if at is not None), default=inf)
+    return waiting(store, rule, upto, since, most=0).settled
 
 
 def _waiting(
-    connection: sa.Connection,
-    rule: RewardRule,
-    upto: int,
-    since: float | None,
-    columns: Sequence[sa.ColumnElement[Any]],
+    connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Return queries of decisions that were learned after a position, and of those not learned yet."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    some = sa.select(*columns).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
     if since is not None:
         some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)

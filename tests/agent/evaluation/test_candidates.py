@@ -48,10 +48,6 @@ class Examples:
     def examples(self, after: int = 0) -> Iterator[Example]:
         return (example for example in self._examples if example.seq > after)
 
-    def settled(self, since: float | None = None) -> float:
-        del since
-        return float("inf")
-
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
         del since, most, canaries
         return lag.Waiting()

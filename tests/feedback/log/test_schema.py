@@ -281,14 +281,19 @@ def test_a_log_that_no_revision_starts_from_is_not_migrated(filled: sa.Engine) -
         migrate(url(filled))
 
 
+def begin_with_schema_16(engine: sa.Engine, folder: Path) -> None:
+    """Create the tables by the migrations of before."""
+    before = folder / "before"
+    shutil.copytree(MIGRATIONS, before)
+    (before / "versions" / "0002_sums_by_position.py").unlink()
+    assert migrate(url(engine), before) == (0, 16)
+
+
 def test_sums_of_before_are_dropped_by_the_migration_and_added_up_again(
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     """Schema 16 had neither explored decisions nor stretches of the log in its sums."""
-    before = tmp_path / "before"
-    shutil.copytree(MIGRATIONS, before)
-    (before / "versions" / "0002_sums_by_position.py").unlink()
-    assert migrate(url(engine), before) == (0, 16)
+    begin_with_schema_16(engine, tmp_path)
     with engine.begin() as connection:
         columns = sa.inspect(connection).get_columns("rollups")
         row = {column["name"]: "a" if column["name"] == "arm" else 1 for column in columns}
@@ -310,10 +315,7 @@ def test_canaries_that_a_newer_one_replaced_do_not_come_back_with_the_migration(
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     """Under schema 16 the newest canary was the only one, and the one before got no row that ended it."""
-    before = tmp_path / "before"
-    shutil.copytree(MIGRATIONS, before)
-    (before / "versions" / "0002_sums_by_position.py").unlink()
-    assert migrate(url(engine), before) == (0, 16)
+    begin_with_schema_16(engine, tmp_path)
     with engine.begin() as connection:
         connection.execute(sa.insert(t.epochs), {"holder": "test", "taken_at": 1.0})
         for number in (1, 2, 3):

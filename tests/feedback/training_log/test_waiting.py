@@ -38,7 +38,7 @@ def waiting(store: Store, facts: Sequence[Any], rule: RewardRule = RULE, since: 
     store.append(facts)
     joiner = Joiner(store, rule, take_epoch(store, "test", 0.0))
     joiner.advance(0.0)
-    return LogSource(store, rule).settled(since)
+    return LogSource(store, rule).waiting(since, 0).settled
 
 
 def test_a_decision_waits_until_it_is_learned(store: Store) -> None:
@@ -123,10 +123,10 @@ def test_what_another_rule_has_learned_is_waited_for(store: Store) -> None:
     other = RULE.model_copy(update={"wait_time": "PT90S"})
     waiting(store, [asked(1, 10.0), ended(1), said(1, 20.0)])
     store.append([asked(2, 30.0)])
-    assert LogSource(store, RULE).settled() == 30.0
-    assert LogSource(store, other).settled() == 10.0
+    assert LogSource(store, RULE).waiting(None, 0).settled == 30.0
+    assert LogSource(store, other).waiting(None, 0).settled == 10.0
     waiting(store, [], other)
-    assert LogSource(store, other).settled() == 30.0
+    assert LogSource(store, other).waiting(None, 0).settled == 30.0
 
 
 @pytest.mark.parametrize(("failed", "until"), [(None, inf), (-1.0, 10.0)])
@@ -136,7 +136,7 @@ def test_a_failure_that_will_be_learned_is_waited_for_until_it_is(
 ) -> None:
     rule = RULE.model_copy(update={"failed": failed})
     store.append([asked(1, 10.0), ended(1, status)])
-    assert LogSource(store, rule).settled() == until
+    assert LogSource(store, rule).waiting(None, 0).settled == until
 
 
 def test_a_label_is_not_waited_for(store: Store) -> None:
@@ -163,7 +163,7 @@ def test_what_was_learned_after_a_log_was_read_was_waiting_there(store: Store) -
     source = LogSource(store, RULE)
     assert len(list(source.examples())) == 1
     assert waiting(store, [said(2, 40.0)]) == inf
-    assert source.settled() == 20.0
+    assert source.waiting(None, 0).settled == 20.0
 
 
 def test_what_another_rule_learned_later_was_not_waiting(store: Store) -> None:
@@ -171,4 +171,4 @@ def test_what_another_rule_learned_later_was_not_waiting(store: Store) -> None:
     row = {"join": "another", "seq": 2, "decision_id": "d-1", "metrics": {}, "joined_by": 3}
     with store.writing() as connection:
         connection.execute(sa.insert(t.examples), row)
-    assert LogSource(store, RULE).settled() == inf
+    assert LogSource(store, RULE).waiting(None, 0).settled == inf
