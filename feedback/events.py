@@ -7,6 +7,7 @@ leaves and never edited; its execution is a second fact.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import nan
 
 LABELS = "labels"
 """Policy of a decision that no policy made: a label, inserted for a warm start."""
@@ -119,7 +120,9 @@ class Decision:
         id: Unique; the draw is hashed from it.
         context: The input of the policy.
         arms: The eligible arms, in the order of `probabilities`.
-        probabilities: The distribution that was drawn from, summing to 1.
+        probabilities: The distribution that was drawn from, summing to 1. Of a decision that another system
+            made, a single one where only that of the drawn arm is known, which is the first of `arms` then;
+            empty where not even that is known.
         drawn: The arm that the draw fell on.
         policy: Kind of the policy; `LABELS` where it is a label.
         version: Version of the policy's state that gave the distribution; 0 for a label.
@@ -190,8 +193,8 @@ class Decision:
 
     @property
     def propensity(self) -> float:
-        """Probability with which `drawn` was drawn, in (0, 1]."""
-        return self.probabilities[self.arms.index(self.drawn)]
+        """Probability with which `drawn` was drawn, in (0, 1]; NaN where none is known."""
+        return self.probabilities[self.arms.index(self.drawn)] if self.probabilities else nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def rewarded(
             left_out[str(example.decision.mode)] += 1
         elif example.decision.policy == LABELS:
             left_out[LABELS] += 1
-        elif any(unlikely(example.decision)):
+        elif not example.decision.probabilities or any(unlikely(example.decision)):
             left_out["no distribution"] += 1
         elif (earned := reward(example)) is None:
             left_out["failed" if example.failed else "no reward"] += 1

@@ -8,7 +8,8 @@
 The first line is a header, the last one has the number of examples: without it the file is
 truncated. A line between is an `Example`, field by field, with every digit. Where only the
 probability of the drawn arm is known, as in imported logs, that arm is the first of
-`decision.arms`, and its probability the only one of `decision.probabilities`.
+`decision.arms`, and its probability the only one of `decision.probabilities`; where not even that
+is known, there are none.
 
 Concatenated files, plain or compressed, are one log: positions of a later part continue those of the
 earlier one where they would not rise.
@@ -263,7 +264,7 @@ def problems(example: Example) -> Iterator[str]:
 
 
 def unlikely(d: Decision) -> Iterator[str]:
-    """Yield the problems of the probabilities of a decision: one an arm, or that of the drawn arm alone.
+    """Yield the problems of the probabilities of a decision: one an arm, that of the drawn arm, or none.
 
     >>> from feedback.events import Context
     >>> next(unlikely(Decision("d", Context(""), ("a", "b"), (0.5, 0.4), "a", "uniform", 1)))
@@ -272,10 +273,10 @@ def unlikely(d: Decision) -> Iterator[str]:
     for arm, p in zip(d.arms, d.probabilities, strict=False):
         if not 0.0 <= p <= 1.0:
             yield f"the probability of arm {arm!r} is {p}; it must be in [0, 1]"
-    if not d.propensity > 0.0:
+    if d.probabilities and not d.propensity > 0.0:
         yield f"the probability of the drawn arm {d.drawn!r} is {d.propensity}; it must be above 0"
     total = math.fsum(d.probabilities)
-    if abs(total - 1.0) > TOLERANCE and len(d.probabilities) == len(d.arms):
+    if d.probabilities and abs(total - 1.0) > TOLERANCE and len(d.probabilities) == len(d.arms):
         yield f"the probabilities sum to {total:.9g} and not to 1"
 
 
@@ -285,10 +286,10 @@ def _misfits(d: Decision) -> Iterator[str]:
     if d.drawn not in d.arms:
         yield f"decision.drawn {d.drawn!r} is not one of the arms {', '.join(d.arms)}"
     alone = len(d.probabilities) == 1 and d.arms[:1] == (d.drawn,)
-    if len(d.probabilities) != len(d.arms) and not alone:
+    if len(d.probabilities) not in (0, len(d.arms)) and not alone:
         yield (
             f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; one an arm "
-            "is right, or a single one where the drawn arm stands first"
+            "is right, a single one where the drawn arm stands first, or none where none is known"
         )
     if d.shadow and len(d.shadow) != len(d.arms):
         yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"

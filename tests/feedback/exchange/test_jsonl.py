@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,13 @@ def test_dollars_of_searches_come_back_beside_the_tokens_of_their_model(tmp_path
     tokens = {"default": (0, 0, 0, 0.002), "large": (9, 4, 2)}
     (back,) = read_export(stored(tmp_path, written([replace(example(3), tokens_by_model=tokens)])))
     assert back.tokens_by_model == tokens
+
+
+def test_a_decision_without_a_known_propensity_is_read_and_has_none(tmp_path: Path) -> None:
+    unknown = replace(example(3), decision=replace(example(3).decision, probabilities=(), floor=None))
+    (back,) = read_export(stored(tmp_path, written([unknown])))
+    assert back == unknown
+    assert math.isnan(back.decision.propensity)
 
 
 def test_the_first_line_says_what_follows(tmp_path: Path) -> None:
@@ -220,8 +228,8 @@ P = '"probabilities":[0.25,0.625,0.125]'
         ),
         (put('"none"]', '"bm25"]'), "an arm occurs twice among bm25, dense, bm25"),
         (
-            put(P, '"probabilities":[]'),
-            "decision.probabilities has 0 numbers for 3 arms; one an arm is right",
+            put(P, '"probabilities":[0.5,0.5]'),
+            "decision.probabilities has 2 numbers for 3 arms; one an arm is right",
         ),
         (put(P, '"probabilities":[0.625]'), "decision.probabilities has 1 numbers for 3 arms"),
         (put(P, '"probabilities":[0.5,0.0,0.5]'), "the probability of the drawn arm 'dense' is 0.0"),
