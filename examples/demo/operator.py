@@ -135,10 +135,6 @@ class Operator:
         """Return the page of an evaluation."""
         return await self._desk.text(f"/v1/evaluations/{number}/report")
 
-    async def canaries(self) -> list[Document]:
-        """Return the candidates that have a share."""
-        return list((await self.policy())["canaries"])
-
     async def looked(self) -> None:
         """Wait until the gate has looked at what was asked, as it would have where people ask less often."""
         await asyncio.sleep(self._look_s)

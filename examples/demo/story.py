@@ -1,7 +1,7 @@
-"""The story of the demo, as it happens: a cold service learns which source answers what, and follows them.
+"""The story of the demo, as it happens: a policy that follows them replaces one rule for all questions.
 
-    cold -> run on made questions, canary -> report -> warm -> a source becomes stale
-         -> a source is added, another run, canary -> promoted -> one rollback, one promotion
+    one rule -> run on made questions, canary, promoted -> report -> warm -> a source becomes stale
+             -> a source is added, another run, canary, promoted -> one rollback, one promotion
 
 Each step is a chapter: what was sent, what was answered, and what came of it. Nothing is taken for granted:
 where the gate holds a candidate, or a source is not left, the chapter says so and the story goes on.
@@ -34,13 +34,13 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cold: int = Field(default=150, ge=1, description="Before the run.")
-    judged: int = Field(default=300, ge=1, description="While a candidate is judged, at most.")
-    again: int = Field(default=50, ge=1, description="Between two looks at what the gate has decided.")
+    rule: int = Field(default=150, ge=1, description="Before the run.")
+    judged: int = Field(default=1000, ge=1, description="While a candidate is judged, at most.")
+    again: int = Field(default=100, ge=1, description="Between two looks at what the gate has decided.")
     warm: int = Field(default=600, ge=1, description="After the run.")
     stale: int = Field(default=800, ge=1, description="After a source has become stale.")
     missing: int = Field(default=200, ge=1, description="With questions of a source that no arm searches.")
-    found: int = Field(default=1000, ge=1, description="After an arm over it was added.")
+    found: int = Field(default=800, ge=1, description="After an arm over it was added.")
     switched: int = Field(default=100, ge=1, description="After the rollback, and after the promotion.")
 
 
@@ -85,25 +85,25 @@ class Narrator:
         story.turns = self._traffic.turns
         story.arms = tuple(await self._traffic.client.arms())
         await self._truth(FIRST, self._before)
-        for step in (self.cold, self.run, self.report, self.warm, self.stale, self.added, self.switch):
+        for step in (self.rule, self.run, self.report, self.warm, self.stale, self.added, self.switch):
             await step()
         story.took_s = time.perf_counter() - started
         return story
 
-    async def cold(self) -> None:
-        """Ask a service that knows nothing."""
-        async with self._chapter("A cold service") as chapter:
+    async def rule(self) -> None:
+        """Ask a service that has one rule for all questions, and knows nothing."""
+        async with self._chapter("One rule for all questions") as chapter:
             kinds = " and ".join(self._story.truth[FIRST])
             chapter.paragraphs.append(
-                "The service starts without a single decision in its log, and knows nothing of its "
-                f"sources: `features.similarity`, which compares a question with each, is left out. {kinds} "
-                f"questions come in turn, {len(self._before.questions)} of them again and again, such as "
-                f"“{self._before.questions[0].question}” For each it draws an arm, logs with which "
+                "The service starts without a single decision in its log, with what many begin with: every "
+                "question goes to the same source, and only the floor tries the others. "
+                f"{kinds} questions come in turn, {len(self._before.questions)} of them again and again, "
+                f"such as “{self._before.questions[0].question}” For each it draws an arm, logs with which "
                 "probability, searches, and answers; feedback says how much of what was needed was found."
             )
-            took_s = await self._ask(self._before, self._plan.cold)
+            took_s = await self._ask(self._before, self._plan.rule)
             await self._operator.turn(chapter, self._before.questions[0], self._traffic.k)
-            chapter.facts["questions a second"] = f"{self._plan.cold / took_s:.1f}"
+            chapter.facts["questions a second"] = f"{self._plan.rule / took_s:.1f}"
 
     async def run(self) -> None:
         """Warm it up from questions made of the sources, and let the gate decide."""
@@ -132,15 +132,15 @@ class Narrator:
         if status == "promoted":
             self._mark(f"v{version} promoted")
             return True
-        shares = [one["share"] for one in await operator.canaries() if one["version"] == version]
-        if not shares:
+        steps = await operator.steps(version)  # of the log: a replica may not have followed it yet
+        if not steps:
             chapter.paragraphs.append(f"Version {version} got no share: what was served goes on as it was.")
             return True
         self._mark(f"canary v{version}")
         chapter.paragraphs.append(
-            f"The gate holds it for want of evidence, so version {version} takes {shares[0]:.0%} of each "
-            "decision by itself, in the place of exploration of arms that no candidate would draw. Every "
-            "distribution is mixed of both policies and logged as it was drawn from."
+            f"The gate holds it for want of evidence, so version {version} takes {steps[-1]['share']:.0%} of "
+            "each decision by itself, in the place of exploration of arms that no candidate would draw. "
+            "Every distribution is mixed of both policies and logged as it was drawn from."
         )
         while (asked := len(self._story.turns) - begun) < n:
             await self._ask(world, min(self._plan.again, n - asked))

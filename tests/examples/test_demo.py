@@ -50,7 +50,7 @@ FINDS = {
 }
 """The kinds of questions that an arm finds the passages of."""
 
-PLAN = Plan(cold=20, judged=20, again=10, warm=40, stale=120, missing=20, found=60, switched=5)
+PLAN = Plan(rule=20, judged=20, again=10, warm=40, stale=120, missing=20, found=60, switched=5)
 HELD = "The gain a decision is +0.0400 and at 95% at least -0.0100, which must be above +0.0000."
 
 
@@ -79,6 +79,7 @@ class ToyService:
         alarm: Whether feedback on a stale source raises an alarm, and the source is left.
         asked: Models that were asked for.
         judged: Decisions that feedback was sent for.
+        seen: How many of them the gate has looked at.
         said: Promotions, canaries and arms, in order.
         refuse: Whether a promotion is refused.
     """
@@ -90,6 +91,7 @@ class ToyService:
         self.asked: list[str] = []
         self.judged: list[str] = []
         self.said: list[tuple[str, Any]] = []
+        self.seen = 0
         self.refuse = False
         self.live: int | None = None
         self.spoiled_at: int | None = None
@@ -213,7 +215,8 @@ class ToyService:
         return [{**shown, "since": 0.0, "deciding": True}]
 
     async def policies(self) -> dict[str, Any]:
-        for canary in self.canaries:
+        for canary in self.canaries if len(self.judged) > self.seen else []:  # the gate looks at what is new
+            self.seen = len(self.judged)
             evaluation = self._evaluated([f"canary:{canary['version']}"], gate=True)
             verdict = evaluation["result"]["candidates"][0]["verdict"]
             row = {**self.rows[0], "evaluation": evaluation["id"]}
@@ -258,6 +261,7 @@ class ToyService:
         verdict = evaluation["result"]["candidates"][0]["verdict"]
         decided = "promoted" if verdict["promote"] else "held"
         self.live = version if verdict["promote"] else self.live
+        self.seen = len(self.judged)
         row = {"version": version, "automatic": True, "forced": False, "evaluation": evaluation["id"]}
         if verdict["promote"]:
             self.rows.insert(0, {**row, "action": "promote", "share": 0.0, "reason": "it passes"})
@@ -339,7 +343,7 @@ def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Stor
     return toy, asyncio.run(lived(toy, tmp_path_factory.mktemp("demo")))
 
 
-def test_the_story_goes_from_a_cold_service_to_a_source_that_is_added(
+def test_the_story_goes_from_one_rule_to_a_source_that_is_added(
     as_hoped: tuple[ToyService, Story],
 ) -> None:
     toy, story = as_hoped
@@ -364,7 +368,7 @@ def test_the_story_goes_from_a_cold_service_to_a_source_that_is_added(
 
 def test_the_shares_of_a_chapter_are_told_by_kind_of_question(as_hoped: tuple[ToyService, Story]) -> None:
     _, story = as_hoped
-    cold = chapter(story, "A cold service").moved
+    cold = chapter(story, "One rule for all questions").moved
     even = "library 33% to 33%, manual 33% to 33%, both 33% to 33%"
     assert sorted(map(str, cold)) == [f"language: {even}", f"library: {even}"]
     (language,) = (one for one in chapter(story, "A source becomes stale").moved if one.kind == "language")
@@ -433,7 +437,10 @@ async def test_a_story_that_breaks_off_says_where(tmp_path: Path) -> None:
     toy.run = toy.broken  # type: ignore[method-assign]
     with pytest.raises(ClientError, match="POST /v1/warm-starts gave 409: another one is under way"):
         await lived(toy, tmp_path, story=story)
-    assert [one.title for one in story.chapters] == ["A cold service", "Made questions, and the gate"]
+    assert [one.title for one in story.chapters] == [
+        "One rule for all questions",
+        "Made questions, and the gate",
+    ]
     assert [one.succeeded for one in story.chapters] == [True, False]
     assert story.chapters[-1].paragraphs[-1] == "The demo was broken off here."
 
@@ -495,7 +502,7 @@ def test_the_page_of_a_story_that_broke_off_is_made_of_what_there_is(
     _, story = as_hoped
     html = page(Story(story.arms, story.truth, story.turns[:7], story.chapters[:1]))
     assert html.count("<svg") == 2
-    assert "A cold service" in html
+    assert "One rule for all questions" in html
     assert "A source becomes stale" not in html
 
 
