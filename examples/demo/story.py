@@ -1,4 +1,4 @@
-"""The story of the demo, as it happens: a policy that follows them replaces one rule for all questions.
+"""The story of the demo, as it happens: one rule for all questions, and a policy that follows them.
 
     one rule -> run on made questions, canary, promoted -> report -> warm -> a source becomes stale
              -> a source is added, another run, canary, promoted -> one rollback, one promotion
