@@ -285,6 +285,21 @@ class FeedbackReceipts(Reply):
         return max((item.log_seq for item in self.kept), default=0)
 
 
+class FeedbackToken(Reply):
+    """What stands for a key in a page that rates one answer."""
+
+    token: str
+    expires_at: Time = Field(description="Until when it is taken.")
+
+
+class ButtonReceipt(Reply):
+    """What a button says of an answer is durable."""
+
+    decision_id: str
+    value: Annotated[str, among("up", "down")] | None
+    status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
+
+
 class Summary(Reply):
     """A version of a policy; without one, all but `examples_seq` are null."""
 

@@ -123,6 +123,12 @@ WITHOUT_KEY = frozenset(
 NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
 """Header with which a browser takes a response for what it is declared as."""
 
+FOR_ANY_SITE = (
+    (b"access-control-allow-origin", b"*"),
+    (b"cross-origin-resource-policy", b"cross-origin"),
+)
+"""Headers with which a page of any site may read a response, also a refusal."""
+
 NOBODY = Caller(None, frozenset())
 
 KNOWN_CALLER = "x-armwise-known-caller"
@@ -206,10 +212,14 @@ class RequestGuard:
         added = [(b"x-request-id", request_id), NOT_SNIFFED]
         send = _with_headers(send, lambda: added)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        any_site = path in pages.ANY_SITE
+        if any_site:
+            added += FOR_ANY_SITE
         dialect = _dialect_of(path, self._dialects)
         state = scope.setdefault("state", {})
         try:
-            self._refuse_other_sites(scope["method"], headers)
+            if not any_site:
+                self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(path, headers, dialect)
             if caller is not NOBODY:
                 added.append((KNOWN_CALLER.encode(), b"1"))

@@ -14,7 +14,13 @@ FILES = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
 
 _FOLDER = Path(str(resources.files("fastapi_offline"))) / "static"
 
-PUBLIC = ("/", "/docs", *(f"/docs/{name}" for name in FILES))
+FEEDBACK_SCRIPT, FEEDBACK_BUTTON = "/feedback.js", "/v1/feedback/button"
+"""The script of the buttons, and where they send: a token stands for a key there, also from other sites."""
+
+ANY_SITE = (FEEDBACK_SCRIPT, FEEDBACK_BUTTON)
+"""Paths that a page of any site may have a browser ask for."""
+
+PUBLIC = ("/", "/docs", *(f"/docs/{name}" for name in FILES), *ANY_SITE)
 """Paths that need no key: they show nothing of the service."""
 
 router = APIRouter(include_in_schema=False)

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent.access import Hosts
-from agent.api import decisions, feedback, feedback_shapes, health, pages, ranking, retrieve
+from agent.api import buttons, decisions, feedback, feedback_shapes, health, pages, ranking, retrieve
 from agent.api.console import page
 from agent.api.console import routes as console
 from agent.api.documented import document
@@ -27,7 +27,7 @@ _HOT = (retrieve, chat, feedback, ranking)
 """Asked thousands of times a second, so found first."""
 
 _OPENAI = (completions, models, responses, vector_stores)
-_QUESTIONS = (decisions, feedback_shapes)
+_QUESTIONS = (decisions, feedback_shapes, buttons)
 _PERSONALIZER = (events, service, personalizer_evaluations)
 _OPERATIONS = (arms, policies, evaluations, warm_starts, export, erasures, keys)
 

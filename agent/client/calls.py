@@ -21,6 +21,7 @@ from agent.replies import (
     DecisionVerification,
     Envelope,
     FeedbackReceipts,
+    FeedbackToken,
     Passage,
     Policy,
 )
@@ -207,6 +208,13 @@ def feedback(decision: Decided, metrics: Metrics) -> Call[FeedbackReceipts]:
         for metric, value in metrics.items()
     ]
     return Call("POST", "/v1/feedback", partial(_kept, items), {"items": items}, uuid4().hex)
+
+
+def feedback_token(decision: Decided) -> Call[FeedbackToken]:
+    """Ask for a token with which a page may rate one answer."""
+    decision_id = decision if isinstance(decision, str) else decision.decision_id
+    path = f"/v1/decisions/{quote(decision_id, safe='')}/feedback-token"
+    return Call("POST", path, partial(_parse, FeedbackToken))
 
 
 def arms() -> Call[list[str]]:

@@ -305,6 +305,10 @@ class Client(_Connection):
         """Send values of metrics on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
         return self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
+    def feedback_token(self, decision: Decided) -> str:
+        """Return a token with which a page may rate this answer, without a key. Raises ClientError."""
+        return self._run(calls.feedback_token(decision)).token
+
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
@@ -409,6 +413,10 @@ class AsyncClient(_Connection):
     ) -> FeedbackReceipts:
         """Send values of metrics on a decision; see `Client.feedback`."""
         return await self._run(calls.feedback(decision, {**(metrics or {}), **more}))
+
+    async def feedback_token(self, decision: Decided) -> str:
+        """Return a token with which a page may rate this answer; see `Client.feedback_token`."""
+        return (await self._run(calls.feedback_token(decision))).token
 
     async def arms(self) -> list[str]:
         """Return the names of the enabled arms."""

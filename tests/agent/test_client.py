@@ -285,6 +285,17 @@ async def test_feedback_is_one_fact_however_often_it_is_sent() -> None:
         await a_client(answer).feedback("d1")
 
 
+async def test_a_token_for_the_buttons_of_a_page_is_asked_for_by_the_id_of_an_answer() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.raw_path.decode()))
+        return httpx.Response(200, json={"token": "a.b", "expires_at": 1.0})
+
+    assert await a_client(answer).feedback_token("news:d/1") == "a.b"
+    assert asked == [("POST", "/v1/decisions/news%3Ad%2F1/feedback-token")]
+
+
 async def test_refused_feedback_is_named() -> None:
     items = [refused("invalid_value", "2 is above 1")]
     client = a_client(lambda _: httpx.Response(202, json={"items": items}))

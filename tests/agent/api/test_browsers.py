@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agent.api.pages import ANY_SITE
 from agent.api.routes import ROUTES
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
@@ -31,8 +32,9 @@ async def test_an_open_service_does_nothing_for_the_page_of_another_site_on_any_
 ) -> None:
     await look_up(service)
     before = service.point.store.log_seq()
-    assert len(operations()) > 100
-    for method, path in operations():
+    closed = [(method, path) for method, path in operations() if path not in ANY_SITE]
+    assert len(closed) > 100
+    for method, path in closed:
         with subtests.test(f"{method} {path}"):
             response = await service.client.request(method, path, headers=EVIL)
             assert response.status_code == 403, response.text

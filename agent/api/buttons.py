@@ -1,0 +1,178 @@
+"""`/feedback.js` and what its two buttons send: feedback on one answer, from a page that has no key.
+
+A backend that has a key asks for a token of one decision and writes it into its page. The token names the
+decision point, the project and the decision, ends when feedback on it would no longer count, and is signed
+with a key that is derived from the secret of the point's log: every replica knows it, and nobody else can
+make one. It allows the values of the metric `thumb` on this decision, changed a few times at most. Requests
+with a token may come from pages of any site, as nothing that a browser sends by itself, such as a cookie,
+gives them any right.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from fastapi import APIRouter, Response
+from pydantic import AfterValidator, Field, StrictInt, StrictStr
+
+from agent.access import Caller
+from agent.api import feedback, pages
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at
+from agent.api.responses import StdlibJson
+from agent.api.schemas import DecisionId, FeedbackItem, Request, storable
+from agent.replies import ButtonReceipt, FeedbackToken, construct
+from agent.serving import DecisionPoint
+from feedback.reward import Metric
+
+router = APIRouter(tags=["feedback"])
+
+METRIC = "thumb"
+"""The metric that the buttons set."""
+
+MOST_CHANGES = 10
+"""Presses of the buttons of one answer that are kept."""
+
+SCRIPT = (Path(__file__).parent / "static" / "feedback.js").read_bytes()
+
+LONGEST_TOKEN = 1024
+
+MAC_BYTES = 16
+
+Value = float | bool | str
+
+
+class ButtonRequest(Request):
+    """`POST /v1/feedback/button`."""
+
+    token: Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_TOKEN), AfterValidator(storable)] = (
+        Field(description="From `POST /v1/decisions/{decision_id}/feedback-token`.")
+    )
+    value: Literal["up", "down"] | None = Field(description="Which button is pressed now; null for neither.")
+    change: StrictInt = Field(
+        default=0,
+        ge=0,
+        lt=MOST_CHANGES,
+        description="How often a button was pressed before; what was sent then is taken back.",
+    )
+
+
+@router.get(pages.FEEDBACK_SCRIPT, include_in_schema=False)
+async def script() -> Response:
+    """The script that puts the buttons into a page."""
+    return Response(SCRIPT, media_type="text/javascript", headers={"cache-control": "max-age=3600"})
+
+
+@router.post(
+    "/v1/decisions/{decision_id}/feedback-token",
+    **documented("createFeedbackToken", FeedbackToken, "unknown_metric", scopes=("feedback",)),
+)
+async def create_token(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
+    """Return a token with which a page may rate this answer, and nothing else; the page needs no key."""
+    point.config.reward.metric(METRIC)
+    _holder(point, caller.project).stored(decision_id)  # refuses what its token could not be used for
+    expires = int(point.service.clock() + point.config.reward.wait_s)
+    token = token_of(point, caller.project, decision_id, expires)
+    return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))
+
+
+@router.options(pages.FEEDBACK_BUTTON, include_in_schema=False)
+async def preflight() -> Response:
+    """Let a browser send what the buttons send, from a page of any site."""
+    allowed = {
+        "access-control-allow-methods": "POST",
+        "access-control-allow-headers": "content-type",
+        "access-control-max-age": "86400",
+    }
+    return Response(status_code=204, headers=allowed)
+
+
+@router.post(pages.FEEDBACK_BUTTON, include_in_schema=False)  # of the script: the token is no key of a client
+async def press(service: AppService, body: ButtonRequest) -> Response:
+    """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
+    point, project, decision_id = _opened(service.points, body.token, service.clock())
+    caller = _holder(point, project)
+    value = None if body.value is None else _value(point.config.reward.metric(METRIC), body.value)
+    items = [
+        FeedbackItem(decision_id=decision_id, metric_name=METRIC, value=number, feedback_id=name)
+        for number, name in _changes(decision_id, value, body.change)
+    ]
+    receipts = await feedback.keep_all(point, caller, *items) if items else []
+    status = receipts[-1].status if receipts else "accepted"
+    reply = construct(ButtonReceipt, decision_id=decision_id, value=body.value, status=status)
+    return StdlibJson(reply, 202)
+
+
+def _holder(point: DecisionPoint, project: str) -> Caller:
+    """Return the caller that a token stands for."""
+    return caller_at(point, Caller(None, frozenset({"feedback"}), project, source="user"))
+
+
+def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[Value | None, str]]:
+    """Return what is sent: that the value before does not count, then the value that does, with their ids.
+
+    The ids are of one length, whatever that of the decision is.
+
+    >>> [(value, name.partition(":")[0]) for value, name in _changes("d", 1.0, 2)]
+    [(None, 'button-1'), (1.0, 'button-2')]
+    """
+    digest = hashlib.blake2b(decision_id.encode(), digest_size=16).hexdigest()
+    before: list[tuple[Value | None, str]] = [(None, f"button-{change - 1}:{digest}")] if change else []
+    return [*before, *([] if value is None else [(value, f"button-{change}:{digest}")])]
+
+
+def _value(metric: Metric, pressed: Literal["up", "down"]) -> Value:
+    """Return the best value of a metric, or its worst."""
+    low, high = metric.range
+    number = high if (pressed == "up") == (metric.optimize == "max") else low
+    if metric.values is not None:
+        return next(label for label, each in metric.values.items() if each == number)
+    return bool(number) if metric.type == "boolean" else number
+
+
+def token_of(point: DecisionPoint, project: str, decision_id: str, expires: int) -> str:
+    """Return a token of a decision.
+
+    Args:
+        point: The decision point.
+        project: Project of the caller.
+        decision_id: Id of the decision as callers of the project name it at the point.
+        expires: Until when it is taken, seconds since the epoch.
+    """
+    claims = orjson.dumps([point.name, project, decision_id, expires])
+    return f"{_encoded(claims)}.{_encoded(_signature(point, claims))}"
+
+
+def _opened(points: Mapping[str, DecisionPoint], token: str, now: float) -> tuple[DecisionPoint, str, str]:
+    """Return point, project and decision of a token. Raises ApiError."""
+    claims, _, signature = token.partition(".")
+    try:
+        content = _decoded(claims)
+        name, project, decision_id, expires = orjson.loads(content)
+        point = points[name]
+        sound = hmac.compare_digest(_signature(point, content), _decoded(signature))
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise ApiError("forbidden", "the token is none that this service has made", "token")
+    if now >= expires:
+        raise ApiError("forbidden", "the token has expired: feedback would no longer count", "token")
+    return point, project, decision_id
+
+
+def _signature(point: DecisionPoint, claims: bytes) -> bytes:
+    key = hashlib.blake2b(point.store.draw_secret.secret.encode(), person=b"feedback-token").digest()
+    return hmac.new(key, claims, hashlib.sha256).digest()[:MAC_BYTES]
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
