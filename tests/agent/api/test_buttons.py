@@ -81,7 +81,7 @@ async def test_the_last_press_that_is_kept_is_the_tenth(service: Service) -> Non
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda made: made[:-1] + ("A" if made[-1] != "A" else "B"),
+        lambda made: made.replace(".", ".A" if made.partition(".")[2][0] != "A" else ".B"),
         lambda made: made.partition(".")[0],
         lambda made: "." + made.partition(".")[2],
         lambda made: "x" + made,
@@ -176,6 +176,17 @@ async def test_a_key_of_a_project_makes_tokens_for_its_own_decisions_and_needs_t
         refused(await service.client.post(path), 401, "invalid_api_key")
 
 
+async def test_no_token_is_made_for_what_it_could_not_be_used_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN_KEY", "admin-secret-1")
+    async with Service(tmp_path, keys=[{"env": "ADMIN_KEY", "scopes": ["admin"]}]).running() as service:
+        headers = {"authorization": "Bearer admin-secret-1"}
+        path = "/v1/decisions/shop~d-1/feedback-token"
+        said = refused(await service.client.post(path, headers=headers), 400, "invalid_value")
+    assert "names a project" in said
+
+
 async def test_a_decision_of_another_point_keeps_its_point(tmp_path: Path) -> None:
     points = {"cheap": {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}}
     async with Service(tmp_path, points=points).running() as service:
@@ -265,12 +276,18 @@ def test_buttons_of_an_app_on_another_site_are_pressed_in_a_browser(tmp_path: Pa
                 record = httpx.get(f"{address}/v1/decisions/{ids[0]}").json()
                 assert [item["value"] for item in record["feedback"]] == value
             assert up.get_attribute("aria-pressed") == "false"
+            page.evaluate(f"window.said = {said}; 0")
+            down.click()  # again: taken back
+            assert page.evaluate("window.said") == {"value": None, "ok": True, "status": 202}
+            assert down.get_attribute("aria-pressed") == "false"
             # an answer that comes later, and a token of nobody
-            page.evaluate(
-                "tokens => tokens.forEach((token, place) => { const one = document.createElement('div');"
-                "one.id = 'later' + place; one.dataset.armwiseToken = token; document.body.append(one); })",
-                [tokens[1], "bm90.b25l"],
-            )
+            added = "const one = document.createElement('div'); one.id = name; document.body.append(one)"
+            for place, made in enumerate([tokens[1], "bm90.b25l"]):
+                page.evaluate(f"name => {{ {added} }}", f"later{place}")
+                page.evaluate(
+                    "([at, made]) => { document.getElementById(at).dataset.armwiseToken = made }",
+                    [f"later{place}", made],
+                )
             for place, outcome in ((0, (True, 202)), (1, (False, 403))):
                 page.evaluate(f"window.said = {said}; 0")
                 page.locator(f"#later{place}").get_by_role("button", name="Good answer").click()
