@@ -139,15 +139,18 @@ def import_log(
     draw: Annotated[
         str | None,
         typer.Option(
-            "--draw", help="Of outcomes of every arm: what is drawn, such as a=0.7,b=0.3; else all alike."
+            "--draw",
+            help="Where every arm's outcome is known: what is drawn, as a=0.7,b=0.3; else all alike.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of these draws.")] = 0,
     score_of: Annotated[
-        str | None, typer.Option("--score-of", help="Of wide: how the columns of an arm's score begin.")
+        str | None,
+        typer.Option("--score-of", help="How the columns of an arm's score begin, in the format wide."),
     ] = None,
     cost_of: Annotated[
-        str | None, typer.Option("--cost-of", help="Of wide: how the columns of an arm's dollars begin.")
+        str | None,
+        typer.Option("--cost-of", help="How the columns of an arm's dollars begin, in the format wide."),
     ] = None,
     outcomes: Annotated[
         bool,

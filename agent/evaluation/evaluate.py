@@ -859,25 +859,27 @@ def evaluate_log(
 
 
 REFUSED = (
-    "The log has no propensity on record, which {} needs: what an arm earned can only be weighed by how likely "
-    "it was drawn. Only the direct model is possible, --estimator dm. Log the probability of the drawn arm with "
-    "each decision (`armwise import --propensity` or `--distribution`), or estimate it from repeated contexts "
-    "(`armwise import --estimate-propensities`)."
+    "The log has no propensity on record, which {} needs: what an arm earned can only be weighed by how "
+    "likely it was drawn. Only the direct model is possible, --estimator dm. Log the probability of the "
+    "drawn arm with each decision (`armwise import --propensity` or `--distribution`), or estimate it from "
+    "repeated contexts (`armwise import --estimate-propensities`)."
 )
 
 DIRECT = (
-    "No propensity is on record: every figure is of the direct model alone, dm, and is right only if the model "
-    "is. It assumes that rewards depend on what is on record of the question and on the arm, and that nothing "
-    "unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
+    "No propensity is on record: every figure is of the direct model alone, dm, and is right only if the "
+    "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
+    "nothing unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
 )
 
 ESTIMATES = (
-    "Propensities of {:,} of {:,} decisions were estimated from frequencies, not recorded: every figure assumes "
-    "that the counted context was all that the logging policy saw, and that it never changed. Intervals leave "
-    "the error of the estimate out."
+    "Propensities of {:,} of {:,} decisions were estimated from frequencies, not recorded: every figure "
+    "assumes that the counted context was all that the logging policy saw, and that it never changed. "
+    "Intervals leave the error of the estimate out."
 )
 
-ALL_ELIGIBLE = "Which arms were eligible is not on record: every arm of the log is taken to have been eligible everywhere."
+ALL_ELIGIBLE = (
+    "Which arms were eligible is not on record: every arm of the log is taken to have been eligible always."
+)
 
 
 def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
@@ -888,8 +890,8 @@ def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
     """
     if log.estimated and request.gate:
         raise EvaluationError(
-            "The gate needs propensities that were drawn with: those of this log were estimated from frequencies, "
-            "which no check can confirm. Leave --gate out, or log the probability of the drawn arm."
+            "The gate needs propensities that were drawn with: those of this log were estimated from "
+            "frequencies, which no check can confirm. Leave --gate out, or log the drawn arm's probability."
         )
     if log.has_propensities:
         return request

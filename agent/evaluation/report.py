@@ -237,8 +237,8 @@ DIRECT_ALONE = "of the direct model alone, no propensity is on record"
 """Note on every figure of a log without propensities."""
 
 BIASED_ALONE = (
-    "biased, and the interval does not hold the bias: a difference may be none, although the interval leaves out "
-    "zero. Log propensities, or draw some decisions at random, before you act on it."
+    "biased, and the interval does not hold the bias: a difference may be none, although the interval leaves "
+    "out zero. Log propensities, or draw some decisions at random, before you act on it."
 )
 """The same where the log permits no other estimator."""
 

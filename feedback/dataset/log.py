@@ -385,7 +385,7 @@ class LogFilter:
         self._unknown.append(_part(self._unknown_column, batch, rows, propensity))
 
     def _enter(self, columns: dict[str, int], batch: Batch, rows: Integers) -> tuple[Integers, Integers]:
-        """Number the arms of rows that have no column yet; return the draws, and which of them each row is."""
+        """Number the arms of rows that have no column yet; return the draws, and which one each row is."""
         draws, first, which = np.unique(batch.draw.codes[rows], return_index=True, return_inverse=True)
         for code in draws[np.argsort(first)]:
             for name in batch.draw.values[code].arms:

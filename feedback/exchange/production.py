@@ -91,6 +91,8 @@ class Request:
     cost_prefix: str | None = None
 
     def __post_init__(self) -> None:
+        if self.columns.distribution is not None and self.columns.prefix is not None:
+            raise ValueError("--distribution and --distribution-of: one of them was expected")
         if self.form not in FORMATS:
             raise ValueError(f"no format {self.form!r}; there are: {', '.join(FORMATS)}")
         if self.arms is not None and len(set(self.arms)) != len(self.arms):

@@ -1,8 +1,8 @@
 """Propensities that nobody recorded, estimated from how often each arm was drawn in the same context.
 
 The estimate is right where the context that was counted is all that the logging policy saw, and where the
-policy stayed the same all the while. Neither can be seen in the log, so whoever reads a figure must be told
-(`feedback.events.ESTIMATED`).
+policy stayed the same all the while. Neither can be seen in the log, so decisions with such a propensity are
+marked (`feedback.events.ESTIMATED`), and reports name it.
 """
 
 import hashlib

@@ -120,8 +120,9 @@ def _span_s(values: Mapping[str, Any], start: str, end: str) -> float | None:
 def _litellm_rows(record: Record) -> Iterator[Record]:
     values = dict(record.values)
     if not record.fault:
-        if is_missing(values.get("request_duration_ms")):
-            values["duration_s"] = _span_s(values, "startTime", "endTime")
+        took_ms = values.get("request_duration_ms")
+        span_s = _span_s(values, "startTime", "endTime")
+        values["duration_s"] = span_s if is_missing(took_ms) else _amount(took_ms) / 1e3
         if opened_up(values.get("messages")) in (
             None,
             "",
@@ -145,7 +146,6 @@ LITELLM = Layout(
     },
     costs={
         "usd": ("spend",),
-        "milliseconds": ("request_duration_ms",),
         "seconds": ("duration_s",),
         "prompt_tokens": ("prompt_tokens",),
         "completion_tokens": ("completion_tokens",),
@@ -394,8 +394,7 @@ class OpenTelemetry(Reader):
                 "time": _nanoseconds(span.get("startTimeUnixNano")),
                 "failed": status.get("code") in STATUS_ERROR or "error.type" in row,
             }
-            start, end = row["time"], _nanoseconds(span.get("endTimeUnixNano"))
-            row["duration_s"] = None if start is None or end is None else max(0.0, end - start)
+            row["duration_s"] = _between(span.get("startTimeUnixNano"), span.get("endTimeUnixNano"))
             yield Record(f"{record.where}, span {at}", row)
 
 
@@ -423,6 +422,14 @@ def _nanoseconds(value: Any) -> float | None:
     """Return seconds since the epoch of a time in OTLP; None without one."""
     try:
         return None if is_missing(value) else int(value) / 1e9
+    except (ValueError, TypeError):
+        return None
+
+
+def _between(start: Any, end: Any) -> float | None:
+    """Return the seconds between two times in OTLP; None where one is missing."""
+    try:
+        return max(0, int(end) - int(start)) / 1e9
     except (ValueError, TypeError):
         return None
 

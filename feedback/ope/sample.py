@@ -13,7 +13,6 @@ import numpy as np
 
 from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
 
-
 UNKNOWN = "no propensity is on record, so no reward can be weighed"
 """Why a log without propensities permits no estimate but averages of predictions."""
 
@@ -64,8 +63,8 @@ class Sample:
     """The rows of a log with the distribution of a target in each.
 
     Attributes:
-        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows where
-            it is not known, and then every weight is 0.
+        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows
+            where it is not known, and then every weight is 0.
         drawn: Column of the logged arm, shape (n,).
         reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.

@@ -89,7 +89,7 @@ def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> No
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"probabilities": ()}, "no distribution"),
+        ({"probabilities": ()}, "no propensity on record"),
         ({"probabilities": (0.5, 0.25)}, "no distribution"),
         ({"probabilities": (0.5, 0.25, 0.25)}, "no distribution"),
         ({"probabilities": (1.5, -0.5)}, "no distribution"),
