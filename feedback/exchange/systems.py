@@ -10,7 +10,7 @@ Sources, of each the columns that are read:
   (camelCase); the same in the blob storage export (snake_case), langfuse.com/docs.
 - TensorZero: `ChatInference`, `JsonInference`, `ModelInference`, `BooleanMetricFeedback` and
   `FloatMetricFeedback` in tensorzero/tensorzero, docs/gateway/data-model.mdx.
-- OpenTelemetry: attributes of spans in open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-spans.md; the
+- OpenTelemetry: attributes of spans in open-telemetry/semantic-conventions, page gen-ai-spans; the
   event `gen_ai.evaluation.result` in open-telemetry/semantic-conventions-genai, model/gen-ai/events.yaml;
   the files are those of the collector's file exporter: OTLP as JSON, one export request a line.
 """
