@@ -86,6 +86,18 @@ def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> No
     assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
 
 
+def test_where_no_decision_has_a_propensity_the_log_has_none() -> None:
+    unknown = [
+        replace(one, decision=replace(one.decision, probabilities=())) for one in (example(1), example(2))
+    ]
+    log = Log.from_examples(unknown, RULE)
+    assert log.seq.tolist() == [1, 2]
+    assert (log.has_propensities, log.p_log, log.excluded) == (False, None, {})
+    assert np.isnan(log.propensity).all()
+    assert log.reach(np.tile(np.eye(len(log.arms))[0], (2, 1))).tolist() == [0.0, 0.0]
+    assert log.where(np.array([False, True])).seq.tolist() == [2]
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

@@ -266,6 +266,13 @@ def test_a_table_joins_feedback_by_id_and_by_episode(tmp_path: Path) -> None:
     assert log.columns.reward is None
 
 
+def test_of_equally_new_feedback_the_last_counts(tmp_path: Path) -> None:
+    source = as_csv(tmp_path / "x.csv", [{"id": "r0", "arm": "a"}])
+    feedback = as_csv(tmp_path / "f.csv", [{"id": "r0", "stars": 0.25}, {"id": "r0", "stars": 0.75}])
+    ((example,), _) = read(source, reward="stars", feedback=(feedback,))
+    assert example.metrics == {"reward": 0.75}
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -305,6 +305,18 @@ def test_a_time_is_the_same_in_every_shape(moment: datetime) -> None:
     assert {round(seconds(shape), 3) for shape in shapes} == {round(at, 3)}
 
 
+@pytest.mark.parametrize(
+    ("value", "at"),
+    [
+        (99_999_999_999, 99_999_999_999.0),
+        (99_999_999_999_000, 99_999_999_999.0),
+        ("20260101", 1_767_225_600.0),
+    ],
+)
+def test_the_unit_of_a_time_is_that_of_its_size(value: object, at: float) -> None:
+    assert seconds(value) == at
+
+
 @pytest.mark.parametrize(("text", "value"), [("TRUE", 1.0), ("no", 0.0), (" 0.25 ", 0.25), ("Fail", 0.0)])
 def test_rewards_are_numbers_or_words(text: str, value: float) -> None:
     assert number(text) == value
