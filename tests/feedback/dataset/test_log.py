@@ -8,7 +8,7 @@ import pytest
 
 from feedback.arrays import Floats, Integers
 from feedback.dataset.log import EmptyLogError, Log, Selection
-from feedback.events import LABELS, Context, Cost, Mode
+from feedback.events import ESTIMATED, LABELS, Context, Cost, Mode
 from feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example
 
@@ -96,6 +96,15 @@ def test_where_no_decision_has_a_propensity_the_log_has_none() -> None:
     assert np.isnan(log.propensity).all()
     assert log.reach(np.tile(np.eye(len(log.arms))[0], (2, 1))).tolist() == [0.0, 0.0]
     assert log.where(np.array([False, True])).seq.tolist() == [2]
+
+
+def test_estimated_propensities_are_counted_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedback.dataset.log._CHUNK", 1)
+    rows = [
+        replace(one, decision=replace(one.decision, policy=policy))
+        for one, policy in zip(map(example, (1, 2, 3)), (ESTIMATED, ESTIMATED, "imported"), strict=True)
+    ]
+    assert Log.from_examples(rows, RULE).estimated == 2
 
 
 @pytest.mark.parametrize(
