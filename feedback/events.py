@@ -12,6 +12,9 @@ from math import nan
 LABELS = "labels"
 """Policy of a decision that no policy made: a label, inserted for a warm start."""
 
+ESTIMATED = "imported-estimated"
+"""Policy of a decision of another system whose probabilities were estimated from frequencies of its draws."""
+
 
 ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""

@@ -1,4 +1,4 @@
-"""The verbs on the log, which need no service: export, import, key, migrate, rebuild."""
+"""The verbs on the log, which need no service: export, key, migrate, rebuild, archive, backup, erase."""
 
 import time
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Column, Table
@@ -19,26 +19,10 @@ from agent.config import DEFAULT_POINT
 from agent.learning import rebuild as learning_rebuild
 from agent.reporting import moment
 from arms.base import Progress
-from feedback.events import Example
-from feedback.exchange import (
-    REWARD,
-    ExchangeError,
-    Header,
-    appearing,
-    appearing_folder,
-    read_dsjson,
-    read_obp,
-    rule_of,
-    write_export,
-)
+from feedback.exchange import ExchangeError, appearing, appearing_folder
 from feedback.log import Store, erasures, schema
 from feedback.registry import keys, usage
 from feedback.training_log import archive as training_archive
-
-REPORT_EVERY = 1000
-"""Rows between two reports of progress."""
-
-Foreign = Literal["dsjson", "obp"]
 
 
 def export(
@@ -86,64 +70,6 @@ def _write(export: Export, output: Path, form: Format, on_progress: Progress) ->
             what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
             raise ExchangeError(f"no {what} is of that time: nothing was written")
     return 0
-
-
-def import_log(
-    source: Annotated[Path, typer.Argument(help="A file of dsjson; of obp a folder, or an .npz file.")],
-    form: Annotated[
-        Foreign,
-        typer.Option("--format", help="dsjson: of VW or Personalizer; obp: the Open Bandit Pipeline."),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file, such as log.jsonl or log.jsonl.gz.")
-    ],
-    metric: Annotated[
-        str, typer.Option("--metric", help="Name of the reward in the converted log.")
-    ] = REWARD,
-    scale: Annotated[
-        tuple[float, float], typer.Option("--range", help="Smallest and largest reward; others are left out.")
-    ] = (-1.0, 1.0),
-) -> None:
-    """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""
-    with explained():
-        rule = rule_of(metric, scale)
-        left_out: Counter[str] = Counter()
-        read = read_dsjson if form == "dsjson" else read_obp
-        with progress() as on_progress, appearing(output) as file:
-            rows = _Counted(read(source, metric, scale, left_out), on_progress)
-            write_export(rows, file, Header(written_at=time.time(), reward=rule))
-            if not rows.count:
-                reasons = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common())
-                raise ExchangeError(
-                    f"{source}: no row can be used; left out: {reasons or 'none, it is empty'}"
-                )
-        _print_written(rows.count, output, left_out)
-        low, high = scale
-        console.print(
-            f"to replay it, declare the metric: {{{metric}: {{range: [{low:g}, {high:g}]}}}}",
-            markup=False,
-            highlight=False,
-        )
-
-
-class _Counted:
-    """Examples that are counted, with reports of progress.
-
-    Attributes:
-        count: Examples so far.
-    """
-
-    def __init__(self, examples: Iterator[Example], on_progress: Progress) -> None:
-        self._examples, self._on_progress = examples, on_progress
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Example]:
-        for example in self._examples:
-            self.count += 1
-            if self.count % REPORT_EVERY == 0:
-                self._on_progress("decisions", self.count, None)
-            yield example
-        self._on_progress("decisions", self.count, self.count)
 
 
 def _print_written(count: int, output: Path, left_out: Counter[str], what: str = "decisions") -> None:

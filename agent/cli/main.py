@@ -56,7 +56,7 @@ VERBS = {
     ),
     "simulate": Verb("evaluate:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("log:export", EVALUATE, "Write the training log to a file."),
-    "import": Verb("log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
+    "import": Verb("import_log:import_log", EVALUATE, "Convert the log of another system for `replay`."),
     "doctor": Verb("setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
     "status": Verb("service:status", OPERATE, "Show the policy that decides, and the arms."),
     "apply": Verb("service:apply", OPERATE, "Make the arms of a portfolio the live ones."),

@@ -35,7 +35,16 @@ from agent.evaluation.candidates import (
     candidate_of,
     parse_name,
 )
-from agent.evaluation.report import ArmWeights, CandidateResult, Estimated, Interval, Report, Stretch, Weights
+from agent.evaluation.report import (
+    DIRECT_ALONE,
+    ArmWeights,
+    CandidateResult,
+    Estimated,
+    Interval,
+    Report,
+    Stretch,
+    Weights,
+)
 from agent.evaluation.request import EvaluationRequest
 from agent.learning import restore_policy, verify
 from agent.policies import Policy, PolicyError
@@ -46,6 +55,7 @@ from feedback.dataset import EmptyLogError, Log, Selection
 from feedback.events import Cost, Decision, Example
 from feedback.log import Store, without_password
 from feedback.ope import (
+    WITHOUT_PROPENSITIES,
     Diagnostics,
     EstimateWithInterval,
     GateSpec,
@@ -234,7 +244,12 @@ def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> Target:
         return Target(named.name, about, partial(uniform, log), everywhere, make_waiting=waiting.uniform)
     if named.kind is CandidateKind.SERVED:
         if log.p_log is None:
-            unknown = {"only the probability of the drawn arm is on record": n}
+            reason = (
+                "only the probability of the drawn arm is on record"
+                if log.has_propensities
+                else "no propensity is on record"
+            )
+            unknown = {reason: n}
             return Target(named.name, about, partial(uniform, log), ~everywhere, unknown)
         on_record: dataset.Floats = log.p_log
         return Target(named.name, about, lambda: on_record, everywhere)
@@ -609,7 +624,7 @@ def _candidate_result(
     drawn = bool(one.weight.any())
     return result.model_copy(
         update={
-            "estimates": tuple(map(_estimated, one.estimates)),
+            "estimates": tuple(_estimated(each, _doubt(one.log)) for each in one.estimates),
             "weights": weights_of(one, edges, inputs.gate, served=served) if drawn else None,
             "shares": {each.arm: each.target for each in one.diagnostics.overlap},
             "over_time": over_time(one.log, one.weight) if drawn else (),
@@ -617,7 +632,14 @@ def _candidate_result(
     )
 
 
-def _estimated(one: evaluation.Estimated) -> Estimated:
+def _doubt(log: Log) -> str:
+    """Return what every figure on a log is to be doubted for; empty where propensities are on record."""
+    if not log.has_propensities:
+        return DIRECT_ALONE
+    return "propensities were estimated, not recorded" if log.estimated else ""
+
+
+def _estimated(one: evaluation.Estimated, doubt: str) -> Estimated:
     limited = one.parameter is not None and math.isfinite(one.parameter)
     return Estimated(
         estimator=one.estimator,
@@ -625,7 +647,7 @@ def _estimated(one: evaluation.Estimated) -> Estimated:
         difference=_interval(one.difference),
         effective_n=one.effective_n,
         parameter=one.parameter if limited else None,
-        note=one.note,
+        note=one.note if one.value is None else "; ".join(filter(None, (one.note, doubt))),
     )
 
 
@@ -773,6 +795,7 @@ def evaluate_log(
         log = source.log(rule, selection, progress)
     except EmptyLogError as error:
         raise EvaluationError(str(error)) from None
+    request = _possible(request, log)
     candidates = _candidates(request, log)
     waiting, settled, known = None, math.inf, None
     if request.gate:
@@ -826,12 +849,70 @@ def evaluate_log(
         candidates=results,
         assumptions=(
             *source.remarks(rule),
-            *_assumptions(candidates, checked),
+            *_provenance(log),
+            *_assumptions(candidates, checked, log),
             *_waiting(log, settled, waiting),
             *_intervals(request.interval, results),
             *([BEST] if len(candidates) > 2 else []),
         ),
     )
+
+
+REFUSED = (
+    "The log has no propensity on record, which {} needs: what an arm earned can only be weighed by how "
+    "likely it was drawn. Only the direct model is possible, --estimator dm. Log the probability of the "
+    "drawn arm with each decision (`armwise import --propensity` or `--distribution`), or estimate it from "
+    "repeated contexts (`armwise import --estimate-propensities`)."
+)
+
+DIRECT = (
+    "No propensity is on record: every figure is of the direct model alone, dm, and is right only if the "
+    "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
+    "nothing unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
+)
+
+ESTIMATES = (
+    "Propensities of {:,} of {:,} decisions were estimated from frequencies, not recorded: every figure "
+    "assumes that the counted context was all that the logging policy saw, and that it never changed. "
+    "Intervals leave the error of the estimate out."
+)
+
+ALL_ELIGIBLE = (
+    "Which arms were eligible is not on record: every arm of the log is taken to have been eligible always."
+)
+
+
+def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
+    """Return what a log permits of a request: without propensities the direct model, unless others are named.
+
+    Raises:
+        EvaluationError: What was requested needs propensities.
+    """
+    if log.estimated and request.gate:
+        raise EvaluationError(
+            "The gate needs propensities that were drawn with: those of this log were estimated from "
+            "frequencies, which no check can confirm. Leave --gate out, or log the drawn arm's probability."
+        )
+    if log.has_propensities:
+        return request
+    if request.gate:
+        raise EvaluationError(REFUSED.format("the gate"))
+    if "estimators" not in request.model_fields_set:
+        return request.model_copy(update={"estimators": WITHOUT_PROPENSITIES})
+    needing = [name for name in request.estimators if name not in WITHOUT_PROPENSITIES]
+    if needing:
+        raise EvaluationError(REFUSED.format(" and ".join(needing)))
+    return request
+
+
+def _provenance(log: Log) -> Iterator[str]:
+    """Yield what every figure assumes because propensities are not on record."""
+    if not log.has_propensities:
+        yield DIRECT
+    if log.estimated:
+        yield ESTIMATES.format(log.estimated, len(log))
+    if log.p_log is None:
+        yield ALL_ELIGIBLE
 
 
 def selection_of(request: EvaluationRequest) -> Selection:
@@ -905,16 +986,17 @@ def _digest(log: Log) -> str:
     return digest.hexdigest()
 
 
-def _assumptions(candidates: list[CandidateName], checked: Recomputed | None) -> Iterator[str]:
+def _assumptions(candidates: list[CandidateName], checked: Recomputed | None, log: Log) -> Iterator[str]:
     """Yield the assumptions of the estimates."""
     yield (
         "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
         "at random."
     )
-    yield (
-        "Propensities on record are those that were drawn with, and rewards follow from the question and the "
-        "arm that was drawn, not from what was drawn before."
-    )
+    if log.has_propensities and not log.estimated:
+        yield (
+            "Propensities on record are those that were drawn with, and rewards follow from the question and "
+            "the arm that was drawn, not from what was drawn before."
+        )
     if checked is not None:
         again = f"{checked.checked:,} distributions were computed again, and {checked.mismatched:,} differed"
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."

@@ -233,6 +233,15 @@ BIASED = (
 )
 """What an interval marked as biased means."""
 
+DIRECT_ALONE = "of the direct model alone, no propensity is on record"
+"""Note on every figure of a log without propensities."""
+
+BIASED_ALONE = (
+    "biased, and the interval does not hold the bias: a difference may be none, although the interval leaves "
+    "out zero. Log propensities, or draw some decisions at random, before you act on it."
+)
+"""The same where the log permits no other estimator."""
+
 
 class Report(ReportSection):
     """The results of candidates beside the baseline.
@@ -316,8 +325,14 @@ class Report(ReportSection):
             *(f"{one.name}: {' '.join(one.remarks)}" for one in self.candidates),
             f"Left out: {counted(self.excluded) or 'none'}.",
             *self.assumptions,
-            *([f"{', '.join(self.uncovered)}: {BIASED}"] if self.uncovered else []),
+            *([f"{', '.join(self.uncovered)}: {self.bias}"] if self.uncovered else []),
         ]
+
+    @property
+    def bias(self) -> str:
+        """What an interval marked as biased means for this log."""
+        alone = any(DIRECT_ALONE in estimate.note for one in self.candidates for estimate in one.estimates)
+        return BIASED_ALONE if alone else BIASED
 
     @property
     def uncovered(self) -> list[str]:
@@ -563,7 +578,7 @@ def page(report: Report) -> str:
         reward=_indented(report.reward),
         judged=[one for one in report.candidates if one.verdict is not None],
         no_row=NO_ROW,
-        biased=BIASED,
+        biased=report.bias,
     )
 
 

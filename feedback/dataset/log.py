@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
-from feedback.events import LABELS, Cost, Example, Mode
+from feedback.events import ESTIMATED, LABELS, Cost, Example, Mode
 from feedback.reward import Arithmetic, Prices, RewardRule
 from feedback.texts import value_of
 
@@ -315,6 +315,8 @@ OTHER_FEATURES = "other features"
 
 NO_DISTRIBUTION = "no distribution"
 
+NO_PROPENSITY = "no propensity on record"
+
 NOT_ELIGIBLE = "drawn arm not in the distribution"
 
 IMPOSSIBLE = "propensity not in (0, 1]"
@@ -336,6 +338,9 @@ class EmptyLogError(ValueError):
 class LogFilter:
     """Collects the rows that can be evaluated, in order, and counts the others by their first reason.
 
+    Rows without any propensity are left out where others have one. Where none has one, they are a log without
+    propensities, on which only predictions of rewards can be averaged.
+
     Args:
         selection: Which decisions are wanted.
     """
@@ -344,8 +349,11 @@ class LogFilter:
         self._selection = selection
         self._excluded: Counter[str] = Counter()
         self._column: dict[str, int] = {}
+        self._unknown_column: dict[str, int] = {}
         self._parts: list[dict[str, NDArray[np.generic]]] = []
+        self._unknown: list[dict[str, NDArray[np.generic]]] = []  # rows without any propensity
         self._whole = True  # whether every distribution that was kept is known whole
+        self._estimated = 0
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
     def add(self, batch: Batch) -> None:
@@ -362,28 +370,33 @@ class LogFilter:
         start = np.cumsum(batch.n_p) - batch.n_p
         kept = np.ones(len(batch.seq), dtype=np.bool_)
         whole = (batch.n_p == width) & (batch.n_p > 0)
-        for reason, out in _reasons(batch, self._selection, place, start, whole, alone):
+        none = (batch.n_p == 0) & np.isnan(batch.propensity)
+        for reason, out in _reasons(batch, self._selection, place, start, whole, alone, none):
             if n := int((out & kept).sum()):
                 self._excluded[reason] += n
                 kept &= ~out
-        self._keep(batch, np.flatnonzero(kept), place, start, alone)
+        self._keep(batch, np.flatnonzero(kept & ~none), place, start, alone)
+        self._keep_unknown(batch, np.flatnonzero(kept & none))
 
-    def _keep(self, batch: Batch, rows: Integers, place: Integers, start: Integers, alone: Flags) -> None:
+    def _keep_unknown(self, batch: Batch, rows: Integers) -> None:
+        """Append rows without any propensity."""
+        self._enter(self._unknown_column, batch, rows)
+        propensity = np.full(len(rows), np.nan)
+        self._unknown.append(_part(self._unknown_column, batch, rows, propensity))
+
+    def _enter(self, columns: dict[str, int], batch: Batch, rows: Integers) -> tuple[Integers, Integers]:
+        """Number the arms of rows that have no column yet; return the draws, and which one each row is."""
         draws, first, which = np.unique(batch.draw.codes[rows], return_index=True, return_inverse=True)
         for code in draws[np.argsort(first)]:
             for name in batch.draw.values[code].arms:
-                self._column.setdefault(name, len(self._column))
+                columns.setdefault(name, len(columns))
+        return draws, which
+
+    def _keep(self, batch: Batch, rows: Integers, place: Integers, start: Integers, alone: Flags) -> None:
+        draws, which = self._enter(self._column, batch, rows)
         self._whole = self._whole and not alone[rows].any()
-        column = np.array([self._column.get(key.drawn, -1) for key in batch.draw.values])
-        part = {
-            "drawn": column[batch.draw.codes[rows]],
-            "propensity": batch.p[start[rows] + place[rows]],
-            "reward": batch.reward[rows],
-            "questions": batch.question[rows],
-            "seq": batch.seq[rows],
-            "at": batch.at[rows],
-            "version": batch.version[rows],
-        }
+        self._estimated += int(batch.draw.each(_is_estimated)[rows].sum())
+        part = _part(self._column, batch, rows, batch.p[start[rows] + place[rows]])
         if self._whole:
             p = np.zeros((len(rows), len(self._column)))
             for i, code in enumerate(draws):
@@ -401,6 +414,11 @@ class LogFilter:
         Raises:
             EmptyLogError: No row was kept.
         """
+        unknown = sum(len(part["seq"]) for part in self._unknown)
+        if unknown and not any(len(part["seq"]) for part in self._parts):
+            self._parts, self._column, self._whole = self._unknown, self._unknown_column, False
+        elif unknown:
+            self._excluded[NO_PROPENSITY] += unknown
         excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
         if not any(len(part["seq"]) for part in self._parts):
             raise EmptyLogError(self._nothing(excluded))
@@ -409,7 +427,8 @@ class LogFilter:
         column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
         self._parts.clear()
         column["questions"] = _by_first(column["questions"])
-        return {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded, **column}
+        about = {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded}
+        return {**about, **column, "estimated": self._estimated}
 
     def _distributions(self) -> Floats:
         """Move the distributions from the parts into one array, with a column for each arm."""
@@ -431,6 +450,26 @@ class LogFilter:
         )
 
 
+def _part(
+    columns: Mapping[str, int], batch: Batch, rows: Integers, propensity: Floats
+) -> dict[str, NDArray[np.generic]]:
+    """Return some rows of a batch as columns of a log."""
+    column = np.array([columns.get(key.drawn, -1) for key in batch.draw.values])
+    return {
+        "drawn": column[batch.draw.codes[rows]],
+        "propensity": propensity,
+        "reward": batch.reward[rows],
+        "questions": batch.question[rows],
+        "seq": batch.seq[rows],
+        "at": batch.at[rows],
+        "version": batch.version[rows],
+    }
+
+
+def _is_estimated(draw: DrawKey) -> bool:
+    return draw.policy == ESTIMATED
+
+
 def _has_mode(mode: Mode, draw: DrawKey) -> bool:
     return draw.mode == mode
 
@@ -441,7 +480,13 @@ def _place(draw: DrawKey) -> int:
 
 
 def _reasons(
-    batch: Batch, selection: Selection, place: Integers, start: Integers, whole: Flags, alone: Flags
+    batch: Batch,
+    selection: Selection,
+    place: Integers,
+    start: Integers,
+    whole: Flags,
+    alone: Flags,
+    none: Flags,
 ) -> Iterator[tuple[str, Flags]]:
     """Yield each reason with the rows that it excludes, by precedence."""
     if selection.since is not None:
@@ -457,15 +502,15 @@ def _reasons(
     for mode in (Mode.GREEDY, Mode.FORCED):
         yield str(mode), batch.draw.each(partial(_has_mode, mode))
     yield LABELS, batch.draw.each(lambda key: key.policy == LABELS)
-    yield NO_DISTRIBUTION, ~(whole | alone)
+    yield NO_DISTRIBUTION, ~(whole | alone | none)
     yield NOT_ELIGIBLE, place < 0
     row = np.repeat(np.arange(len(batch.seq)), batch.n_p)
     total = np.bincount(row, batch.p, minlength=len(batch.seq))
     odd = np.bincount(row, ~(batch.p >= 0.0), minlength=len(batch.seq)) > 0
-    yield NO_DISTRIBUTION, ~alone & (odd | ~(np.abs(total - 1.0) <= TOLERANCE))
+    yield NO_DISTRIBUTION, whole & (odd | ~(np.abs(total - 1.0) <= TOLERANCE))
     p = batch.p[np.minimum(start + np.maximum(place, 0), len(batch.p) - 1)] if len(batch.p) else batch.reward
-    yield IMPOSSIBLE, ~((p > 0.0) & (p <= 1.0 + TOLERANCE))
-    yield DISAGREES, ~(np.abs(p - batch.propensity) <= _SAME)
+    yield IMPOSSIBLE, ~none & ~((p > 0.0) & (p <= 1.0 + TOLERANCE))
+    yield DISAGREES, ~none & ~(np.abs(p - batch.propensity) <= _SAME)
     yield FAILED, np.isnan(batch.reward) & batch.draw.each(lambda key: key.failed)
     yield NO_REWARD, np.isnan(batch.reward)
 
@@ -501,7 +546,8 @@ class Log:
     Attributes:
         arms: Every arm that was eligible in some row.
         drawn: Column of the arm that was drawn, shape (n,).
-        propensity: Probability with which it was drawn, shape (n,), in (0, 1].
+        propensity: Probability with which it was drawn, shape (n,), in (0, 1]; NaN in all rows where none is
+            on record.
         reward: Reward, shape (n,), finite.
         questions: Rows that ask the same have the same code, shape (n,), from 0, none left out.
         seq: Position in the training log, shape (n,), rising.
@@ -511,6 +557,7 @@ class Log:
             only the drawn arm's probability is known.
         excluded: Examples that were left out, by reason.
         describe: Returns the features of rows; None where there are none.
+        estimated: Rows whose propensity was estimated from frequencies, and not recorded.
 
     Raises:
         ValueError: Shapes that differ, an empty log, or a value out of its range.
@@ -527,6 +574,7 @@ class Log:
     p_log: Floats | None
     excluded: Mapping[str, int] = field(default_factory=dict)
     describe: Describe | None = None
+    estimated: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -537,8 +585,9 @@ class Log:
                 raise ValueError(f"{name} must have the shape ({n},) of reward, got {shape}")
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < len(self.arms)), "a column of arms")
         refuse("reward", self.reward, np.isfinite(self.reward), "finite")
-        possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
-        refuse("propensity", self.propensity, possible, "in (0, 1]")
+        if self.has_propensities or self.p_log is not None:
+            possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
+            refuse("propensity", self.propensity, possible, "in (0, 1]")
         refuse("question code", self.questions, (self.questions >= 0) & (self.questions < n), f"below {n}")
         rows = np.bincount(self.questions)
         refuse("rows of a question code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
@@ -551,6 +600,11 @@ class Log:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    @cached_property
+    def has_propensities(self) -> bool:
+        """Whether propensities are known: without them nothing can be weighed."""
+        return not bool(np.isnan(self.propensity).all())
 
     @property
     def n_questions(self) -> int:
@@ -612,7 +666,7 @@ class Log:
         """Return the largest weight that each row could have had under a target, shape (n,).
 
         Where only the propensity of the drawn arm is known, the other arms are taken to be as likely: a
-        guess for hedging, not a bound.
+        guess for hedging, not a bound. Where none is known, nothing has a weight.
 
         Args:
             p_target: The distribution of the target, shape (n, n_arms).
@@ -621,6 +675,8 @@ class Log:
         >>> log.reach(np.array([[0.5, 0.5]])).tolist()
         [2.5]
         """
+        if not self.has_propensities:
+            return np.zeros(len(self))
         # A propensity may differ from p_log by a rounding error, and with it the drawn arm's weight.
         weight = drawn_of(p_target, self.drawn) / self.propensity
         if self.p_log is None:

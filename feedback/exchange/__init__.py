@@ -1,7 +1,7 @@
-"""Carry a log to and from JSON lines, VW dsjson and OBP's layout."""
+"""Carry a log to and from JSON lines, VW dsjson and OBP's layout, and from the logs of production."""
 
 from .dsjson import read_dsjson, write_dsjson
-from .imported import REWARD, rule_of
+from .imported import REWARD, remedy_of, rule_of
 from .jsonl import (
     ExchangeError,
     Header,
@@ -13,11 +13,24 @@ from .jsonl import (
     write_export,
 )
 from .obp import read_obp, write_obp
+from .production import FORMATS, FULL, ProductionLog, Request, Summary
+from .propensities import LEAST_DRAWS, LEAST_ROWS
+from .table import COSTS, Columns, Faults
 
 __all__ = [
+    "COSTS",
+    "FORMATS",
+    "FULL",
+    "LEAST_DRAWS",
+    "LEAST_ROWS",
     "REWARD",
+    "Columns",
     "ExchangeError",
+    "Faults",
     "Header",
+    "ProductionLog",
+    "Request",
+    "Summary",
     "appearing",
     "appearing_folder",
     "export_lines",
@@ -25,6 +38,7 @@ __all__ = [
     "read_export",
     "read_headers",
     "read_obp",
+    "remedy_of",
     "rule_of",
     "write_dsjson",
     "write_export",

@@ -5,7 +5,7 @@ unchanged; a row that no evaluation can use is left out and counted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from feedback.events import LABELS, Decision, Example, Mode
 from feedback.exchange.jsonl import ExchangeError, problems, unlikely
@@ -16,6 +16,34 @@ IMPORTED = "imported"
 
 REWARD = "reward"
 """Default name of the metric that holds the reward of an imported log."""
+
+
+REMEDIES: Mapping[str, str] = {
+    "dangling observation": (
+        "a reward whose decision is not in the file: an evaluation needs the line with c, a and p of the "
+        "same EventId too, so join the decisions with their rewards, or export both"
+    ),
+    "no distribution": (
+        "the probabilities of the arms are missing, do not fit the arms, or do not sum to 1; only what was "
+        "drawn with known probabilities can be weighed, so log them with each decision"
+    ),
+    "no label": "a decision without _label_cost: join it with its reward first",
+    "not learned: _skipLearn": "its activation never came, so nobody saw it",
+    "several slots": "more than one action was drawn at once; write a line for each slot",
+    "propensity not in (0, 1]": "no arm can be drawn with it: log the probability at the time of the draw",
+    "propensity not that of the distribution": "the two probabilities of the drawn arm differ",
+    "reward not in": "widen --range where these rewards are right",
+}
+"""What a reason means and what to do, by the beginning of the reason."""
+
+
+def remedy_of(reason: str) -> str:
+    """Return what a reason means and what to do; empty where the reason says it.
+
+    >>> remedy_of("reward not in [0, 1]")
+    'widen --range where these rewards are right'
+    """
+    return next((text for begins, text in REMEDIES.items() if reason.startswith(begins)), "")
 
 
 class LeftOut(Exception):  # noqa: N818 - it is counted, and no error

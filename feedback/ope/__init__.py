@@ -23,7 +23,14 @@ from .estimators import (
     snips,
     switch_dr,
 )
-from .evaluation import DEFAULT_ESTIMATORS, INTERVALS, EstimateWithInterval, evaluate, predict
+from .evaluation import (
+    DEFAULT_ESTIMATORS,
+    INTERVALS,
+    WITHOUT_PROPENSITIES,
+    EstimateWithInterval,
+    evaluate,
+    predict,
+)
 from .gate import GateSpec, Verdict, judge
 from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
@@ -33,6 +40,7 @@ __all__ = [
     "DEFAULT_ESTIMATORS",
     "ESTIMATORS",
     "INTERVALS",
+    "WITHOUT_PROPENSITIES",
     "Diagnostics",
     "EstimateWithInterval",
     "Estimator",

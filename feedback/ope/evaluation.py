@@ -35,7 +35,7 @@ from feedback.ope.intervals import (
     shown,
 )
 from feedback.ope.reward_model import Model, cross_fit
-from feedback.ope.sample import NeverDrawnError, Sample, Terms, effective_size
+from feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, Terms, effective_size
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
@@ -173,13 +173,18 @@ _DRAWN_ROWS = ("normal", "bootstrap")
 def shown_figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
     """Return the `figures` as they are shown (`intervals.shown`): within the range of rewards, and open.
 
-    A target that draws as its baseline does in every row has a difference of exactly 0. Takes what `figures`
-    does; the range of the request is the declared one.
+    A target that draws as its baseline does in every row has a difference of exactly 0. Without propensities
+    there are no weights, and each question counts by its rows. Takes what `figures` does; the range of the
+    request is the declared one.
     """
     least, most = request.reward_range
-    by_question = np.bincount(target.log.questions, target.weight).astype(np.float64, copy=False)
+    known = target.log.has_propensities
+    weights = target.weight if known else None
+    by_question = np.bincount(target.log.questions, weights).astype(np.float64, copy=False)
     span, n = most - least, effective_size(by_question)
-    differs = baseline is not None and not np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
+    differs = baseline is not None and not (
+        known and np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
+    )
     return {
         name: (
             _shown(value, (least, most), n, request.level),
@@ -291,6 +296,9 @@ _SPECIAL: Mapping[str, Callable[[TargetSample, TargetSample | None, str, Interva
 
 DEFAULT_ESTIMATORS = ("ips", "snips", "dr")
 """Estimators by default."""
+
+WITHOUT_PROPENSITIES = ("dm",)
+"""Estimators that read no propensity."""
 
 NEVER_DRAWN = "never drawn"
 """Note on a target that draws none of the drawn arms."""
@@ -498,7 +506,9 @@ class _TargetEvaluation:
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
         for estimator in self._estimators:
-            if unsupported > TOLERANCE:
+            if not log.has_propensities and estimator.name not in WITHOUT_PROPENSITIES:
+                notes[estimator.name] = UNKNOWN
+            elif unsupported > TOLERANCE:
                 notes[estimator.name] = f"draws with a chance of {unsupported:.2g} what the log could not"
             elif not available[estimator.predictions]:
                 notes[estimator.name] = "needs two different questions or more"

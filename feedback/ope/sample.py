@@ -13,6 +13,9 @@ import numpy as np
 
 from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
 
+UNKNOWN = "no propensity is on record, so no reward can be weighed"
+"""Why a log without propensities permits no estimate but averages of predictions."""
+
 
 class NeverDrawnError(ValueError):
     """The target draws none of the logged arms, so its value cannot be estimated."""
@@ -60,7 +63,8 @@ class Sample:
     """The rows of a log with the distribution of a target in each.
 
     Attributes:
-        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1].
+        propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows
+            where it is not known, and then every weight is 0.
         drawn: Column of the logged arm, shape (n,).
         reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
@@ -100,12 +104,9 @@ class Sample:
                 )
         n_arms = self.p_target.shape[1]
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < n_arms), f"a column below {n_arms}")
-        refuse(
-            "propensity",
-            self.propensity,
-            (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE),
-            "in (0, 1]",
-        )
+        if not self.unknown:
+            possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
+            refuse("propensity", self.propensity, possible, "in (0, 1]")
         refuse("reward", self.reward, np.isfinite(self.reward), "finite")
         refuse_unless_distributions("p_target", self.p_target)
 
@@ -113,8 +114,15 @@ class Sample:
         return len(self.reward)
 
     @cached_property
+    def unknown(self) -> bool:
+        """Whether no propensity is known, so that only predictions can be averaged."""
+        return bool(np.isnan(self.propensity).all())
+
+    @cached_property
     def weight(self) -> Floats:
         """Importance weight p_target / p_log of each drawn arm, shape (n,)."""
+        if self.unknown:
+            return np.zeros(len(self))
         return drawn_of(self.p_target, self.drawn) / self.propensity
 
     @property
@@ -124,6 +132,8 @@ class Sample:
         Raises:
             NeverDrawnError: They are all 0.
         """
+        if self.unknown:
+            raise NeverDrawnError(UNKNOWN)
         if not self.weight.any():
             raise NeverDrawnError(
                 f"the target draws none of the {len(self)} logged arms: its value cannot be estimated"

@@ -8,7 +8,7 @@ import pytest
 
 from feedback.arrays import Floats, Integers
 from feedback.dataset.log import EmptyLogError, Log, Selection
-from feedback.events import LABELS, Context, Cost, Mode
+from feedback.events import ESTIMATED, LABELS, Context, Cost, Mode
 from feedback.reward import Metric, RewardRule
 from tests.feedback.examples import example
 
@@ -86,10 +86,31 @@ def test_what_cannot_be_evaluated_is_counted_by_its_first_reason(log: Log) -> No
     assert log.excluded == {"forced": 2, "failed": 1, "greedy": 1, "labels": 1, "no reward": 1}
 
 
+def test_where_no_decision_has_a_propensity_the_log_has_none() -> None:
+    unknown = [
+        replace(one, decision=replace(one.decision, probabilities=())) for one in (example(1), example(2))
+    ]
+    log = Log.from_examples(unknown, RULE)
+    assert log.seq.tolist() == [1, 2]
+    assert (log.has_propensities, log.p_log, log.excluded) == (False, None, {})
+    assert np.isnan(log.propensity).all()
+    assert log.reach(np.tile(np.eye(len(log.arms))[0], (2, 1))).tolist() == [0.0, 0.0]
+    assert log.where(np.array([False, True])).seq.tolist() == [2]
+
+
+def test_estimated_propensities_are_counted_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedback.dataset.log._CHUNK", 1)
+    rows = [
+        replace(one, decision=replace(one.decision, policy=policy))
+        for one, policy in zip(map(example, (1, 2, 3)), (ESTIMATED, ESTIMATED, "imported"), strict=True)
+    ]
+    assert Log.from_examples(rows, RULE).estimated == 2
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"probabilities": ()}, "no distribution"),
+        ({"probabilities": ()}, "no propensity on record"),
         ({"probabilities": (0.5, 0.25)}, "no distribution"),
         ({"probabilities": (0.5, 0.25, 0.25)}, "no distribution"),
         ({"probabilities": (1.5, -0.5)}, "no distribution"),

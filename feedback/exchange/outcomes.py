@@ -1,0 +1,303 @@
+"""Tables that know the outcome of every arm: RouterBench, RouteLLM, battles of two models.
+
+No policy drew anything in such a table. Drawing one arm a row, with a known seeded distribution, makes a log
+with true propensities of it. All outcomes together can be written for `armwise train` instead.
+
+    routerbench    a column an arm with its score, `<arm>|total_cost` with its dollars: sample_id, prompt,
+                   eval_name, <arm>, <arm>|model_response, <arm>|total_cost (withmartian/routerbench,
+                   convertors/common.py)
+    wide           a column an arm with its score, named by --arms or by a prefix; costs by a prefix: the
+                   tables of lm-sys/RouteLLM, routellm/evals (prompt, <arm>, <arm> with True or False)
+    battles        model_a, model_b, and winner (model_a, model_b, tie, ...) or winner_model_a, winner_model_b
+                   and winner_tie, as the Chatbot Arena publishes them (lmsys-arena-human-preference-55k)
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.records import Record
+from feedback.exchange.table import (
+    BadValue,
+    Columns,
+    Faults,
+    Layout,
+    is_missing,
+    nearest,
+    number,
+    text_of,
+)
+
+DOLLARS = "|total_cost"
+"""How the column of an arm's dollars ends in RouterBench."""
+
+RESPONSE = "|model_response"
+
+WIDE = Layout(
+    "wide",
+    fields={
+        "question": ("question", "prompt", "query"),
+        "arm": ("_arm",),
+        "reward": ("_reward",),
+        "distribution": ("_distribution",),
+        "id": ("sample_id", "id", "question_id"),
+        "time": ("tstamp",),
+    },
+    costs={"usd": ("_usd",)},
+)
+"""Rows after the draw: the arm, its reward and the distribution stand in columns of their own."""
+
+TIED = 0.5
+"""Reward of both models after a tie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an arm did on a question.
+
+    Attributes:
+        score: The score; None where it is missing.
+        usd: Dollars; None where they are not on record.
+    """
+
+    score: float | None
+    usd: float | None
+
+
+Outcomes = Callable[[Record], Mapping[str, Outcome]]
+"""Returns the outcomes in a row by arm. Raises BadValue."""
+
+
+def wide(arms: Sequence[str], scores: Mapping[str, str], dollars: Mapping[str, str]) -> Outcomes:
+    """Return a reader of tables with a column an arm.
+
+    Args:
+        arms: Names of the arms.
+        scores: Column of the score of each.
+        dollars: Column of the dollars of each, of those that have one.
+    """
+
+    def read(record: Record) -> dict[str, Outcome]:
+        found = {}
+        for arm in arms:
+            score = _number(record.values, scores[arm])
+            usd = _number(record.values, dollars[arm]) if arm in dollars else None
+            if score is not None:
+                found[arm] = Outcome(score, usd)
+        if not found:
+            raise BadValue("no outcome", f"no column of {', '.join(scores.values())} has a score")
+        return found
+
+    return read
+
+
+def _number(values: Mapping[str, Any], column: str) -> float | None:
+    value = values.get(column)
+    if is_missing(value):
+        return None
+    try:
+        return number(value)
+    except (ValueError, TypeError):
+        raise BadValue(
+            "score is no number", f"{column} is {value!r:.80}; a number or true/false was expected"
+        ) from None
+
+
+def battle(record: Record) -> dict[str, Outcome]:
+    """Return the outcomes of a battle: 1 for the model that won, 0 for the other, 0.5 for both after a tie.
+
+    Raises:
+        BadValue: No two models, or no winner.
+
+    >>> battle(Record("", {"model_a": "x", "model_b": "y", "winner": "model_b"}))["y"].score
+    1.0
+    """
+    values = record.values
+    first, second = (str(values.get(side) or "").strip() for side in ("model_a", "model_b"))
+    if not first or not second or first == second:
+        raise BadValue(
+            "no two models",
+            f"model_a is {first!r} and model_b {second!r}; two different models were expected",
+        )
+    won = _winner(values)
+    return {first: Outcome(won, None), second: Outcome(1.0 - won, None)}
+
+
+def _winner(values: Mapping[str, Any]) -> float:
+    """Return the reward of model_a. Raises BadValue."""
+    if "winner" in values:
+        winner = str(values["winner"]).strip()
+        rewards = {"model_a": 1.0, str(values["model_a"]): 1.0, "model_b": 0.0, str(values["model_b"]): 0.0}
+        if winner.startswith(("tie", "both_bad", "bothbad")):
+            return TIED
+        if winner in rewards:
+            return rewards[winner]
+        raise BadValue("no winner", f"winner is {winner!r}; model_a, model_b or tie was expected")
+    marks = {name: values.get(name) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
+    won = [name for name, mark in marks.items() if not is_missing(mark) and number(mark) == 1.0]
+    if len(won) != 1:
+        raise BadValue("no winner", f"{marks}; exactly one 1 was expected")
+    return {"winner_model_a": 1.0, "winner_model_b": 0.0, "winner_tie": TIED}[won[0]]
+
+
+def columns_of_arms(
+    form: str,
+    names: Sequence[str],
+    arms: Sequence[str] | None,
+    prefix: str | None,
+    cost_prefix: str | None,
+    source: object,
+) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Return the arms of a wide table, the columns of their scores, and those of their dollars.
+
+    Args:
+        form: `routerbench` or `wide`.
+        names: Columns of the table.
+        arms: Names of the arms; None for all that the columns have.
+        prefix: How columns of scores begin; None where they are named as the arm.
+        cost_prefix: The same for dollars.
+        source: The file, for messages.
+
+    Raises:
+        ExchangeError: There are no such columns.
+    """
+    known = dict.fromkeys(names)
+    if form == "routerbench":
+        found = [name.removesuffix(DOLLARS) for name in names if name.endswith(DOLLARS)]
+        found = [name for name in found if name in known]
+        if not found:
+            raise ExchangeError(
+                f"{source}: no column <arm>{DOLLARS} stands beside a column <arm>, as RouterBench has them; "
+                f"of another table name the arms with --format wide --arms{nearest('model' + DOLLARS, names)}"
+            )
+        prefix, cost_prefix = "", None
+    elif prefix is not None:
+        found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        if not found:
+            raise ExchangeError(f"{source}: no column begins with {prefix!r}{nearest(prefix, names)}")
+    else:
+        found, prefix = list(arms or ()), ""
+        if not found:
+            raise ExchangeError(
+                f"{source}: which columns are arms? Name them with --arms a,b, or how they begin with "
+                f"--score-of; there are: {', '.join(names)}"
+            )
+    chosen = found if arms is None else list(arms)
+    for arm in chosen:
+        if prefix + arm not in known:
+            raise ExchangeError(
+                f"{source}: no column {prefix + arm!r} for an arm{nearest(prefix + arm, names)}"
+            )
+    ends = {arm: f"{arm}{DOLLARS}" if cost_prefix is None else f"{cost_prefix}{arm}" for arm in chosen}
+    return (
+        chosen,
+        {arm: prefix + arm for arm in chosen},
+        {arm: name for arm, name in ends.items() if name in known},
+    )
+
+
+def uniform_unit(seed: int, name: str) -> float:
+    """Return a number in [0, 1) that a seed and a name determine.
+
+    >>> 0.0 <= uniform_unit(0, "q1") < 1.0, uniform_unit(0, "q1") == uniform_unit(0, "q1")
+    (True, True)
+    """
+    digest = hashlib.blake2b(
+        name.encode(errors="replace"), digest_size=8, key=str(seed).encode()[:64]
+    ).digest()
+    return (int.from_bytes(digest) >> 11) / (1 << 53)
+
+
+class Draws:
+    """Draws one arm a row, with a known distribution over the arms whose outcome the row has.
+
+    Args:
+        outcomes: Reads the outcomes of a row.
+        shares: Probability of each arm; None for all alike. Of the arms of a row they are scaled to sum to 1.
+        seed: Seed of the draws, which depend on nothing else but the place of the row.
+        root: What is cut from the beginning of the place of a row.
+    """
+
+    def __init__(self, outcomes: Outcomes, shares: Mapping[str, float] | None, seed: int, root: str) -> None:
+        self._outcomes, self._shares, self._seed, self._root = outcomes, shares, seed, root
+
+    def rows(self, record: Record) -> Iterator[Record]:
+        """Yield a row with the arm that was drawn; one that cannot be drawn from has a fault."""
+        if record.fault:
+            yield record
+            return
+        try:
+            outcomes = self._outcomes(record)
+            p = self._distribution(outcomes)
+        except BadValue as bad:
+            yield Record(record.where, fault=bad.detail, reason=str(bad))
+            return
+        at, total = uniform_unit(self._seed, record.where.removeprefix(self._root)), 0.0
+        arm = next(name for name, share in reversed(p.items()) if share > 0.0)
+        for name, share in p.items():
+            total += share
+            if at < total:
+                arm = name
+                break
+        drawn = {"_arm": arm, "_reward": outcomes[arm].score, "_distribution": p, "_usd": outcomes[arm].usd}
+        yield Record(record.where, {**record.values, **drawn})
+
+    def _distribution(self, outcomes: Mapping[str, Outcome]) -> dict[str, float]:
+        shares = {arm: 1.0 if self._shares is None else self._shares.get(arm, 0.0) for arm in outcomes}
+        total = math.fsum(shares.values())
+        if not total > 0.0:
+            raise BadValue("no arm to draw", f"none of {', '.join(outcomes)} has a share of --draw")
+        return {arm: share / total for arm, share in shares.items() if share > 0.0}
+
+
+def outcome_lines(
+    records: Iterable[Record], outcomes: Outcomes, columns: Columns, root: str, faults: Faults
+) -> Iterator[bytes]:
+    """Yield the outcome of every arm as a line for `armwise train`: the score as `acc`, dollars as `usd`.
+
+    Args:
+        records: Rows of the table.
+        outcomes: Reads the outcomes of a row.
+        columns: Columns of the question and of the id.
+        root: What is cut from the beginning of the place of a row that has no id.
+        faults: Notes the rows that cannot be written.
+    """
+    seen: set[str] = set()
+    for record in records:
+        try:
+            lines = _lines_of(record, outcomes, columns, root, seen)
+        except BadValue as bad:
+            faults.add(record.where, bad)
+        else:
+            yield from lines
+
+
+def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, seen: set[str]) -> list[bytes]:
+    """Return the lines of a row. Raises BadValue."""
+    if record.fault:
+        raise BadValue(record.reason, record.fault)
+    values = record.values
+    question = text_of(values.get(columns.question)) if columns.question else ""
+    ident = str(values.get(columns.id) or "") if columns.id else ""
+    ident = ident or record.where.removeprefix(root)
+    if not question:
+        raise BadValue("no question", f"{columns.question} is empty; the text of the question was expected")
+    if ident in seen:
+        raise BadValue("duplicate", f"id {ident!r} occurred above; ids that occur once were expected")
+    found = outcomes(record)
+    lines = []
+    for arm, one in found.items():
+        if one.score is None or not 0.0 <= one.score <= 1.0:
+            raise BadValue(
+                "score not in [0, 1]", f"{arm} has the score {one.score}; one in [0, 1] was expected"
+            )
+        line = {"id": ident, "question": question, "arm": arm, "acc": one.score}
+        line |= {} if one.usd is None else {"usd": one.usd}
+        lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+    seen.add(ident)
+    return lines

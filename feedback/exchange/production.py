@@ -1,0 +1,384 @@
+"""A log of production, from the files of any format to examples: survey, then one example after another.
+
+    log = ProductionLog(source, Request(form="table", columns=Columns(arm="route")))
+    write_export(log.examples(), file, header)
+    log.summary, log.faults
+
+Files are read once for what is joined with decisions (feedback, costs of model calls), once for the arms and
+for frequencies, and once for the examples; a row is in memory at a time. What stays are ids, scores, and the
+counts of contexts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from feedback.events import ESTIMATED, Example
+from feedback.exchange.feedback_files import Scores
+from feedback.exchange.imported import REWARD
+from feedback.exchange.jsonl import ExchangeError
+from feedback.exchange.outcomes import WIDE, Draws, Outcomes, battle, columns_of_arms, outcome_lines, wide
+from feedback.exchange.propensities import LEAST_DRAWS, LEAST_ROWS, Frequencies
+from feedback.exchange.records import Record, names_in, read_records, value_at
+from feedback.exchange.systems import READERS, Reader
+from feedback.exchange.table import (
+    MOST_ARMS,
+    SAMPLE,
+    TABLE,
+    BadValue,
+    Columns,
+    Faults,
+    Ids,
+    Row,
+    RowReader,
+    example_of,
+    nothing,
+    understand,
+)
+
+FULL = ("routerbench", "wide", "battles")
+"""Formats with the outcome of every arm."""
+
+FORMATS = ("table", *READERS, *FULL)
+
+REPORT_EVERY = 1000
+"""Rows between two reports of progress."""
+
+OTHERS = "not selected by --only"
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a log is read.
+
+    Attributes:
+        form: One of `FORMATS`.
+        columns: The columns that were named.
+        metric: Name of the metric that holds the reward.
+        scale: Smallest and largest reward.
+        arms: Names of all arms; None for those that occur.
+        feedback: Files and folders of feedback on the decisions.
+        only: Values that columns must have, as texts; other rows are left out.
+        strict: Whether a wrong row is an error, instead of being left out and counted.
+        estimate: Whether missing propensities are estimated from frequencies.
+        least_rows: Rows of a context, at least, for an estimate.
+        least_draws: Draws of an arm in its context, at least.
+        shares: Probabilities that an arm of a full table is drawn with; None for all alike.
+        seed: Seed of these draws.
+        score_prefix: How columns of scores begin in a wide table; None where they are named as the arm.
+        cost_prefix: The same for dollars.
+    """
+
+    form: str = "table"
+    columns: Columns = field(default_factory=Columns)
+    metric: str = REWARD
+    scale: tuple[float, float] = (-1.0, 1.0)
+    arms: tuple[str, ...] | None = None
+    feedback: tuple[Path, ...] = ()
+    only: Mapping[str, str] = field(default_factory=dict)
+    strict: bool = False
+    estimate: bool = False
+    least_rows: int = LEAST_ROWS
+    least_draws: int = LEAST_DRAWS
+    shares: Mapping[str, float] | None = None
+    seed: int = 0
+    score_prefix: str | None = None
+    cost_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns.distribution is not None and self.columns.prefix is not None:
+            raise ValueError("--distribution and --distribution-of: one of them was expected")
+        if self.form not in FORMATS:
+            raise ValueError(f"no format {self.form!r}; there are: {', '.join(FORMATS)}")
+        if self.arms is not None and len(set(self.arms)) != len(self.arms):
+            raise ValueError(f"an arm occurs twice among {', '.join(self.arms)}")
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the examples of a log are, all together.
+
+    Attributes:
+        rows: Examples.
+        arms: How often each arm was drawn.
+        rewarded: Examples with a reward.
+        total: Sum of the rewards.
+        low: Smallest reward; None without one.
+        high: Largest reward; None without one.
+        recorded: Examples with a propensity on record.
+        whole: Examples with a whole distribution on record.
+        estimated: Examples whose propensity was estimated.
+        failed: Examples whose arm failed.
+        first: Earliest decision, seconds since the epoch; None without one.
+        last: Latest decision.
+        backwards: Examples that were decided before the one above them.
+    """
+
+    rows: int = 0
+    arms: Counter[str] = field(default_factory=Counter)
+    rewarded: int = 0
+    total: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    recorded: int = 0
+    whole: int = 0
+    estimated: int = 0
+    failed: int = 0
+    first: float | None = None
+    last: float | None = None
+    backwards: int = 0
+    _previous: float = field(default=float("-inf"), repr=False)
+    _episodes: set[int] = field(default_factory=set, repr=False)
+
+    def add(self, example: Example, reward: float | None) -> None:
+        """Count an example."""
+        decision = example.decision
+        self.rows += 1
+        self.arms[decision.drawn] += 1
+        if reward is not None:
+            self.rewarded += 1
+            self.total += reward
+            self.low = reward if self.low is None else min(self.low, reward)
+            self.high = reward if self.high is None else max(self.high, reward)
+        if decision.policy == ESTIMATED:
+            self.estimated += 1
+        elif decision.probabilities:
+            self.recorded += 1
+            self.whole += len(decision.probabilities) == len(decision.arms)
+        self.failed += example.failed
+        at = decision.decided_at
+        self.first = at if self.first is None else min(self.first, at)
+        self.last = at if self.last is None else max(self.last, at)
+        self.backwards += at < self._previous
+        self._previous = at
+        if decision.episode_id is not None:
+            self._episodes.add(hash(decision.episode_id))
+
+    @property
+    def unknown(self) -> int:
+        """Examples without any propensity."""
+        return self.rows - self.recorded - self.estimated
+
+    @property
+    def episodes(self) -> int:
+        """Different episodes."""
+        return len(self._episodes)
+
+
+class ProductionLog:
+    """The examples of a log of production.
+
+    Args:
+        source: A file, or a folder of files.
+        request: How it is read.
+        on_progress: Called with the progress.
+
+    Attributes:
+        columns: Which column holds what.
+        arms: All arms; empty where each row names its own.
+        scored: Name of the score that is the reward; None where the reward is in the rows.
+        summary: What the examples are; complete after the last one.
+        faults: Rows that were left out; complete after the last example.
+        frequencies: Counts of contexts; None where nothing is estimated.
+
+    Raises:
+        ExchangeError: A file cannot be read, a column is missing, or a row is wrong and that is strict.
+    """
+
+    def __init__(self, source: Path, request: Request, on_progress: Progress | None = None) -> None:
+        self._source, self._request, self._on_progress = source, request, on_progress or _unreported
+        self._root = source if source.is_dir() else source.parent
+        self.summary, self.faults = Summary(), Faults(strict=request.strict)
+        self.frequencies: Frequencies | None = None
+        self._outcomes: Outcomes | None = None
+        self._reader = self._full() if request.form in FULL else self._system()
+        self._join()
+        given, layout = request.columns, self._reader.layout
+        scores = self._reader.scores
+        self.scored = None
+        if scores.counts:
+            self.scored = scores.metric(given.reward, source)
+            given = replace(given, reward=None)
+            layout = replace(layout, fields={**layout.fields, "reward": ()})
+        self._check_only()
+        sample = islice(self._selected(Counter()), SAMPLE)
+        self.columns = understand(layout, given, sample, source)
+        self._rows = RowReader(
+            layout, self.columns, request.scale, request.arms, self._joined(scores), self._root
+        )
+        self.arms: tuple[str, ...] = ()
+        if request.form not in FULL:
+            self._survey()
+
+    @property
+    def full(self) -> bool:
+        """Whether the files have the outcome of every arm."""
+        return self._outcomes is not None
+
+    def _system(self) -> Reader:
+        """Return the reader of a format whose rows say which arm was drawn."""
+        kind, layout = READERS.get(self._request.form, (Reader, TABLE))
+        return kind(layout, self._request.columns.id, self._request.columns.reward)
+
+    def _full(self) -> Reader:
+        """Return a reader of a table with all outcomes, which draws one arm a row."""
+        request = self._request
+        if request.form == "battles":
+            self._outcomes = battle
+        else:
+            names: dict[str, None] = {}
+            for record in islice(read_records(self._source), SAMPLE):
+                names.update(dict.fromkeys(record.values))
+            arms, scores, dollars = columns_of_arms(
+                request.form,
+                list(names),
+                request.arms,
+                request.score_prefix,
+                request.cost_prefix,
+                self._source,
+            )
+            self._outcomes = wide(arms, scores, dollars)
+            if wrong := [arm for arm in request.shares or () if arm not in arms]:
+                raise ExchangeError(f"--draw names {wrong[0]!r}, which is none of the arms {', '.join(arms)}")
+        draws = Draws(self._outcomes, request.shares, request.seed, f"{self._root}/")
+        return Reader(replace(WIDE, rows=draws.rows))
+
+    def _join(self) -> None:
+        """Read what is joined with decisions."""
+        if type(self._reader) is not Reader:
+            for done, record in enumerate(read_records(self._source), start=1):
+                self._reader.survey(record)
+                self._report("reading what is joined", done)
+        given = chain.from_iterable(map(read_records, self._request.feedback))
+        for done, record in enumerate(given, start=1):
+            self._reader.feedback(record)
+            self._report("reading feedback", done)
+        if self._request.feedback and not self._reader.scores.counts:
+            raise ExchangeError(
+                f"{', '.join(map(str, self._request.feedback))}: no feedback with a value is in it"
+            )
+
+    def _joined(self, scores: Scores) -> Callable[[Mapping[str, Any]], Any]:
+        if self.scored is None:
+            return nothing
+        joins = (*self._reader.layout.joins, self.columns.id, self.columns.episode)
+        return scores.reader(self.scored, tuple(dict.fromkeys(name for name in joins if name is not None)))
+
+    def _survey(self) -> None:
+        """Read all rows for the names of arms, and for frequencies."""
+        request = self._request
+        if request.estimate:
+            self.frequencies = Frequencies(
+                by_features=bool(self.columns.features),
+                least_rows=request.least_rows,
+                least_draws=request.least_draws,
+            )
+        if request.arms is not None:
+            self.arms = request.arms
+            if self.frequencies is None:
+                return
+        arms: dict[str, None] = {}
+        for done, row in enumerate(self._read(Faults(strict=request.strict)), start=1):
+            arms.update(dict.fromkeys((row.arm, *row.distribution)))
+            if len(arms) > MOST_ARMS:
+                raise ExchangeError(
+                    f"{self._source}: {self.columns.arm} has more than {MOST_ARMS:,} different values, such "
+                    f"as {row.arm!r}: is it the column of the arm?"
+                )
+            if self.frequencies is not None and row.propensity is None:
+                self.frequencies.add(row)
+            self._report("reading arms", done)
+        self.arms = request.arms or tuple(sorted(arms))
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the examples, numbered from 1. Raises ExchangeError."""
+        seq = 0
+        for row in self._read(self.faults):
+            estimated = None
+            if self.frequencies is not None and row.propensity is None:
+                estimated = self.frequencies.distribution(row)
+            try:
+                example = example_of(seq + 1, row, self.arms, self._request.metric, estimated)
+            except BadValue as bad:
+                self.faults.add(row.where, bad)
+                continue
+            seq += 1
+            self.summary.add(example, row.reward)
+            self._report("decisions", seq)
+            yield example
+        self._on_progress("decisions", seq, seq)
+
+    def outcomes(self) -> Iterator[bytes]:
+        """Yield the outcomes of all arms as lines for `armwise train`; of formats in `FULL`.
+
+        Raises:
+            ExchangeError: The format has not the outcome of every arm.
+        """
+        if self._outcomes is None:
+            raise ExchangeError(
+                f"format {self._request.form} has the outcome of one arm a row; outcomes of all arms are in "
+                f"the formats {', '.join(FULL)}"
+            )
+        yield from outcome_lines(
+            read_records(self._source), self._outcomes, self.columns, f"{self._root}/", self.faults
+        )
+
+    def _read(self, faults: Faults) -> Iterator[Row]:
+        """Yield the rows that can be used."""
+        ids = Ids()
+        for record in self._selected(faults.counts):
+            try:
+                row = self._rows.read(record)
+                ids.require_new(row)
+            except BadValue as bad:
+                faults.add(record.where, bad)
+            else:
+                yield row
+
+    def _selected(self, left_out: Counter[str]) -> Iterator[Record]:
+        """Yield the decisions that are selected, and those that cannot be read; count the others."""
+        only = self._request.only.items()
+        for record in read_records(self._source):
+            for row in self._reader.rows(record):
+                if row.fault or all(_as_text(value_at(row.values, name)) == value for name, value in only):
+                    yield row
+                else:
+                    left_out[OTHERS] += 1
+
+    def _report(self, what: str, done: int) -> None:
+        if done % REPORT_EVERY == 0:
+            self._on_progress(what, done, None)
+
+    def _check_only(self) -> None:
+        """Raise ExchangeError where a column of `only` does not occur in the first rows."""
+        if not self._request.only:
+            return
+        names: set[str] = set()
+        for record in islice(_rows_of(self._reader, self._source), SAMPLE):
+            names.update(names_in(record.values))
+        if missing := [name for name in self._request.only if name not in names]:
+            raise ExchangeError(f"--only {missing[0]}: no such column; there are: {', '.join(sorted(names))}")
+
+
+def _unreported(what: str, done: int, total: int | None) -> None:
+    del what, done, total
+
+
+def _rows_of(reader: Reader, source: Path) -> Iterable[Record]:
+    return (row for record in read_records(source) for row in reader.rows(record))
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as `--only` has it.
+
+    >>> _as_text(True), _as_text(2.0), _as_text("chat"), _as_text(None)
+    ('true', '2', 'chat', '')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

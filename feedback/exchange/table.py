@@ -1,0 +1,712 @@
+"""Rows of a table as examples of a training log: which column holds what, and what a value means.
+
+    records --Layout.rows--> rows --RowReader--> examples
+
+    question, arm, propensity, reward, time, id, episode, user     one column each
+    costs, features                                                 a column for each name
+    distribution                                                    a column of JSON, or a column an arm
+
+All formats of other systems end here (`feedback.exchange.systems`, `feedback.exchange.outcomes`), so a value
+is read, and a wrong one named, in the same way whatever wrote the file.
+"""
+
+import difflib
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from feedback.arrays import TOLERANCE
+from feedback.clock import require_date
+from feedback.events import ESTIMATED, Context, Cost, Decision, Example
+from feedback.exchange.imported import IMPORTED, LeftOut
+from feedback.exchange.jsonl import ExchangeError, problems
+from feedback.exchange.records import Record, names_in, opened_up, value_at
+
+FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
+"""What a column can hold, besides costs and features."""
+
+COSTS: Mapping[str, tuple[str, float]] = {
+    "usd": ("usd", 1.0),
+    "seconds": ("llm_s", 1.0),
+    "milliseconds": ("llm_s", 1e-3),
+    "prompt_tokens": ("prompt_tokens", 1.0),
+    "completion_tokens": ("completion_tokens", 1.0),
+    "steps": ("steps", 1.0),
+    "retrieval_seconds": ("retrieval_s", 1.0),
+}
+"""Names of costs: the attribute of `Cost` and the factor to its unit."""
+
+WHOLE_NUMBERS = ("prompt_tokens", "completion_tokens", "steps")
+
+TRUE, FALSE = frozenset(("true", "yes", "pass")), frozenset(("false", "no", "fail"))
+"""Texts that are read as the rewards 1 and 0, in any case."""
+
+MISSING = frozenset(("", "null", "none", "nan", "na", "n/a"))
+"""Texts that stand for no value where a number is expected, in any case."""
+
+SAMPLE = 1000
+"""Rows in which a column must occur at least once."""
+
+MOST_ARMS = 10_000
+"""Arms of a log at most: with more, the column holds something else."""
+
+Names = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which column holds what; None, or no entry, for nothing.
+
+    Attributes:
+        question: Text of the question, or messages of a chat; its id where there is none.
+        arm: The arm that was drawn.
+        propensity: Probability with which it was drawn, in (0, 1].
+        reward: A number, or true/false, yes/no, pass/fail.
+        time: When it was decided: seconds, ms, us or ns since the epoch, or ISO 8601, UTC without a zone.
+        id: Unique; the place in the file where there is none.
+        episode: Groups the decisions of a conversation.
+        user: The end user, of whom a digest is kept.
+        distribution: JSON, by arm or in the order of the arms.
+        prefix: How the names of columns begin that hold the probability of an arm each.
+        costs: Columns by name of the cost, out of `COSTS`.
+        features: Columns by name of the feature.
+    """
+
+    question: str | None = None
+    arm: str | None = None
+    propensity: str | None = None
+    reward: str | None = None
+    time: str | None = None
+    id: str | None = None
+    episode: str | None = None
+    user: str | None = None
+    distribution: str | None = None
+    prefix: str | None = None
+    costs: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield what is read and from which column."""
+        for name in FIELDS:
+            if (column := getattr(self, name)) is not None:
+                yield name, column
+        if self.prefix is not None:
+            yield "distribution", f"{self.prefix}<arm>"
+        yield from ((f"cost {name}", column) for name, column in self.costs.items())
+        yield from ((f"feature {name}", column) for name, column in self.features.items())
+
+    @property
+    def whole(self) -> bool:
+        """Whether whole distributions are on record."""
+        return self.distribution is not None or self.prefix is not None
+
+
+def never(row: Mapping[str, Any]) -> bool:
+    """Return False."""
+    del row
+    return False
+
+
+def nothing(row: Mapping[str, Any]) -> None:
+    """Return no reward."""
+    del row
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the files of a system are read.
+
+    Attributes:
+        name: Name of the format.
+        fields: Columns that are tried for a field that no option names, the first that occurs counts.
+        costs: The same for costs.
+        rows: Yields the decisions in a record as rows; none for a record that is something else.
+        joins: Columns whose value feedback names as what it is on, the first with feedback counts; the
+            column of the id and that of the episode where there are none.
+        failed: Returns whether the arm of a row failed.
+        cached: Returns whether the answer of a row came from a cache.
+    """
+
+    name: str
+    fields: Names
+    costs: Names = field(default_factory=dict)
+    rows: Callable[[Record], Iterable[Record]] = lambda record: (record,)
+    joins: tuple[str, ...] = ()
+    failed: Callable[[Mapping[str, Any]], bool] = never
+    cached: Callable[[Mapping[str, Any]], bool] = never
+
+
+TABLE = Layout(
+    "table",
+    fields={
+        "question": ("question", "prompt", "query", "input", "text", "context"),
+        "arm": ("arm", "action", "route", "model", "variant", "treatment"),
+        "propensity": ("propensity", "pscore", "propensity_score", "probability", "prob", "chance", "p"),
+        "reward": ("reward", "score", "rating", "feedback", "label", "outcome"),
+        "time": ("time", "timestamp", "ts", "when", "decided_at", "created_at", "date"),
+        "id": ("id", "decision_id", "request_id", "event_id"),
+        "episode": ("episode", "episode_id", "session", "session_id", "conversation_id"),
+        "user": ("user", "user_id"),
+        "distribution": ("distribution", "probabilities"),
+    },
+    costs={
+        "usd": ("usd", "cost_usd", "cost", "dollars"),
+        "seconds": ("seconds", "latency_s", "duration_s"),
+        "milliseconds": ("milliseconds", "latency_ms", "duration_ms"),
+        "prompt_tokens": ("prompt_tokens", "input_tokens"),
+        "completion_tokens": ("completion_tokens", "output_tokens"),
+    },
+)
+"""A table without a format of its own, and the names that are tried in it."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message about a column that is missing.
+
+    >>> nearest("rout", ["route", "score"])
+    "; did you mean 'route'? There are: route, score"
+    """
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=1)
+    return (f"; did you mean {close[0]!r}? There are: " if close else "; there are: ") + (
+        ", ".join(known[:60]) or "none"
+    )
+
+
+def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: object) -> Columns:
+    """Return the columns of a file: those that were named, else those whose name is known.
+
+    Args:
+        layout: The format.
+        given: The columns that were named.
+        rows: Some rows, in which a column must occur.
+        source: The file, for messages.
+
+    Raises:
+        ExchangeError: A named column does not occur, or none holds the arm.
+    """
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(names_in(row.values)))
+    if not names:
+        raise ExchangeError(f"{source}: no row of the format {layout.name} is in it")
+    _confirm(given, names, source)
+    free = [name for name in names if name not in {column for _, column in given.named()}]
+    understood: dict[str, Any] = {}
+    for what in FIELDS:
+        taken = getattr(given, what) is not None or (what == "distribution" and given.prefix is not None)
+        if not taken and (known := _first_free(layout.fields.get(what, ()), free)) is not None:
+            understood[what] = known
+    costs = dict(given.costs)
+    for cost, tried in layout.costs.items():
+        spent = {COSTS[name][0] for name in costs}
+        if COSTS[cost][0] not in spent and (amount := _first_free(tried, free)) is not None:
+            costs[cost] = amount
+    found = replace(given, **understood, costs=costs)
+    if found.arm is None:
+        raise ExchangeError(
+            f"{source}: no column for the arm: name it with --arm (tried: "
+            f"{', '.join(layout.fields.get('arm', ()))}); there are: {', '.join(list(names)[:60])}"
+        )
+    return found
+
+
+def _first_free(tried: Iterable[str], free: list[str]) -> str | None:
+    """Return the first column that occurs, and take it; None for none."""
+    found = next((name for name in tried if name in free), None)
+    if found is not None:
+        free.remove(found)
+    return found
+
+
+def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
+    """Raise ExchangeError unless all named columns occur."""
+    for what, column in given.named():
+        if what == "distribution" and given.prefix is not None:
+            if not any(name.startswith(given.prefix) for name in names):
+                hint = nearest(given.prefix, names)
+                raise ExchangeError(f"{source}: no column begins with {given.prefix!r}{hint}")
+        elif column not in names:
+            raise ExchangeError(f"{source}: no column {column!r} for the {what}{nearest(column, names)}")
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+class BadValue(LeftOut):
+    """A value that cannot be right; the message is the reason that is counted.
+
+    Attributes:
+        detail: The column, the value, and what would be right.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value stands for none.
+
+    >>> is_missing(None), is_missing(" NaN "), is_missing(float("nan")), is_missing(0)
+    (True, True, True, False)
+    """
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def number(value: Any) -> float:
+    """Return a number; booleans and the texts for them as 1 and 0. Raises ValueError, TypeError.
+
+    >>> number("0.5"), number(True), number("No"), number(3)
+    (0.5, 1.0, 0.0, 3.0)
+    """
+    if isinstance(value, str):
+        text = value.strip().lower()
+        found = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
+    else:
+        found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{value!r} is not finite")
+    return found
+
+
+def seconds(value: Any) -> float:
+    """Return seconds since the epoch: of s, ms, us or ns by their size, of ISO 8601, UTC without a zone.
+
+    Raises:
+        ValueError: It is none of these.
+
+    >>> seconds(1767225600), seconds("1767225600250"), seconds("2026-01-01T00:00:00Z")
+    (1767225600.0, 1767225600.25, 1767225600.0)
+    """
+    if isinstance(value, datetime | date):
+        moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        return _epoch(moment)
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        at = number(text or value)
+    except (ValueError, TypeError):
+        return _epoch(datetime.fromisoformat(text))
+    if text and text.isdecimal() and len(text) == len("20260131"):
+        return _epoch(datetime.fromisoformat(text))
+    for unit, most in ((1.0, 1e11), (1e-3, 1e14), (1e-6, 1e17)):
+        if abs(at) < most:
+            return require_date(at * unit)
+    return require_date(at * 1e-9)
+
+
+def _epoch(moment: datetime) -> float:
+    return require_date((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+QUESTIONS = ("question", "query", "prompt", "input", "text", "content")
+"""Keys of an object that hold its question, the first one that is a text."""
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a question: as it is, or of messages the last one of the user.
+
+    >>> text_of('[{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]')
+    'Who?'
+    >>> text_of({"messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}]})
+    'Where?'
+    """
+    value = opened_up(value)
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case {"messages": list() as messages}:
+            return text_of(messages)
+        case [*items] if items and all(isinstance(item, Mapping) and "role" in item for item in items):
+            asked = [item for item in items if item["role"] == "user"] or items
+            last = asked[-1]
+            return _content(last.get("content", last.get("parts")))
+        case Mapping():
+            asked_for = (value[key] for key in QUESTIONS if isinstance(value.get(key), str))
+            return next(asked_for, orjson.dumps(value, default=str).decode() if value else "")
+        case []:
+            return ""
+    return str(value)
+
+
+def _content(content: Any) -> str:
+    """Return the text of a message: a text, or the texts of its parts."""
+    content = opened_up(content)
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, Mapping):
+            texts += [part[key] for key in ("text", "content", "value") if isinstance(part.get(key), str)][:1]
+        elif isinstance(part, str):
+            texts.append(part)
+    return "\n".join(texts)
+
+
+def feature_of(name: str, value: Any) -> tuple[str, float] | None:
+    """Return a feature as a policy sees it: a text as `name=text`, a large number by its logarithm.
+
+    >>> feature_of("tier", "free"), feature_of("beta", True), feature_of("age", "10"), feature_of("age", "")
+    (('tier=free', 1.0), ('beta=true', 1.0), ('age', 2.0), None)
+    """
+    if is_missing(value):
+        return None
+    if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false")):
+        return f"{name}={str(value).strip().lower()}", 1.0
+    try:
+        size = number(value)
+    except (ValueError, TypeError):
+        return f"{name}={value}", 1.0
+    if isinstance(value, str) and value.strip().lower() in TRUE | FALSE:
+        return f"{name}={value}", 1.0
+    return name, size if abs(size) <= 1.0 else math.copysign(1.0 + math.log10(abs(size)), size)
+
+
+def digest_of_user(user: str) -> str:
+    """Return the digest that stands for a user, who cannot be read from it but can be guessed."""
+    return hashlib.blake2b(user.encode(), digest_size=16).hexdigest()
+
+
+# -- rows as examples ------------------------------------------------------------------------------
+
+Reward = Callable[[Mapping[str, Any]], Any]
+"""Returns the reward that feedback beside the rows has for a row; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row whose values are understood.
+
+    Attributes:
+        where: File, and the line or row.
+        id: Id of the decision.
+        question: Text of the question.
+        arm: The arm that was drawn.
+        features: Features as a policy sees them.
+        propensity: Probability of the arm; None where none is on record.
+        distribution: Probabilities of all arms; empty where they are not on record.
+        reward: The reward; None for none.
+        at: When it was decided, seconds since the epoch.
+        episode: The episode; None for none.
+        user: Digest of the user; None for none.
+        cost: What it cost.
+        failed: Whether the arm failed.
+        cached: Whether the answer came from a cache.
+    """
+
+    where: str
+    id: str
+    question: str
+    arm: str
+    features: Mapping[str, float]
+    propensity: float | None
+    distribution: Mapping[str, float]
+    reward: float | None
+    at: float
+    episode: str | None
+    user: str | None
+    cost: Cost
+    failed: bool
+    cached: bool
+
+
+class RowReader:
+    """Reads rows: every wrong value is a `BadValue`.
+
+    Args:
+        layout: The format.
+        columns: Which column holds what.
+        scale: Smallest and largest reward.
+        arms: Names of the arms, for distributions that are lists; other arms are refused. None for any.
+        reward: Looks rewards up that are not in the rows.
+        root: Folder from which places are ids of rows that have none.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: Columns,
+        scale: tuple[float, float],
+        arms: Sequence[str] | None = None,
+        reward: Reward = nothing,
+        root: Path = Path(),
+    ) -> None:
+        self._layout, self._columns, self._scale = layout, columns, scale
+        self._arms, self._reward = None if arms is None else tuple(arms), reward
+        self._root = f"{root}/"
+
+    def read(self, record: Record) -> Row:
+        """Return a row. Raises BadValue."""
+        if record.fault:
+            raise BadValue(record.reason, record.fault)
+        values, columns = record.values, self._columns
+        arm = self._arm(values)
+        distribution = self._distribution(values, arm)
+        failed = self._layout.failed(values)
+        decision_id = self._text(values, columns.id) or record.where.removeprefix(self._root)
+        user = self._text(values, columns.user)
+        return Row(
+            where=record.where,
+            id=decision_id,
+            question=(text_of(value_at(values, columns.question)) if columns.question else "") or decision_id,
+            arm=arm,
+            features=self._features(values),
+            propensity=self._propensity(values, distribution.get(arm)),
+            distribution=distribution,
+            reward=None if failed else self._rewarded(values),
+            at=self._time(values),
+            episode=self._text(values, columns.episode) or None,
+            user=digest_of_user(user) if user else None,
+            cost=self._cost(values),
+            failed=failed,
+            cached=self._layout.cached(values),
+        )
+
+    def _text(self, values: Mapping[str, Any], column: str | None) -> str:
+        value = None if column is None else value_at(values, column)
+        return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
+
+    def _arm(self, values: Mapping[str, Any]) -> str:
+        column = str(self._columns.arm)
+        arm = self._text(values, column)
+        if not arm:
+            raise BadValue("no arm", f"{column} is empty; the name of the arm that was drawn was expected")
+        if self._arms is not None and arm not in self._arms:
+            raise BadValue(
+                "arm not among --arms", f"{column} is {arm!r}; one of {', '.join(self._arms)} was expected"
+            )
+        return arm
+
+    def _distribution(self, values: Mapping[str, Any], arm: str) -> dict[str, float]:
+        """Return the probabilities by arm; none where they are missing. Raises BadValue."""
+        columns = self._columns
+        if columns.prefix is not None:
+            document: Any = {
+                name.removeprefix(columns.prefix): p
+                for name, p in values.items()
+                if name.startswith(columns.prefix) and not is_missing(p)
+            }
+            shown = f"the columns {columns.prefix}<arm>"
+        elif columns.distribution is not None:
+            document, shown = opened_up(value_at(values, columns.distribution)), columns.distribution
+        else:
+            return {}
+        if is_missing(document) or document in ({}, []):
+            return {}
+        if isinstance(document, list):
+            if self._arms is None or len(document) != len(self._arms):
+                known = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
+                raise BadValue(
+                    "no distribution",
+                    f"{shown} has {len(document)} numbers; one an arm in the order of {known} was expected",
+                )
+            document = dict(zip(self._arms, document, strict=True))
+        right = f"{shown} is {_cut(document)}; probabilities of the arms that sum to 1 were expected"
+        if not isinstance(document, Mapping):
+            raise BadValue("no distribution", right)
+        try:
+            found = {str(name): number(p) for name, p in document.items() if not is_missing(p)}
+        except (ValueError, TypeError):
+            raise BadValue("no distribution", right) from None
+        if (
+            not all(0.0 <= p <= 1.0 for p in found.values())
+            or abs(math.fsum(found.values()) - 1.0) > TOLERANCE
+        ):
+            raise BadValue("no distribution", right)
+        if not found.get(arm, 0.0) > 0.0:
+            raise BadValue(
+                "drawn arm not in the distribution",
+                f"{shown} gives {arm!r} the probability {found.get(arm, 0.0):g}; it was drawn, so more than "
+                "0 was expected",
+            )
+        return found
+
+    def _propensity(self, values: Mapping[str, Any], whole: float | None) -> float | None:
+        column = self._columns.propensity
+        value = None if column is None else value_at(values, column)
+        if is_missing(value):
+            return whole
+        right = f"{column} is {_cut(value)}; a probability in (0, 1] was expected"
+        try:
+            p = number(value)
+        except (ValueError, TypeError):
+            raise BadValue("propensity not in (0, 1]", right) from None
+        if not 0.0 < p <= 1.0:
+            raise BadValue("propensity not in (0, 1]", right)
+        if whole is not None and abs(whole - p) > TOLERANCE:
+            raise BadValue(
+                "propensity not that of the distribution",
+                f"{column} is {p:g}, and the distribution has {whole:g} for the drawn arm; equal numbers "
+                "were expected",
+            )
+        return p if whole is None else whole
+
+    def _rewarded(self, values: Mapping[str, Any]) -> float | None:
+        column = self._columns.reward
+        value = None if column is None else value_at(values, column)
+        if is_missing(value):
+            value, column = self._reward(values), column or "the feedback"
+        if is_missing(value):
+            return None
+        try:
+            reward = number(value)
+        except (ValueError, TypeError):
+            raise BadValue(
+                "reward is no number",
+                f"{column} is {_cut(value)}; a number, true/false, yes/no or pass/fail was expected",
+            ) from None
+        low, high = self._scale
+        if not low <= reward <= high:
+            raise BadValue(
+                f"reward not in [{low:g}, {high:g}]",
+                f"{column} is {reward:g}; a reward in [{low:g}, {high:g}] was expected, or another --range",
+            )
+        return reward
+
+    def _time(self, values: Mapping[str, Any]) -> float:
+        column = self._columns.time
+        if column is None:
+            return 0.0
+        value = value_at(values, column)
+        try:
+            return seconds(value)
+        except (ValueError, TypeError, OverflowError):
+            raise BadValue(
+                "no time",
+                f"{column} is {_cut(value)}; seconds or milliseconds since the epoch, or ISO 8601 such as "
+                "2026-01-31T12:00:00Z, was expected",
+            ) from None
+
+    def _cost(self, values: Mapping[str, Any]) -> Cost:
+        spent: dict[str, float] = {}
+        for name, column in self._columns.costs.items():
+            value = value_at(values, column)
+            if is_missing(value):
+                continue
+            attribute, factor = COSTS[name]
+            right = f"{column} is {_cut(value)}; a number of {name} that is not below 0 was expected"
+            try:
+                amount = number(value) * factor
+            except (ValueError, TypeError):
+                raise BadValue(f"no cost: {name}", right) from None
+            if amount < 0.0:
+                raise BadValue(f"no cost: {name}", right)
+            spent[attribute] = int(amount) if attribute in WHOLE_NUMBERS else amount
+        return Cost(**spent)  # type: ignore[arg-type]  # whole numbers where they are expected
+
+    def _features(self, values: Mapping[str, Any]) -> dict[str, float]:
+        found = (
+            feature_of(name, value_at(values, column)) for name, column in self._columns.features.items()
+        )
+        return dict(feature for feature in found if feature is not None)
+
+
+def _cut(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def example_of(
+    seq: int, row: Row, arms: Sequence[str], metric: str, estimated: Mapping[str, float] | None
+) -> Example:
+    """Return the example of a row.
+
+    Args:
+        seq: Position in the log.
+        row: The row.
+        arms: All arms, eligible where no distribution says which are.
+        metric: Name of the metric that holds the reward.
+        estimated: Distribution that was estimated; None where none was, or where one is on record.
+
+    Raises:
+        BadValue: The example cannot be written and read back.
+    """
+    policy, p = IMPORTED, row.distribution
+    if not p and row.propensity is None and estimated is not None:
+        policy, p = ESTIMATED, dict(estimated)
+    eligible: tuple[str, ...]
+    if p:
+        eligible, probabilities = tuple(p), tuple(p.values())
+    else:
+        eligible = (row.arm, *(arm for arm in arms if arm != row.arm))
+        probabilities = () if row.propensity is None else (row.propensity,)
+        if len(eligible) == 1 and row.propensity is not None and row.propensity != 1.0:
+            raise BadValue(
+                "no distribution",
+                f"the only arm has the propensity {row.propensity:g}; name all arms with --arms a,b",
+            )
+    decision = Decision(
+        id=row.id,
+        context=Context(row.question, row.features),
+        arms=eligible,
+        probabilities=probabilities,
+        drawn=row.arm,
+        policy=policy,
+        version=0,
+        decided_at=row.at,
+        deadline=row.at,
+        episode_id=row.episode,
+        floor=None,
+        user_digest=row.user,
+    )
+    metrics = {} if row.reward is None else {metric: row.reward}
+    example = Example(seq, decision, row.cost, metrics, failed=row.failed, cached=row.cached)
+    for wrong in problems(example):
+        raise BadValue("row cannot be written", wrong)
+    return example
+
+
+# -- what was left out -----------------------------------------------------------------------------
+
+SHOWN = 3
+"""Rows that are named for each reason."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Rows that were left out: counted by reason, the first of each named.
+
+    Attributes:
+        strict: Whether the first one is an error.
+        counts: How many, by reason.
+        shown: The first rows, by reason: the place, the value and what would be right.
+    """
+
+    strict: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    shown: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, where: str, bad: BadValue) -> None:
+        """Note a row. Raises ExchangeError where that is strict."""
+        if self.strict:
+            raise ExchangeError(f"{where}: {bad.detail}")
+        self.counts[str(bad)] += 1
+        named = self.shown.setdefault(str(bad), [])
+        if len(named) < SHOWN:
+            named.append(f"{where}: {bad.detail}")
+
+
+class Ids:
+    """Ids so far, as digests of 64 bits: two in a billion rows meet by chance with probability 0.03."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def require_new(self, row: Row) -> None:
+        """Note the id of a row. Raises BadValue where it has occurred."""
+        digest = int.from_bytes(hashlib.blake2b(row.id.encode(errors="replace"), digest_size=8).digest())
+        if digest in self._seen:
+            raise BadValue("duplicate", f"id {row.id!r} occurred above; ids that occur once were expected")
+        self._seen.add(digest)
