@@ -27,7 +27,16 @@ from .estimators import (
     snips,
     switch_dr,
 )
-from .evaluation import DEFAULT_ESTIMATORS, INTERVALS, EstimateWithInterval, evaluate, predict
+from .evaluation import (
+    DEFAULT_ESTIMATORS,
+    INTERVALS,
+    Estimated,
+    EstimateWithInterval,
+    Evaluation,
+    evaluate,
+    predict,
+)
+from .from_arrays import evaluate_arrays
 from .gate import GateSpec, Verdict, judge
 from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
@@ -40,7 +49,9 @@ __all__ = [
     "INTERVALS",
     "Diagnostics",
     "EstimateWithInterval",
+    "Estimated",
     "Estimator",
+    "Evaluation",
     "GateSpec",
     "Interval",
     "Model",
@@ -68,6 +79,7 @@ __all__ = [
     "estimator",
     "estimators_table",
     "evaluate",
+    "evaluate_arrays",
     "evaluate_slates",
     "evaluation",
     "gate",
