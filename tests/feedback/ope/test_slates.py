@@ -15,6 +15,7 @@ from feedback.ope import rips as rips_of_rows
 from feedback.ope import sips as sips_of_rows
 from feedback.ope.estimators import cascade_dr as cascade_dr_of_rows
 from feedback.ope.evaluation import NO_EPISODES
+from feedback.ope.intervals import by_group, hedged, normal
 from feedback.ope.reward_model import predict_slates
 from feedback.ope.sample import NeverDrawnError
 from feedback.ope.slates import cascade_dr, iips, pi, pseudoinverse_weight, rips, sips
@@ -411,8 +412,10 @@ def test_the_slates_of_a_log_are_its_whole_episodes_in_the_order_of_decisions() 
 def test_an_episode_that_is_not_whole_has_no_part_in_the_estimates_of_slates() -> None:
     log, p_target = log_of(3, 60)
     kept = np.ones(120, dtype=np.bool_)
-    kept[[0, 9]] = False  # the first row of an episode, and the second of another
-    whole = np.repeat(~np.isin(np.arange(60), [0, 4]), 2)
+    lost = np.array([0, 9, 20, 31, 44, 57, 68, 81])  # the first row of an episode, or the second
+    kept[lost] = False
+    whole = np.repeat(~np.isin(np.arange(60), lost // 2), 2)
+    assert (log.reward[kept & ~whole] > 0.0).any()
     names = ("sips", "rips")
     one = evaluate(log, {"t": p_target}, np.random.default_rng(0), kept={"t": kept}, estimators=names)["t"]
     other = evaluate(log, {"t": p_target}, np.random.default_rng(0), kept={"t": whole}, estimators=names)["t"]
@@ -423,6 +426,20 @@ def test_an_episode_that_is_not_whole_has_no_part_in_the_estimates_of_slates() -
         assert theirs.difference is not None
         assert ours.value.value == pytest.approx(theirs.value.value)
         assert ours.difference.value == pytest.approx(theirs.difference.value)
+
+
+def test_intervals_of_slates_are_hedged_by_the_largest_weight_after_the_rows_before() -> None:
+    log, p_target = log_of(8, 100)
+    found = evaluate(
+        *(log, {"t": p_target}, np.random.default_rng(0)), estimators=("rips",), reward_range=(0.0, 1.0)
+    )["t"].estimates[0]
+    assert log.episodes is not None
+    rows = SlateRows.of(log.episodes)
+    terms = rips_of_rows(Sample(log.propensity, log.drawn, log.reward, p_target, slates=rows))
+    # 0.9 / 0.5 at the first position, and then 0.9 / 0.5 again
+    low, high = normal(hedged(by_group(terms, rows.slate), 1.8 * 1.8, 0.0, 1.0))
+    assert found.value is not None
+    assert (found.value.low, found.value.high) == pytest.approx((low, min(1.0, high)))
 
 
 def test_rows_without_episodes_have_no_estimates_of_slates() -> None:
