@@ -180,8 +180,10 @@ def names_of(models: Sequence[Model]) -> dict[str, tuple[Model, str]]:
     >>> list(names_of(["means", "ridge"]))[-2:]
     ['dros ridge', 'mrdr ridge']
     """
-    plain: dict[str, tuple[Model, str]] = {name: (models[0], name) for name in ESTIMATORS}
-    modelled = [name for name, one in ESTIMATORS.items() if one.predictions is not Predictions.NONE]
+    plain: dict[str, tuple[Model, str]] = {
+        name: (models[0], name) for name, one in ESTIMATORS.items() if one.plain
+    }
+    modelled = [name for name in plain if ESTIMATORS[name].predictions is not Predictions.NONE]
     return plain | {f"{name} {model}": (model, name) for model in models[1:] for name in modelled}
 
 

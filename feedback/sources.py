@@ -8,7 +8,8 @@ for example in source.examples(): ...
 import json
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from dataclasses import replace
+from functools import cached_property, partial, reduce
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ from feedback.dataset import (
     Log,
     ProgressCallback,
     Selection,
+    arm_categories,
     described,
     priced,
     rewards,
@@ -108,8 +110,12 @@ class LogSource(Source):
         """Also raises LogGapError; ValueError for a rule with another join."""
         if rule.join != self._join:
             raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
-        describe = described(self.examples)
-        return read_log(self._store, rule, selection, on_progress, upto=self._upto, describe=describe)
+        log = read_log(
+            *(self._store, rule, selection, on_progress),
+            upto=self._upto,
+            describe=described(self.examples),
+        )
+        return replace(log, categorize=partial(arm_categories(self.examples), log.arms))
 
     @override
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -155,7 +161,8 @@ class ExportSource(Source):
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
         examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
-        return Log.from_examples(examples, rule, selection, described(self.examples))
+        more = described(self.examples), arm_categories(self.examples)
+        return Log.from_examples(examples, rule, selection, *more)
 
     @override
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -304,6 +311,8 @@ def _read(
     decided: list[sa.ColumnElement[Any]] = [few.label("few"), _text(d.probabilities).label("probabilities")]
     # rows that were erased are taken for different questions
     decided.append(sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"))
+    decided.append(sa.func.coalesce(d.episode_id, d.id).label("episode"))
+    decided.append(sa.func.coalesce(d.user_digest, d.id).label("user"))
     if selection.features:
         decided.append(_text(d.features).label("features"))
     decided += [d.decided_at, d.version, d.propensity, d.cost_weight]
@@ -365,6 +374,8 @@ def _batch(columns: Columns, rule: RewardRule, selection: Selection, after: int)
         version=columns["version"],
         draw=draw,
         question=np.fromiter(map(hash, columns["question"]), np.int64, n),
+        episode=np.fromiter(map(hash, columns["episode"]), np.int64, n),
+        user=np.fromiter(map(hash, columns["user"]), np.int64, n),
         propensity=columns["propensity"],
         p=p,
         n_p=n_p,

@@ -63,6 +63,7 @@ SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": "--o
         "budget": "A ceiling for policies, such as usd_per_request=0.001; repeatable.",
         "estimators": "Repeatable; else ips, snips and dr.",
         "interval": "Kind of the intervals; see docs/guide/replay.md.",
+        "cluster": "Decisions that share this are one observation: question, episode, user; or none.",
         "reward_model": "What predicts rewards: ridge, or the faster means.",
         "gate": "Apply the gate to each candidate.",
         "seed": "Seed of folds, resamples and recomputed draws.",

@@ -748,7 +748,14 @@ def _mean(weight: dataset.Floats, reward: dataset.Floats) -> float | None:
 LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
 """Candidates that learn as the log is replayed."""
 
-HEDGED = "two imaginary rows stand for what was not drawn, and rows that ask the same are one observation"
+HEDGED = "two imaginary rows stand for what was not drawn, and {}"
+
+ONE_OBSERVATION = {
+    "question": "rows that ask the same are one observation",
+    "episode": "rows of the same episode are one observation",
+    "user": "rows of the same user are one observation",
+    "none": "each row is one observation",
+}
 
 INDEPENDENT_ROWS = "rows are taken to be independent of each other, also those that ask the same"
 
@@ -821,6 +828,7 @@ def evaluate_log(
         interval=request.interval,
         reward_range=rule.clip,
         reward_model=request.reward_model,
+        cluster=None if request.cluster == "none" else request.cluster,
         progress=progress,
     )
     excluded = Counter(log.excluded)
@@ -850,9 +858,10 @@ def evaluate_log(
         assumptions=(
             *source.remarks(rule),
             *_provenance(log),
+            *_remarks_on_cluster(request, log),
             *_assumptions(candidates, checked, log),
             *_waiting(log, settled, waiting),
-            *_intervals(request.interval, results),
+            *_intervals(request, results),
             *([BEST] if len(candidates) > 2 else []),
         ),
     )
@@ -970,6 +979,15 @@ def _selects(selection: Selection, decision: Decision) -> bool:
     )
 
 
+def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
+    """Yield a remark if no two decisions share what is asked to make them one observation."""
+    if request.cluster in ("episode", "user") and log.clustered(request.cluster).n_questions == len(log):
+        yield (
+            f"No two decisions are on record with the same {request.cluster}: each is an observation by "
+            "itself, as with --cluster none."
+        )
+
+
 def _candidates(request: EvaluationRequest, log: Log) -> list[CandidateName]:
     """Return the candidates, the baseline first."""
     fixed = (f"{CandidateKind.FIXED}:{arm}" for arm in log.arms)
@@ -1022,11 +1040,12 @@ def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[
         )
 
 
-def _intervals(requested: str, results: Sequence[CandidateResult]) -> Iterator[str]:
+def _intervals(request: EvaluationRequest, results: Sequence[CandidateResult]) -> Iterator[str]:
     """Yield the assumptions of each kind of interval in the results."""
     figures = [(one.value, one.difference) for each in results for one in each.estimates]
     kinds = {figure.kind for both in figures for figure in both if figure is not None}
-    if requested in kinds:
-        yield INTERVAL_REMARKS[requested]
-    for other in sorted(kinds - {requested}):
-        yield f"Where a note says so they are {other} ones instead. {INTERVAL_REMARKS[other]}"
+    remark = {kind: text.format(ONE_OBSERVATION[request.cluster]) for kind, text in INTERVAL_REMARKS.items()}
+    if request.interval in kinds:
+        yield remark[request.interval]
+    for other in sorted(kinds - {request.interval}):
+        yield f"Where a note says so they are {other} ones instead. {remark[other]}"

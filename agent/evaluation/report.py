@@ -687,6 +687,7 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
     for option, value, same in (
         ("--interval", request.interval, usual.interval),
         ("--reward-model", request.reward_model, usual.reward_model),
+        ("--cluster", request.cluster, usual.cluster),
         ("--seed", request.seed, usual.seed),
     ):
         words += [option, str(value)] if value != same else []

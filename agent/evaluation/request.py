@@ -110,6 +110,11 @@ class EvaluationRequest(BaseModel):
     interval: StrictStr = Field(
         default=INTERVALS[0], description=f"Kind of the intervals: {', '.join(INTERVALS)}."
     )
+    cluster: Literal["question", "episode", "user", "none"] = Field(
+        default="question",
+        description="What decisions share that are one observation, to the intervals normal and bootstrap; "
+        "with none, each is one.",
+    )
     reward_model: Model = Field(
         default="ridge", description="What predicts rewards, for the estimators that look at predictions."
     )

@@ -1,7 +1,8 @@
 """A training log as arrays."""
 
-from .features import described
+from .features import arm_categories, described
 from .log import (
+    CLUSTERS,
     EVERYTHING,
     Batch,
     Categorical,
@@ -16,6 +17,7 @@ from .log import (
 )
 
 __all__ = [
+    "CLUSTERS",
     "EVERYTHING",
     "Batch",
     "Categorical",
@@ -25,6 +27,7 @@ __all__ = [
     "Log",
     "ProgressCallback",
     "Selection",
+    "arm_categories",
     "described",
     "priced",
     "rewards",

@@ -145,6 +145,8 @@ class Batch:
         version: Versions that they were drawn by.
         draw: How each arm was drawn.
         question: A hash of the question, the same in all batches of a log.
+        episode: A hash of the episode; of the decision where it has none.
+        user: A hash of the end user; of the decision where none is on record.
         propensity: Probability of the arms that were drawn, as it was logged.
         p: Probabilities of the first row, then those of the second, and so on; shape (sum of n_p,).
         n_p: How many probabilities each has: one an arm, or none; a single one of several arms is that
@@ -158,6 +160,8 @@ class Batch:
     version: Integers
     draw: Categorical[DrawKey]
     question: Integers
+    episode: Integers
+    user: Integers
     propensity: Floats
     p: Floats
     n_p: Integers
@@ -181,6 +185,8 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
                 ]
             ),
             question=np.array([hash(d.id if d.erased else d.context.question) for d in decisions]),
+            episode=np.array([hash(d.id if d.episode_id is None else d.episode_id) for d in decisions]),
+            user=np.array([hash(d.id if d.user_digest is None else d.user_digest) for d in decisions]),
             propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),
             p=np.fromiter(chain.from_iterable(d.probabilities for d in decisions), dtype=np.float64),
             n_p=np.array([len(d.probabilities) for d in decisions]),
@@ -354,6 +360,7 @@ class LogFilter:
         self._unknown: list[dict[str, NDArray[np.generic]]] = []  # rows without any propensity
         self._whole = True  # whether every distribution that was kept is known whole
         self._estimated = 0
+        self._cut: set[int] = set()  # episodes of which a row was left out
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
     def add(self, batch: Batch) -> None:
@@ -375,6 +382,7 @@ class LogFilter:
             if n := int((out & kept).sum()):
                 self._excluded[reason] += n
                 kept &= ~out
+        self._cut.update(batch.episode[~kept].tolist())
         self._keep(batch, np.flatnonzero(kept & ~none), place, start, alone)
         self._keep_unknown(batch, np.flatnonzero(kept & none))
 
@@ -419,16 +427,18 @@ class LogFilter:
             self._parts, self._column, self._whole = self._unknown, self._unknown_column, False
         elif unknown:
             self._excluded[NO_PROPENSITY] += unknown
+            self._cut.update(*(part["episodes"].tolist() for part in self._unknown))
         excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
         if not any(len(part["seq"]) for part in self._parts):
             raise EmptyLogError(self._nothing(excluded))
         p_log = self._distributions() if self._whole else None
-        names = ("drawn", "propensity", "reward", "questions", "seq", "at", "version")
+        names = ("drawn", "propensity", "reward", *CLUSTERS.values(), "seq", "at", "version")
         column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
         self._parts.clear()
-        column["questions"] = _by_first(column["questions"])
+        cut = np.isin(column["episodes"], np.fromiter(self._cut, np.int64, len(self._cut)))
+        column |= {name: _by_first(column[name]) for name in CLUSTERS.values()}
         about = {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded}
-        return {**about, **column, "estimated": self._estimated}
+        return {**about, **column, "cut": cut, "estimated": self._estimated}
 
     def _distributions(self) -> Floats:
         """Move the distributions from the parts into one array, with a column for each arm."""
@@ -460,6 +470,8 @@ def _part(
         "propensity": propensity,
         "reward": batch.reward[rows],
         "questions": batch.question[rows],
+        "episodes": batch.episode[rows],
+        "users": batch.user[rows],
         "seq": batch.seq[rows],
         "at": batch.at[rows],
         "version": batch.version[rows],
@@ -515,6 +527,11 @@ def _reasons(
     yield NO_REWARD, np.isnan(batch.reward)
 
 
+def _renumbered(codes: Integers) -> Integers:
+    """Return codes from 0, none left out, in the order of the old ones."""
+    return np.unique(codes, return_inverse=True)[1]
+
+
 def _by_first(values: Integers) -> Integers:
     """Code values by the order in which they first come, shape (n,).
 
@@ -530,8 +547,14 @@ def _by_first(values: Integers) -> Integers:
 # -- the log ---------------------------------------------------------------------------------------
 
 
+CLUSTERS = {"question": "questions", "episode": "episodes", "user": "users"}
+"""What rows can share so that they are one observation, and the attribute of `Log` with the codes of it."""
+
 Describe = Callable[[Integers], Any]
 """Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
+
+Categorize = Callable[[tuple[str, ...], Integers], Integers]
+"""Returns the discrete features of arms, by name, at some positions, shape (n, n_arms, n_features)."""
 
 EVERYTHING = Selection()
 
@@ -558,6 +581,11 @@ class Log:
         excluded: Examples that were left out, by reason.
         describe: Returns the features of rows; None where there are none.
         estimated: Rows whose propensity was estimated from frequencies, and not recorded.
+        episodes: Rows of the same episode have the same code, shape (n,), from 0, none left out; None where
+            that is not known.
+        users: Rows of the same end user have the same code, as `episodes`.
+        cut: Whether a decision of the episode of a row is not among the rows, shape (n,); None for none.
+        categorize: Returns the discrete features of the arms of rows; None where there are none.
 
     Raises:
         ValueError: Shapes that differ, an empty log, or a value out of its range.
@@ -575,6 +603,10 @@ class Log:
     excluded: Mapping[str, int] = field(default_factory=dict)
     describe: Describe | None = None
     estimated: int = 0
+    episodes: Integers | None = None
+    users: Integers | None = None
+    cut: Flags | None = None
+    categorize: Describe | None = None
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -588,9 +620,15 @@ class Log:
         if self.has_propensities or self.p_log is not None:
             possible = (self.propensity > 0.0) & (self.propensity <= 1.0 + TOLERANCE)
             refuse("propensity", self.propensity, possible, "in (0, 1]")
-        refuse("question code", self.questions, (self.questions >= 0) & (self.questions < n), f"below {n}")
-        rows = np.bincount(self.questions)
-        refuse("rows of a question code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
+        for what, name in CLUSTERS.items():
+            codes = getattr(self, name)
+            if codes is None and what != "question":
+                continue
+            if codes.shape != (n,):
+                raise ValueError(f"{name} must have the shape ({n},) of reward, got {codes.shape}")
+            refuse(f"{what} code", codes, (codes >= 0) & (codes < n), f"below {n}")
+            rows = np.bincount(codes)
+            refuse(f"rows of a {what} code", rows, rows > 0, "above 0: codes are 0, 1, 2 and so on")
         if self.p_log is not None:
             if self.p_log.shape != (n, len(self.arms)):
                 raise ValueError(f"p_log must have the shape ({n}, {len(self.arms)}), got {self.p_log.shape}")
@@ -627,22 +665,75 @@ class Log:
             raise ValueError("the log has no features: read it from a source, or give `describe`")
         return self.describe(self.seq)
 
+    @cached_property
+    def categories(self) -> Integers:
+        """Discrete features of each arm in each row, shape (n, n_arms, n_features); see `arm_categories`.
+
+        Raises:
+            ValueError: The log has none.
+        """
+        if self.categorize is None:
+            raise ValueError("the log has no features of its arms")
+        codes: Integers = self.categorize(self.seq)
+        if codes.ndim != 3 or codes.shape[:2] != (len(self), len(self.arms)):
+            raise ValueError(
+                f"categories must be {len(self), len(self.arms)} and features, got {codes.shape}"
+            )
+        if not codes.shape[2]:
+            raise ValueError("the log has no features of its arms")
+        return codes
+
+    def clustered(self, by: str | None) -> "Log":
+        """Return the log with rows that share something as one observation, in the place of a question.
+
+        Args:
+            by: A name out of `CLUSTERS`; None where each row is one observation.
+
+        Raises:
+            ValueError: Another name, or the log does not have it.
+
+        >>> pairs = Log.from_arrays(("a",), np.array([0, 0]), np.ones(2), propensity=np.ones(2))
+        >>> pairs.clustered(None).questions.tolist()
+        [0, 1]
+        """
+        if by is None:
+            return replace(self, questions=np.arange(len(self)))
+        if by not in CLUSTERS:
+            raise ValueError(f"no cluster {by!r}; there are: {', '.join(CLUSTERS)}")
+        codes = getattr(self, CLUSTERS[by])
+        if codes is None:
+            raise ValueError(f"the log does not say which rows share a {by}")
+        return self if by == "question" else replace(self, questions=codes)
+
     def where(self, kept: Flags) -> "Log":
         """Return the log of some rows, at least one; `kept` has shape (n,)."""
-        _, questions = np.unique(self.questions[kept], return_inverse=True)
+        cut = None if self.cut is None else self.cut[kept]
+        if self.episodes is not None:
+            missing = np.bincount(self.episodes, ~kept) > 0
+            cut = missing[self.episodes[kept]] | (False if cut is None else cut)
         describe = self.describe
         if "X" in self.__dict__:  # computing them again may take minutes
 
             def describe(seq: Integers) -> Any:
                 return self.X[np.searchsorted(self.seq, seq)]
 
+        categorize = self.categorize
+        if "categories" in self.__dict__:
+
+            def categorize(seq: Integers) -> Any:
+                return self.categories[np.searchsorted(self.seq, seq)]
+
         return replace(
             self,
             describe=describe,
+            categorize=categorize,
+            cut=cut,
             drawn=self.drawn[kept],
             propensity=self.propensity[kept],
             reward=self.reward[kept],
-            questions=questions,
+            questions=_renumbered(self.questions[kept]),
+            episodes=None if self.episodes is None else _renumbered(self.episodes[kept]),
+            users=None if self.users is None else _renumbered(self.users[kept]),
             seq=self.seq[kept],
             at=self.at[kept],
             version=self.version[kept],
@@ -697,6 +788,9 @@ class Log:
         propensity: Floats | None = None,
         questions: Integers | None = None,
         X: Any = None,  # noqa: N803 - a matrix, as in scikit-learn
+        episodes: Integers | None = None,
+        users: Integers | None = None,
+        categories: Integers | None = None,
     ) -> "Log":
         """Return a log made from arrays, such as those of a simulation.
 
@@ -708,6 +802,9 @@ class Log:
             propensity: Propensity of the drawn arm, shape (n,); by default taken from `p_log`.
             questions: Codes of the questions, shape (n,); None where each row has its own.
             X: Features, shape (n, d).
+            episodes: Codes of the episodes or slates, shape (n,), in the order of the rows.
+            users: Codes of the end users, shape (n,).
+            categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features).
 
         Raises:
             ValueError: Neither `p_log` nor `propensity`, or as `Log`.
@@ -728,6 +825,9 @@ class Log:
             version=np.zeros(n, dtype=np.int64),
             p_log=p_log,
             describe=None if X is None else lambda seq: X[seq - 1],
+            episodes=episodes,
+            users=users,
+            categorize=None if categories is None else lambda seq: categories[seq - 1],
         )
 
     @classmethod
@@ -737,6 +837,7 @@ class Log:
         rule: RewardRule,
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
+        categorize: Categorize | None = None,
     ) -> "Log":
         """Return a log of the examples that a policy drew from a distribution and that have a reward.
 
@@ -745,18 +846,29 @@ class Log:
             rule: The rule of their rewards.
             selection: Which of them are selected.
             describe: Returns their features.
+            categorize: Returns the discrete features of arms, by their names, at some positions.
 
         Raises:
             EmptyLogError: No example is left.
         """
-        return cls.from_batches(batches_of(examples, rule, selection), selection, describe)
+        return cls.from_batches(batches_of(examples, rule, selection), selection, describe, categorize)
 
     @classmethod
     def from_batches(
-        cls, batches: Iterable[Batch], selection: Selection = EVERYTHING, describe: Describe | None = None
+        cls,
+        batches: Iterable[Batch],
+        selection: Selection = EVERYTHING,
+        describe: Describe | None = None,
+        categorize: Categorize | None = None,
     ) -> "Log":
         """Return a log of columns, which must include the features of the selection."""
         rows = LogFilter(selection)
         for batch in batches:
             rows.add(batch)
-        return cls(**rows.kept(), describe=describe)
+        columns = rows.kept()
+        arms = columns["arms"]
+        return cls(
+            **columns,
+            describe=describe,
+            categorize=None if categorize is None else partial(categorize, arms),
+        )

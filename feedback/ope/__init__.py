@@ -1,12 +1,13 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
-from . import confidence_sequences, evaluation, gate, intervals, prediction_powered
+from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered, slates
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
     Estimator,
     Predictions,
     Rows,
+    cascade_dr,
     clipped_ips,
     cressie_read,
     dm,
@@ -16,9 +17,12 @@ from .estimators import (
     estimator,
     estimators_table,
     ips,
+    mips,
     mrdr,
     mrdr_weight,
     replay,
+    rips,
+    sips,
     sndr,
     snips,
     switch_dr,
@@ -27,14 +31,18 @@ from .evaluation import (
     DEFAULT_ESTIMATORS,
     INTERVALS,
     WITHOUT_PROPENSITIES,
+    Estimated,
     EstimateWithInterval,
+    Evaluation,
     evaluate,
     predict,
 )
+from .from_arrays import evaluate_arrays
 from .gate import GateSpec, Verdict, judge
 from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
-from .sample import NeverDrawnError, Sample, Terms
+from .sample import NeverDrawnError, Sample, SlateRows, Terms
+from .slates import Slates, evaluate_slates
 
 __all__ = [
     "DEFAULT_ESTIMATORS",
@@ -43,7 +51,9 @@ __all__ = [
     "WITHOUT_PROPENSITIES",
     "Diagnostics",
     "EstimateWithInterval",
+    "Estimated",
     "Estimator",
+    "Evaluation",
     "GateSpec",
     "Interval",
     "Model",
@@ -52,9 +62,12 @@ __all__ = [
     "Predictions",
     "Rows",
     "Sample",
+    "SlateRows",
+    "Slates",
     "Terms",
     "Verdict",
     "Weighted",
+    "cascade_dr",
     "clipped_ips",
     "confidence_sequences",
     "cressie_read",
@@ -63,20 +76,27 @@ __all__ = [
     "dm",
     "dr",
     "dros",
+    "embeddings",
     "estimate",
     "estimator",
     "estimators_table",
     "evaluate",
+    "evaluate_arrays",
+    "evaluate_slates",
     "evaluation",
     "gate",
     "intervals",
     "ips",
     "judge",
+    "mips",
     "mrdr",
     "mrdr_weight",
     "predict",
     "prediction_powered",
     "replay",
+    "rips",
+    "sips",
+    "slates",
     "sndr",
     "snips",
     "switch_dr",

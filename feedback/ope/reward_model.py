@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from feedback.arrays import Floats, Integers, refuse
+from feedback.ope.sample import SlateRows
 
 Model = Literal["ridge", "means"]
 
@@ -72,6 +73,62 @@ def cross_fit(
         case "ridge":
             return _ridge(X, drawn, reward, fold, folds, n_arms, weight, penalty)
     raise ValueError(f"no reward model {model!r}; there are: ridge, means")
+
+
+def predict_slates(
+    rows: SlateRows,
+    drawn: Integers,
+    reward: Floats,
+    p_target: Floats,
+    groups: Integers,
+    rng: np.random.Generator,
+    *,
+    folds: int = 5,
+) -> Floats:
+    """Predict the rewards from each position to the end of its slate, under a target, for each arm there.
+
+    From the last position to the first: the mean of the reward and of what the position after it is expected
+    to give, by arm and position, one imaginary row with the mean of the position added. Rows of a slate are
+    predicted from slates of other groups.
+
+    Args:
+        rows: The slates.
+        drawn: Column of the arm that was drawn, shape (n,).
+        reward: Reward, shape (n,).
+        p_target: The distribution of the target, shape (n, n_arms).
+        groups: Codes of rows that are held out together, shape (n,), the same for all rows of a slate.
+        rng: Source of the folds.
+        folds: How many parts the groups are cut into; at most one per group.
+
+    Returns:
+        Shape (n, n_arms).
+
+    Raises:
+        ValueError: Fewer than two groups or folds: nothing to hold out.
+
+    Source: Kiyohara et al. (2022), as in `feedback.ope.estimators.cascade_dr`, with a table for their model.
+    """
+    _, groups = np.unique(groups, return_inverse=True)
+    n_groups, n_arms = int(groups.max()) + 1, p_target.shape[1]
+    folds = min(folds, n_groups)
+    if folds < 2:
+        raise ValueError(f"cross-fitting needs at least 2 folds and 2 groups, got {folds} and {n_groups}")
+    fold = (rng.permutation(n_groups) % folds)[groups]
+    following, q = rows.following, np.empty(p_target.shape)
+    for part in range(folds):
+        held_out = fold == part
+        to_come = np.zeros(len(reward))  # what the target is expected to earn from a row on
+        for here in reversed(rows.by_position):
+            after = following[here]
+            earned = reward[here] + np.where(after >= 0, to_come[after], 0.0)
+            training = ~held_out[here]
+            arms, values = drawn[here][training], earned[training]
+            typical = float(values.mean()) if len(values) else 0.0
+            count = np.bincount(arms, minlength=n_arms)
+            table = (np.bincount(arms, values, minlength=n_arms) + typical) / (count + 1.0)
+            to_come[here] = p_target[here] @ table
+            q[here[held_out[here]]] = table
+    return q
 
 
 def _means(

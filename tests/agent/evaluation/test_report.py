@@ -450,6 +450,7 @@ REQUESTS = [
         estimators=("snips", "dr"),
         interval="bootstrap",
         reward_model="means",
+        cluster="user",
         gate=True,
         seed=7,
     ),

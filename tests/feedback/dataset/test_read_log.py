@@ -109,6 +109,30 @@ def test_what_is_appended_meanwhile_is_not_read(store: Store) -> None:
     assert length(store, RULE.join) == 19
 
 
+def test_decisions_share_episodes_and_users_and_an_episode_that_lost_one_is_cut(store: Store) -> None:
+    """A database has the users; a decision that is read back has not, so that exports have none."""
+    who = [("e", "u"), ("e", "v"), (None, "u"), ("f", None), ("f", "u"), (None, None)]
+    examples = [
+        example(seq, episode_id=episode, user_digest=user, version=1 + (seq == 5))
+        for seq, (episode, user) in enumerate(who, start=1)
+    ]
+    write(store, RULE.join, examples)
+    for log in (read_log(store, RULE), Log.from_examples(examples, RULE)):
+        assert log.episodes is not None
+        assert log.episodes.tolist() == [0, 0, 1, 2, 2, 3]
+        assert log.users is not None
+        assert log.users.tolist() == [0, 1, 0, 2, 0, 3]
+        assert log.cut is not None
+        assert not log.cut.any()
+    for log in (
+        read_log(store, RULE, Selection(versions=(1,))),
+        Log.from_examples(examples, RULE, Selection(versions=(1,))),
+    ):
+        assert log.cut is not None
+        assert log.seq.tolist() == [1, 2, 3, 4, 6]
+        assert log.cut.tolist() == [False, False, False, True, False]
+
+
 def test_a_log_of_another_rule_is_another_log(store: Store) -> None:
     write(store, RULE.join, [example()])
     other = RewardRule(metrics={"thumb": Metric()})
@@ -209,5 +233,16 @@ def assert_same(one: Log | str, other: Log | str) -> None:
         assert one == other
         return
     assert (one.arms, one.excluded) == (other.arms, other.excluded)
-    for name in ("drawn", "propensity", "reward", "questions", "seq", "at", "version", "p_log"):
+    for name in (
+        "drawn",
+        "propensity",
+        "reward",
+        "questions",
+        "episodes",
+        "cut",
+        "seq",
+        "at",
+        "version",
+        "p_log",
+    ):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)

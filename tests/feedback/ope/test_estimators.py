@@ -30,14 +30,17 @@ from feedback.ope.estimators import (
     snips,
     switch_dr,
 )
-from feedback.ope.sample import NeverDrawnError, Sample, Terms
+from feedback.ope.sample import NeverDrawnError, Sample, SlateRows, Terms
 
 N_ARMS = 3
 law = settings(max_examples=40, deadline=None)
 TUNED = {name for name, one in ESTIMATORS.items() if one.parameter}
 """Those with a parameter that is chosen from the log."""
 WEIGHS_REWARDS_ALONE = {name for name, one in ESTIMATORS.items() if one.predictions is Predictions.NONE}
-NORMALISED = {name for name, one in ESTIMATORS.items() if one.rows is not Rows.WEIGHTED} - {"cressie_read"}
+NORMALISED = {
+    *(name for name, one in ESTIMATORS.items() if one.rows not in (Rows.WEIGHTED, Rows.SLATE)),
+    "cascade_dr",
+} - {"cressie_read"}
 """Those whose weights, and shares of predictions, sum to 1 in every log."""
 
 
@@ -54,6 +57,14 @@ def samples(draw: st.DrawFn) -> Sample:
     predictions = hnp.arrays(np.float64, (n, N_ARMS), elements=st.floats(-1.0, 1.0))
     q_hat, q_mrdr = draw(predictions), draw(predictions)
     return Sample(p_log[np.arange(n), drawn], drawn, reward, p_target, q_hat, q_mrdr)
+
+
+def rows_of(sample: Sample, rows: slice) -> Sample:
+    """Some rows of a log without slates."""
+    columns = ("propensity", "drawn", "reward", "p_target", "q_hat", "q_mrdr", "q_slate")
+    found = {name: getattr(sample, name) for name in columns}
+    kept = {name: None if column is None else column[rows].copy() for name, column in found.items()}
+    return Sample(**kept)
 
 
 def on_policy(sample: Sample) -> Sample:
@@ -110,8 +121,10 @@ def test_rows_are_what_the_traits_say() -> None:
     drawn, reward = rng.integers(N_ARMS, size=n), rng.random(n)
     q_hat, q_mrdr = rng.random((2, n, N_ARMS))
     propensity = rng.uniform(0.8, 1.0, n)  # no weight is above 1: a parameter that is chosen changes none
-    sample = Sample(propensity, drawn, reward, p_target, q_hat, q_mrdr)
-    half = Sample(*(getattr(sample, name)[: n // 2] for name in sample.__dataclass_fields__))
+    crossed = np.arange(n) % 13  # slates that reach across the middle, so that half of the rows cuts them
+    slates = SlateRows.of(crossed[::-1].copy(), -np.arange(n, dtype=np.float64))
+    sample = Sample(propensity, drawn, reward, p_target, q_hat, q_mrdr, q_hat, slates)
+    half = replace(rows_of(sample, slice(n // 2)), slates=SlateRows.of(slates.slate[: n // 2]))
     for name, one in ESTIMATORS.items():
         whole, alone = estimate(sample, name), estimate(half, name)
         independent = not whole.ratio and np.allclose(whole.numerator[: n // 2], alone.numerator)
@@ -220,7 +233,7 @@ def test_a_scale_of_rewards_and_predictions_scales_the_value_alike(sample: Sampl
 @law
 @given(samples())
 def test_the_order_of_the_rows_does_not_matter(sample: Sample) -> None:
-    turned = Sample(*(getattr(sample, name)[::-1].copy() for name in sample.__dataclass_fields__))
+    turned = rows_of(sample, slice(None, None, -1))
     for name in set(ESTIMATORS) - TUNED - {"replay"}:
         assert estimate(turned, name).value == pytest.approx(estimate(sample, name).value), name
 

@@ -1,0 +1,180 @@
+"""Evaluate a policy from arrays in one call, without a log of ours.
+
+    found = evaluate_arrays(actions, rewards, propensities=propensities, target=target, contexts=X)
+    for one in found.estimates:
+        print(one.estimator, one.value)
+
+Slates have a call of their own: `feedback.ope.evaluate_slates`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from feedback.arrays import Floats, Integers, refuse
+from feedback.dataset import Log
+from feedback.ope.evaluation import DEFAULT_ESTIMATORS, Evaluation, evaluate
+from feedback.ope.intervals import LEVEL
+from feedback.ope.reward_model import Model
+
+
+def evaluate_arrays(
+    actions: Any,
+    rewards: Any,
+    *,
+    target: Any,
+    propensities: Any = None,
+    p_log: Any = None,
+    q_hat: Any = None,
+    contexts: Any = None,
+    action_features: Any = None,
+    slates: Any = None,
+    clusters: Any = None,
+    names: Sequence[str] | None = None,
+    estimators: Sequence[str] = DEFAULT_ESTIMATORS,
+    interval: str = "normal",
+    level: float = LEVEL,
+    reward_range: tuple[float, float] | None = None,
+    reward_model: Model | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """Estimate the value of a target from logged actions, and its difference to what was logged.
+
+    Args:
+        actions: The action of each row, shape (n,), as a column from 0.
+        rewards: Reward, shape (n,), finite.
+        target: Distribution of the target, shape (n, n_actions), or (n_actions,) for the same in each row.
+        propensities: Probability with which the action was drawn, shape (n,), in (0, 1].
+        p_log: The logged distribution, shape (n, n_actions) or (n_actions,); propensities follow from it. For
+            `mips`, and for intervals that need the largest possible weight.
+        q_hat: Predicted reward of each action, shape (n, n_actions), by a model that has not seen the row; by
+            default `reward_model` is fitted to other rows, if an estimator reads predictions.
+        contexts: Features of the rows for `reward_model`, shape (n, d), sparse or dense.
+        action_features: Discrete features of the actions for `mips`, shape (n_actions, n_features) or
+            (n, n_actions, n_features), of any values that can be sorted.
+        slates: What rows of the same slate or episode share, shape (n,), for `sips`, `rips` and `cascade_dr`;
+            the rows of one are in the order of its positions.
+        clusters: What rows that are one observation share, such as a user, shape (n,); each row by itself,
+            and for estimators of slates each slate, when None.
+        names: Names of the actions; their columns when None.
+        estimators: Names out of `feedback.ope.ESTIMATORS`.
+        interval: A name out of `feedback.ope.INTERVALS`.
+        level: Coverage of the intervals, in (0, 1).
+        reward_range: Smallest and largest possible reward; see `feedback.ope.evaluate`.
+        reward_model: `ridge`, or `means`; by default `ridge` where there are contexts.
+        resamples: Number of resamples of the interval `bootstrap`.
+        seed: Draws folds and resamples.
+
+    Raises:
+        ValueError: Shapes that differ, a value out of its range, neither `propensities` nor `p_log`, or an
+            unknown estimator or interval.
+
+    >>> found = evaluate_arrays([0, 1, 1, 0], [1, 0, 1, 1], propensities=[0.5] * 4, target=[1, 0],
+    ...     estimators=("ips", "snips"))
+    >>> [(one.estimator, one.value.value) for one in found.estimates]
+    [('ips', 1.0), ('snips', 1.0)]
+    """
+    drawn, reward = _columns(actions, rewards)
+    n = len(drawn)
+    p_target = np.asarray(target, dtype=np.float64)
+    n_actions = p_target.shape[-1] if p_target.ndim else 0
+    if not n_actions or p_target.shape not in ((n_actions,), (n, n_actions)):
+        raise ValueError(f"target must be (n_actions,) or ({n}, n_actions), got {p_target.shape}")
+    p_target = _by_row("target", p_target, n, n_actions)
+    refuse(
+        "actions", drawn, (drawn >= 0) & (drawn < n_actions), f"columns of target, from 0 to {n_actions - 1}"
+    )
+    if propensities is None and p_log is None:
+        raise ValueError("propensities are missing: give them, or p_log with those of all actions")
+    arms = tuple(map(str, range(n_actions))) if names is None else tuple(names)
+    if len(arms) != n_actions or len(set(arms)) < n_actions:
+        raise ValueError(
+            f"names must be {n_actions} different ones, got {len(arms)}: {', '.join(arms)[:200]}"
+        )
+    log = Log.from_arrays(
+        arms,
+        drawn,
+        reward,
+        propensity=None if propensities is None else _row("propensities", propensities, n),
+        p_log=None if p_log is None else _by_row("p_log", np.asarray(p_log, np.float64), n, n_actions),
+        X=_contexts(contexts, n),
+        episodes=_codes("slates", slates, n),
+        users=_codes("clusters", clusters, n),
+        categories=None if action_features is None else _categories(action_features, n, n_actions),
+    )
+    predicted = None if q_hat is None else np.asarray(q_hat, dtype=np.float64)
+    if predicted is not None and predicted.shape != (n, n_actions):
+        raise ValueError(f"q_hat must be {(n, n_actions)}, got {predicted.shape}")
+    return evaluate(
+        log,
+        {"target": p_target},
+        np.random.default_rng(seed),
+        estimators=estimators,
+        interval=interval,
+        level=level,
+        reward_range=reward_range,
+        reward_model=reward_model or ("means" if contexts is None else "ridge"),
+        q_hat=predicted,
+        resamples=resamples,
+        cluster=None if clusters is None else "user",
+    )["target"]
+
+
+def _columns(actions: Any, rewards: Any) -> tuple[Integers, Floats]:
+    """Return actions and rewards as arrays. Raises ValueError."""
+    drawn = np.asarray(actions)
+    if drawn.ndim != 1 or not len(drawn):
+        raise ValueError(f"actions must be (n,) with n of at least 1, got {drawn.shape}")
+    if not np.issubdtype(drawn.dtype, np.integer):
+        raise ValueError(f"actions must be columns, integers from 0, got {drawn.dtype} such as {drawn[0]!r}")
+    return drawn.astype(np.int64), _row("rewards", rewards, len(drawn))
+
+
+def _row(name: str, values: Any, n: int) -> Floats:
+    column = np.asarray(values, dtype=np.float64)
+    if column.shape != (n,):
+        raise ValueError(f"{name} must be ({n},), one for each of the actions, got {column.shape}")
+    return column
+
+
+def _by_row(name: str, p: Floats, n: int, n_actions: int) -> Floats:
+    """Return distributions of shape (n, n_actions); one for all rows is repeated."""
+    if p.shape == (n_actions,):
+        return np.tile(p, (n, 1))
+    if p.shape != (n, n_actions):
+        raise ValueError(f"{name} must be {(n, n_actions)} or {(n_actions,)}, got {p.shape}")
+    return p
+
+
+def _contexts(contexts: Any, n: int) -> Any:
+    if contexts is None:
+        return None
+    features = contexts if hasattr(contexts, "tocsr") else np.asarray(contexts, dtype=np.float64)
+    if len(features.shape) != 2 or features.shape[0] != n:
+        raise ValueError(f"contexts must be ({n}, d), got {features.shape}")
+    return features.tocsr() if hasattr(features, "tocsr") else features
+
+
+def _codes(name: str, values: Any, n: int) -> Integers | None:
+    """Return codes from 0 of what rows share; None for nothing."""
+    if values is None:
+        return None
+    shared = np.asarray(values)
+    if shared.shape != (n,):
+        raise ValueError(f"{name} must be ({n},), one for each of the actions, got {shared.shape}")
+    codes: Integers = np.unique(shared, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def _categories(values: Any, n: int, n_actions: int) -> Integers:
+    """Return discrete features as codes, shape (n, n_actions, n_features)."""
+    features = np.asarray(values)
+    if features.ndim == 2 and len(features) == n_actions:
+        features = np.broadcast_to(features, (n, *features.shape))
+    if features.ndim != 3 or features.shape[:2] != (n, n_actions) or not features.shape[2]:
+        right = f"({n_actions}, n_features) or ({n}, {n_actions}, n_features)"
+        raise ValueError(f"action_features must be {right}, got {np.shape(values)}")
+    codes = [np.unique(features[..., j], return_inverse=True)[1] for j in range(features.shape[2])]
+    return np.stack([each.reshape(n, n_actions) for each in codes], axis=2).astype(np.int64)
