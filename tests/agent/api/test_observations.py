@@ -240,6 +240,17 @@ async def test_what_is_out_of_bounds_is_named_and_the_rest_is_kept(
         assert service.point.store.counts()["decisions"] == len(BAD)
 
 
+@pytest.mark.parametrize(("ago", "kept_there"), [(1790, True), (1810, False), (-50, True), (-70, False)])
+async def test_a_time_is_taken_while_feedback_counts_and_little_ahead(
+    service: Service, ago: float, kept_there: bool
+) -> None:
+    at = datetime.fromtimestamp(service.clock() - ago, UTC)
+    answer = await send(service, item("o-1", at=at.isoformat()))
+    assert (answer.status_code == 202) is kept_there, answer.text
+    if kept_there:
+        assert (await record(service, "o-1"))["decided_at"] <= service.clock()
+
+
 async def test_a_batch_is_bounded(service: Service) -> None:
     for items in ([], [item()] * 1001):
         refused(await send(service, *items), 400, "invalid_value", "items")
