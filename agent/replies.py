@@ -112,8 +112,11 @@ class Chosen(Reply):
     mode: DrawMode
     arm_drawn: str
     arm_served: str | None = Field(description="Another one than the drawn arm after a fallback.")
-    propensity: float = Field(description="Probability with which the arm was drawn.")
-    pmf: dict[str, float] = Field(description="Arm to probability.")
+    propensity: float | None = Field(
+        description="Probability with which the arm was drawn; null where another system decided and it is "
+        "not known."
+    )
+    pmf: dict[str, float] = Field(description="Arm to probability, as far as known.")
     cost: AnswerCost | None
     reward_deadline: Time = Field(description="Until when feedback counts.")
 
@@ -121,6 +124,7 @@ class Chosen(Reply):
 class Agent(Chosen):
     """The fields that OpenAI's API does not have."""
 
+    propensity: float = Field(description="Probability with which the arm was drawn.")
     passages: list[Passage] = Field(default=[], description="With `return: [passages]`.")
     features: dict[str, float] = Field(default={}, description="With `return: [decision]`.")
 
@@ -251,6 +255,11 @@ class DecisionVerification(Recomputed):
     share: float
     mode: DrawMode
     verified: bool
+    elsewhere: bool = Field(
+        default=False,
+        description="Whether another system made the decision: its distribution and its draw cannot be "
+        "computed here, and only `shadow`, what would have been drawn from, is compared.",
+    )
     erased: bool = Field(description="Whether its texts were erased; it is recomputed from its features.")
     tolerance: float
     draw: Draw
@@ -298,6 +307,34 @@ class ButtonReceipt(Reply):
     decision_id: str
     value: Annotated[str, among("up", "down")] | None
     status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
+
+
+class ObservationReceipt(Reply):
+    """A decision of another system is durable."""
+
+    decision_id: str = Field(description="Names the decision in feedback.")
+    arm: str = Field(description="The arm that its name stands for here.")
+    status: Annotated[str, among("accepted", "duplicate", "completed")] = Field(
+        description="`completed`: it says how a decision that was made here has ended."
+    )
+    evaluable: bool = Field(description="Whether a propensity is on record.")
+    log_seq: int = Field(description="Position in the log.")
+
+
+class ObservationReceipts(Reply):
+    """The results of a batch, in the order of its items."""
+
+    items: list[ObservationReceipt | Envelope]
+
+    @property
+    def kept(self) -> list[ObservationReceipt]:
+        """The items that are durable."""
+        return [item for item in self.items if isinstance(item, ObservationReceipt)]
+
+    @property
+    def log_seq(self) -> int:
+        """The last position in the log: all is learned when `applied_seq` has reached it."""
+        return max((item.log_seq for item in self.kept), default=0)
 
 
 class Summary(Reply):

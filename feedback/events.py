@@ -15,6 +15,15 @@ LABELS = "labels"
 ESTIMATED = "imported-estimated"
 """Policy of a decision of another system whose probabilities were estimated from frequencies of its draws."""
 
+OBSERVED = "observed"
+"""Policy of a decision that another system made and carried out, and that was sent here: the tap."""
+
+INCUMBENT = "incumbent"
+"""Policy of a decision that was drawn here from a mixture with what the caller's own decider draws from."""
+
+ELSEWHERE = (OBSERVED, INCUMBENT)
+"""Policies of decisions that another system made or took part in: not what was served here."""
+
 
 ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""
@@ -127,8 +136,10 @@ class Decision:
             made, a single one where only that of the drawn arm is known, which is the first of `arms` then;
             empty where not even that is known.
         drawn: The arm that the draw fell on.
-        policy: Kind of the policy; `LABELS` where it is a label.
-        version: Version of the policy's state that gave the distribution; 0 for a label.
+        policy: Kind of the policy; `LABELS` where it is a label, one of `ELSEWHERE` where another system
+            decided or took part.
+        version: Version of the policy's state that gave the distribution; 0 for a label. Where another system
+            decided, the version that gave `shadow`.
         mode: How the arm was chosen.
         decided_at: Seconds since the epoch, UTC.
         deadline: Until when feedback counts, seconds since the epoch, UTC.
@@ -139,6 +150,7 @@ class Decision:
         deferred: Whether it counts only once its answer was shown, which feedback of the kind
             `ACTIVATION` records.
         shadow: The distribution of the shadow policy, in the order of `arms`; empty where there is none.
+            Where another system decided, or took part, that of the policy of `version`.
         candidate: The version that took part beside `version`, as a canary; 0 for none.
         share: How much of `probabilities` is the candidate's, in [0, 1): they are
             (1 - share) times the distribution of `version` plus share times that of `candidate`,
@@ -154,6 +166,10 @@ class Decision:
         trace: The span that it was made in, as the header `traceparent` has it; empty without a trace.
         user_digest: Keyed hash of the caller's end user, by which texts are erased; not read back.
         erased: Whether its texts were erased; what a policy saw of them as numbers was not.
+        incumbent: The distribution of the caller's own decider, in the order of `arms`; empty where it took
+            no part.
+        incumbent_share: How much of `probabilities` is the incumbent's, in [0, 1]: they are that share times
+            `incumbent`, plus the rest times the distribution of `version` with the floor mixed in.
     """
 
     id: str
@@ -181,6 +197,8 @@ class Decision:
     trace: str = ""
     user_digest: str | None = field(default=None, compare=False, repr=False)
     erased: bool = False
+    incumbent: tuple[float, ...] = ()
+    incumbent_share: float = 0.0
 
     @property
     def candidate_context(self) -> Context:

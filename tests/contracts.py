@@ -93,6 +93,21 @@ def an_arm_never_seen_gets_a_probability(build: Build) -> None:
         assert policy.probabilities(seen, ("graph",)).tolist() == [1.0]
 
 
+def an_unknown_propensity_is_learned_as_one_of_1(build: Build) -> None:
+    """A decision of another system may have none: it is learned without a weight, and resumes."""
+    rows = history(build(), 40, seed=31)
+    certain = [
+        (replace(d, probabilities=tuple(float(arm == d.drawn) for arm in ARMS)), reward) for d, reward in rows
+    ]
+    unknown = [(replace(d, probabilities=()), reward) for d, reward in rows]
+    expected, found = teach(build(), certain), teach(build(), unknown)
+    resumed = build().load(found.save())
+    for seen in contexts(5, seed=32):
+        p = expected.probabilities(seen, ARMS).tolist()
+        assert found.probabilities(seen, ARMS).tolist() == p
+        np.testing.assert_allclose(resumed.probabilities(seen, ARMS), p, rtol=1e-6)
+
+
 def asking_changes_nothing(build: Build) -> None:
     policy = teach(build(), history(build(), 20, seed=7))
     before = policy.save()
@@ -186,6 +201,7 @@ CHECKS = (
     permuting_arms_permutes_probabilities,
     a_loaded_state_is_read_as_by_a_policy_that_has_seen_nothing,
     an_arm_never_seen_gets_a_probability,
+    an_unknown_propensity_is_learned_as_one_of_1,
     asking_changes_nothing,
     the_same_history_gives_the_same_bytes,
     an_erasure_changes_nothing_that_is_learned,

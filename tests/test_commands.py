@@ -43,6 +43,7 @@ PAGES = (
     "docs/guide/deployment.md",
     "docs/guide/demo.md",
     "docs/guide/decision-points.md",
+    "docs/guide/tap.md",
     "docs/guide/personalizer.md",
     "docs/guide/data.md",
     "docs/guide/telemetry.md",

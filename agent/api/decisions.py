@@ -114,6 +114,13 @@ class Share(Reply):
     share: float
 
 
+class IncumbentShare(Reply):
+    """The part of the caller's own decider in a decision."""
+
+    share: float
+    pmf: dict[str, float] = Field(description="What it would have drawn from, arm to probability.")
+
+
 class DecisionRow(Reply):
     """A decision of a list."""
 
@@ -125,7 +132,8 @@ class DecisionRow(Reply):
     policy_version: int
     arm_drawn: str
     arm_served: str | None
-    propensity: float
+    policy: str = Field(description="Kind of the policy; `observed` where another system decided.")
+    propensity: float | None = Field(description="Null where another system decided and it is not known.")
     status: Ending | None
     log_seq: int = Field(description="Position in the log.")
 
@@ -172,6 +180,7 @@ class DecisionRecord(Chosen):
     budget: DecisionBudget | None
     shadow: dict[str, float] | None
     canary: Share | None
+    incumbent: IncumbentShare | None
     status: Ending | None
     error: str | None
     answer: str | None
@@ -246,7 +255,8 @@ def row_of(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) ->
         policy_version=decision.version,
         arm_drawn=decision.drawn,
         arm_served=served,
-        propensity=decision.propensity,
+        policy=decision.policy,
+        propensity=decision.propensity if decision.probabilities else None,
         status=row.status and row.status.value,
         log_seq=row.seq,
     )
@@ -322,7 +332,7 @@ async def verify(
     `why` says what differs. The draw uses the secret of the log and the salt of today: if the salt has
     changed since, the draw does not agree although the log was not changed. A policy whose bytes were
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
-    503 if too many wait.
+    503 if too many wait. Of a decision that another system made, `shadow` alone is compared.
     """
     found = await record(point, caller, decision_id)
     logged = found.decision
@@ -427,6 +437,7 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
         budget=budget,
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
+        incumbent=_incumbent(logged),
         status=execution.status.value if execution else None,
         error=execution.error if execution else None,
         answer=answer,
@@ -444,6 +455,14 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
         state=_state(record, now <= fold.closing(fact)),
         withheld=withheld,
     )
+
+
+def _incumbent(logged: Decision) -> IncumbentShare | None:
+    """Return the part of the caller's own decider; None where it took none."""
+    if not logged.incumbent:
+        return None
+    pmf = dict(zip(logged.arms, logged.incumbent, strict=False))
+    return construct(IncumbentShare, share=logged.incumbent_share, pmf=pmf)
 
 
 def _item(item: Feedback) -> Item:

@@ -417,7 +417,7 @@ def _of_framework(error: HTTPException) -> ApiError:
 _SOURCES = ("body", "query", "path", "header")
 """First parts of a location: where FastAPI found the value, which is not part of the field's name."""
 
-_BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "<object>", "[key]"}
+_BRANCHES = {"<item>", "<batch>", "<actions>", "<arms>", "<one>", "<many>", "<object>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 LONGEST_PARAM = 300

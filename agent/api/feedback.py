@@ -113,11 +113,11 @@ async def keep_each(
         rows.append(errors.translate(one).shown_to(caller))
     failures = [row for row in rows if isinstance(row, ApiError)]
     if len(failures) == len(rows):
-        raise _refusal(failures)
+        raise refusal(failures)
     return rows
 
 
-def _refusal(failures: Sequence[ApiError]) -> ApiError:
+def refusal(failures: Sequence[ApiError]) -> ApiError:
     """Return the error for a batch of which nothing was kept: one that may pass later, or the first item's.
 
     Args:

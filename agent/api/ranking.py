@@ -1,4 +1,4 @@
-"""`POST /v1/decisions`: choose among actions that come with the request, at a decision point for it.
+"""`POST /v1/decisions`: choose among actions that come with the request, or among arms of another system.
 
 In the log, the arms of such a decision are the positions of its actions: `action-1`, `action-2` and so on.
 Ids may be new in every request; positions are few, so neither a policy nor an evaluation grows with the ids.
@@ -7,6 +7,7 @@ The question of the decision is what was asked, as JSON: the ids in their order,
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,15 @@ from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import TURN, documented, link
 from agent.api.errors import ApiError
 from agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
-from agent.api.schemas import Action, IdempotencyKey, RankRequest, Timeout, storable
+from agent.api.schemas import (
+    Action,
+    ChoiceRequest,
+    DecisionRequest,
+    IdempotencyKey,
+    RankRequest,
+    Timeout,
+    storable,
+)
 from agent.config import ACTION_PREFIX, Limits
 from agent.policies import FeatureError, describe_action, flattened
 from agent.replies import ActionChoice, ActionProbability, construct
@@ -55,13 +64,21 @@ router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
 async def rank(
     service: AppService,
     caller: ServiceCaller,
-    body: RankRequest,
+    body: DecisionRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
-    """Choose among the actions of the request; nothing is retrieved, and nothing generated."""
-    point = ranking_at(service, body.point)
-    decision = await decide(point, caller_at(point, caller), body, key, timeout_s)
+    """Choose among the actions of the request; nothing is retrieved, and nothing generated.
+
+    Without `actions`, with a `question`: choose among the arms of a point that its callers carry out, beside
+    the caller's own choice. How that ended is reported by `POST /v1/observations` with the decision's id.
+    """
+    if isinstance(body, ChoiceRequest):
+        point = point_of(service, body.point)
+        decision = await choose(point, caller_at(point, caller), body, key, timeout_s)
+    else:
+        point = ranking_at(service, body.point)
+        decision = await decide(point, caller_at(point, caller), body, key, timeout_s)
     reply = construct(
         ActionChoice,
         object="decision",
@@ -96,6 +113,43 @@ async def decide(
     ask = ask_of(point, caller, body, key)
     decided, _, _ = await asking.whole(asking.events_of(point, caller, ask, key, timeout_s))
     return by_ids(decided.decision)
+
+
+async def choose(
+    point: DecisionPoint, caller: Caller, body: ChoiceRequest, key: str | None, timeout_s: float | None
+) -> Decision:
+    """Return the decision among the arms of a point, which the caller carries out. Raises ApiError."""
+    if not point.external:
+        there = ", ".join(one.name for one in point.service.points.values() if one.external) or "none"
+        message = f"the arms of point {point.name!r} answer here; those whose callers carry them out: {there}"
+        raise _refused(message, "point")
+    limit = point.config.limits.question_chars
+    if len(body.question) > limit:
+        message = f"the question has {len(body.question)} characters; at most {limit} are read"
+        raise _refused(message, "question")
+    incumbent, tap = asking.incumbent_of(point, body.incumbent, "incumbent"), point.config.tap
+    if incumbent is None and tap is not None and tap.share < 1.0:
+        message = (
+            f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
+        )
+        raise _refused(message, "incumbent")
+    ask = Ask(
+        decision_id=caller.stored(key) if key else caller.new_id(),
+        question=point.service.redact(body.question),
+        allowed=None if body.allowed_arms is None else frozenset(body.allowed_arms),
+        excluded=frozenset(body.excluded_arms),
+        explore=body.explore,
+        context=asking.checked_context(body.context, point, "context"),
+        episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
+        deferred=body.defer_activation,
+        request_digest=asking.digest_of(body) if key else "",
+        user_digest=asking.user_digest(point, caller, body.user),
+        incumbent=incumbent,
+        external=True,
+    )
+    events = asking.events_of(point, caller, ask, key, timeout_s)
+    async with aclosing(events):
+        return (await asking.begun(events)).decision
 
 
 def ask_of(point: DecisionPoint, caller: Caller, body: RankRequest, key: str | None) -> Ask:

@@ -110,8 +110,8 @@ def chosen(decision: Decision, served: str | None, raw: Cost | None, config: App
         "mode": decision.mode.value,
         "arm_drawn": decision.drawn,
         "arm_served": served,
-        "propensity": decision.propensity,
-        "pmf": dict(zip(decision.arms, decision.probabilities, strict=True)),
+        "propensity": decision.propensity if decision.probabilities else None,
+        "pmf": dict(zip(decision.arms, decision.probabilities, strict=False)),
         "cost": None if raw is None else cost(raw, config),
         "reward_deadline": decision.deadline,
     }

@@ -11,7 +11,17 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent.access import Hosts
-from agent.api import buttons, decisions, feedback, feedback_shapes, health, pages, ranking, retrieve
+from agent.api import (
+    buttons,
+    decisions,
+    feedback,
+    feedback_shapes,
+    health,
+    observations,
+    pages,
+    ranking,
+    retrieve,
+)
 from agent.api.console import page
 from agent.api.console import routes as console
 from agent.api.documented import document
@@ -23,7 +33,7 @@ from agent.api.personalizer import events, protocol, service
 from agent.serving import Replica
 from agent.telemetry import ServerSpans
 
-_HOT = (retrieve, chat, feedback, ranking)
+_HOT = (retrieve, chat, feedback, ranking, observations)
 """Asked thousands of times a second, so found first."""
 
 _OPENAI = (completions, models, responses, vector_stores)

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from agent.access import Instant
-from agent.config import Group
+from agent.config import DEFAULT_POINT, Group
 from arms.base import NAME, checked_name
 from arms.filters import Filter
 from arms.llm import WritingSpec
@@ -147,6 +147,18 @@ Filters = Annotated[Filter | None, BeforeValidator(lambda found: found or None)]
 """A condition on the metadata of passages; an empty object sets no condition."""
 
 
+Probability = Annotated[Finite, Field(ge=0, le=1)]
+
+
+class Incumbent(Request):
+    """What the caller's own decider chose, or would draw from."""
+
+    arm: Name | None = Field(default=None, description="The arm that it chose.")
+    distribution: Annotated[dict[Name, Probability], Field(min_length=1, max_length=1000)] | None = Field(
+        default=None, description="In the place of `arm`: arm to probability, summing to 1; drawn from here."
+    )
+
+
 class AgentOptions(Request):
     """The fields that OpenAI's API does not have, in one object, so that its clients work unchanged."""
 
@@ -165,6 +177,10 @@ class AgentOptions(Request):
     )
     groups: Annotated[list[Group], Field(max_length=256)] | None = Field(
         default=None, description="Fewer of the groups of the key, such as those of the user; null for all."
+    )
+    incumbent: Incumbent | None = Field(
+        default=None,
+        description="The caller's own choice: the policy decides in its place in `tap.share` of the turns.",
     )
     same_arm: StrictBool = Field(
         default=True, description="Answer from the results of functions with the arm that was drawn before."
@@ -204,6 +220,91 @@ class RankRequest(Request):
     user: Text | None = Field(default=None, description="As in `agent.user` of a chat.")
     explore: StrictBool = True
     defer_activation: StrictBool = False
+
+
+class ChoiceRequest(Request):
+    """`POST /v1/decisions` without `actions`: choose among the arms of a point that its callers carry out."""
+
+    point: Name = Field(default=DEFAULT_POINT, description="A decision point whose arms are `external`.")
+    question: Text
+    context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
+    incumbent: Incumbent | None = Field(
+        default=None,
+        description="The caller's own choice: the policy decides in its place in `tap.share` of the turns.",
+    )
+    allowed_arms: Annotated[list[Name], Field(max_length=1000)] | None = None
+    excluded_arms: list[Name] = Field(default_factory=list, max_length=1000)
+    episode_id: Identifier | None = None
+    user: Text | None = Field(default=None, description="As in `agent.user` of a chat.")
+    explore: StrictBool = True
+    defer_activation: StrictBool = False
+
+
+DecisionRequest = Annotated[
+    Annotated[RankRequest, Tag("<actions>")] | Annotated[ChoiceRequest, Tag("<arms>")],
+    Discriminator(
+        lambda body: (
+            "<arms>"
+            if isinstance(body, dict) and "question" in body and "actions" not in body
+            else "<actions>"
+        )
+    ),
+]
+
+Tokens = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+
+Amount = Annotated[Finite, Field(ge=0, le=1e9)]
+
+
+class ObservedCost(Request):
+    """What carrying out a decision has cost."""
+
+    usd: Amount = 0.0
+    seconds: Amount = 0.0
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
+    steps: Tokens = 0
+
+
+class ObservationItem(Request):
+    """A decision that another system made, with what came of it as far as that is known."""
+
+    id: LoggedId | None = Field(
+        default=None,
+        description="Idempotency key, and the `decision_id` of feedback. The id of a decision that was made "
+        "here for the caller to carry out says how that ended.",
+    )
+    point: Name | None = Field(default=None, description="Decision point; null for that of the request.")
+    question: Text = ""
+    arm: Name = Field(description="What was chosen.")
+    arms: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = Field(
+        default=None,
+        description="What could have been chosen; null for the keys of `distribution`, or all live arms.",
+    )
+    propensity: Annotated[Finite, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Probability with which `arm` was drawn; null where it is not known."
+    )
+    distribution: Annotated[dict[Name, Probability], Field(min_length=1, max_length=1000)] | None = Field(
+        default=None, description="In the place of `propensity`: arm to probability, summing to 1."
+    )
+    cost: ObservedCost = ObservedCost()
+    features: dict[Text, ContextValue] = Field(
+        default_factory=dict, description="As `agent.context` of a chat."
+    )
+    episode_id: LoggedId | None = None
+    user: Text | None = Field(default=None, description="As in `agent.user` of a chat.")
+    at: Instant | None = Field(default=None, description="When it was decided; null for now.")
+    reward: Value | None = Field(default=None, description="Value of the metric, where only one is declared.")
+    metrics: dict[Name, ContextValue] = Field(
+        default_factory=dict, max_length=64, description="Metric to value, where they are known already."
+    )
+    status: Literal["ok", "failed"] = "ok"
+
+
+class ObservationBatch(Request):
+    """`POST /v1/observations`: each item is checked and kept, and has a status, by itself."""
+
+    items: list[Any] = Field(min_length=1, max_length=1000, description="Each as `ObservationItem` has it.")
 
 
 DecisionStatus = Literal["running", "ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled"]

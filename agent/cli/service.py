@@ -352,8 +352,11 @@ def verify(
         path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
         found = request("GET", url, path, key, timeout_s=BUILD_S)
         title = f"{found['mode']} by version {found['policy_version']}"
+        compared = found
+        if found.get("elsewhere"):
+            title, compared = f"shadow of version {found['policy_version']}", found["shadow"]
         table = Table("arm", "logged", "recomputed", "difference", title=title)
-        logged, recomputed = found["logged"], found["recomputed"]
+        logged, recomputed = compared["logged"], compared["recomputed"]
         for arm in logged | recomputed:
             one, other = logged.get(arm), recomputed.get(arm)
             difference = "" if one is None or other is None else f"{abs(one - other):.3g}"
@@ -363,4 +366,10 @@ def verify(
             errors.print(sentence, style="red", markup=False, soft_wrap=True)
         if not found["verified"]:
             raise typer.Exit(1)
+        if found.get("elsewhere"):
+            arm = found["draw"]["arm"]
+            console.print(
+                f"verified: another system drew {arm}, the shadow is as logged", markup=False, soft_wrap=True
+            )
+            return
         console.print(f"verified: arm {found['draw']['arm']}", markup=False)

@@ -22,6 +22,7 @@ from agent.replies import (
     Envelope,
     FeedbackReceipts,
     FeedbackToken,
+    ObservationReceipts,
     Passage,
     Policy,
 )
@@ -136,6 +137,24 @@ class Choosing(TypedDict, total=False):
     key: str
 
 
+class Taking(TypedDict, total=False):
+    """What a decision over the arms of a point may say beside its question; as `Options`.
+
+    Attributes:
+        incumbent: The arm that the caller would take, or what it would draw from, arm to probability.
+    """
+
+    incumbent: str | Mapping[str, float] | None
+    point: str | None
+    context: Context
+    allowed_arms: Sequence[str]
+    excluded_arms: Sequence[str]
+    episode_id: str
+    explore: bool
+    defer_activation: bool
+    key: str
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request.
@@ -196,6 +215,29 @@ def decide(
     body = {"point": point, "context": dict(context or {}), "actions": named, **more}
     key = options.get("key") or uuid4().hex
     return Call("POST", "/v1/decisions", partial(_parse, ActionChoice), body, key)
+
+
+def choose(question: str, options: Taking) -> Call[ActionChoice]:
+    """Ask which arm of another system to take."""
+    more: dict[str, Any] = {
+        name: value for name, value in options.items() if name not in ("key", "incumbent")
+    }
+    if (incumbent := options.get("incumbent")) is not None:
+        more["incumbent"] = {"arm" if isinstance(incumbent, str) else "distribution": incumbent}
+    body = {name: value for name, value in {"question": question, **more}.items() if value is not None}
+    key = options.get("key") or uuid4().hex
+    return Call("POST", "/v1/decisions", partial(_parse, ActionChoice), body, key)
+
+
+def observe(
+    items: Sequence[Mapping[str, Any]], point: str | None, key: str | None
+) -> Call[ObservationReceipts]:
+    """Send decisions that were made elsewhere; a batch that is sent again is the same one."""
+    if not items:
+        raise ValueError("no decision: observe({'question': ..., 'arm': ...}) was expected")
+    path = "/v1/observations" if point is None else f"/v1/observations?point={quote(point, safe='')}"
+    body = {"items": [dict(item) for item in items]}
+    return Call("POST", path, partial(_parse, ObservationReceipts), body, key or uuid4().hex)
 
 
 def feedback(decision: Decided, metrics: Metrics) -> Call[FeedbackReceipts]:

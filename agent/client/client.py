@@ -20,9 +20,16 @@ from tenacity import (
 from typing_extensions import Unpack
 
 from agent.client import calls
-from agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options
+from agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options, Taking
 from agent.client.errors import AnswerFailedError, ClientError, failure_of
-from agent.replies import ActionChoice, Agent, DecisionVerification, FeedbackReceipts, Policy
+from agent.replies import (
+    ActionChoice,
+    Agent,
+    DecisionVerification,
+    FeedbackReceipts,
+    ObservationReceipts,
+    Policy,
+)
 
 URL = "http://127.0.0.1:8000"
 
@@ -299,6 +306,35 @@ class Client(_Connection):
         """
         return self._run(calls.decide(point, actions, context, options))
 
+    def choose(self, question: str, **options: Unpack[Taking]) -> ActionChoice:
+        """Return which arm of another system to take, which is then carried out by the caller.
+
+        Args:
+            question: The question.
+            **options: What else it says, such as `incumbent="large"`: the arm that the caller would take, in
+                whose place the policy decides in `tap.share` of the requests.
+        """
+        return self._run(calls.choose(question, options))
+
+    def observe(
+        self, *decisions: Mapping[str, Any], point: str | None = None, key: str | None = None
+    ) -> ObservationReceipts:
+        """Send decisions that were made elsewhere, at most 1000; nothing is decided here.
+
+        Args:
+            *decisions: The fields of `POST /v1/observations` of each: `arm`, and `id`, `question`, `arms`,
+                `propensity` or `distribution`, `cost`, `features`, `metrics` as far as they are known.
+            point: Decision point of those that name none; None for the default one.
+            key: Idempotency key, which names those without an id; made where it is not given.
+
+        Returns:
+            What became of each, in order: the error of one that was refused, where others were kept.
+
+        Raises:
+            ClientError: None of them was kept.
+        """
+        return self._run(calls.observe(decisions, point, key))
+
     def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
     ) -> FeedbackReceipts:
@@ -407,6 +443,16 @@ class AsyncClient(_Connection):
     ) -> ActionChoice:
         """Return which action to take; see `Client.decide`."""
         return await self._run(calls.decide(point, actions, context, options))
+
+    async def choose(self, question: str, **options: Unpack[Taking]) -> ActionChoice:
+        """Return which arm of another system to take; see `Client.choose`."""
+        return await self._run(calls.choose(question, options))
+
+    async def observe(
+        self, *decisions: Mapping[str, Any], point: str | None = None, key: str | None = None
+    ) -> ObservationReceipts:
+        """Send decisions that were made elsewhere; see `Client.observe`."""
+        return await self._run(calls.observe(decisions, point, key))
 
     async def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool

@@ -4,7 +4,7 @@ from . import warm_start
 from .app_config import ACTION_PREFIX, DEFAULT_POINT, AppConfig, ConfigError, PointSpec
 from .loading import CONFIG, configured, load, make_home, parse, read_portfolio
 from .privacy import Privacy
-from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope
+from .sections import CorpusSpec, Group, Http, Key, KeyBase, Limits, Observations, Project, Scope, Tap
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Privacy",
     "Project",
     "Scope",
+    "Tap",
     "WarmStartSpec",
     "configured",
     "load",

@@ -31,6 +31,7 @@ from agent.config.sections import (
     Observations,
     RetrievalCacheSpec,
     SourceSpec,
+    Tap,
 )
 from agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
 from agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
@@ -43,7 +44,7 @@ from arms.llm import LlmSpec, writing
 from arms.llm import catalog as llm_catalog
 from arms.llm import prompts as llm_prompts
 from arms.models import Backbone
-from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Trust, catalog
+from arms.retrievers import EXTERNAL, ArmSpec, ArmSpecError, NewArms, Trust, catalog
 from arms.suggestions import did_you_mean
 from feedback.budget import Budget
 from feedback.drift import DriftSpec
@@ -77,7 +78,7 @@ RANKING_POLICY = {
 RANKING_FEATURES = {"words": 0, "shape": False}
 """Default features of such a point, which gets no question in words."""
 
-NOT_INHERITED = ("portfolio", "fallback", "router", "warm_start")
+NOT_INHERITED = ("portfolio", "fallback", "router", "warm_start", "tap")
 """Keys that such a point, or one with arms of its own, does not inherit from the top level."""
 
 
@@ -101,7 +102,7 @@ class PointSpec(BaseModel):
         default=None,
         description="Arm that answers when the drawn one fails. This key and those below are by default as "
         "at the top level; a point with `arms` or `actions` of its own starts without `fallback`, "
-        "`router`, `warm_start` and `observations`.",
+        "`router`, `warm_start`, `tap` and `observations`.",
     )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
@@ -115,6 +116,7 @@ class PointSpec(BaseModel):
     drift: DriftSpec | None = DriftSpec()
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = None
+    tap: Tap | None = None
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -250,6 +252,11 @@ class AppConfig(BaseModel):
         default=None,
         description="How labels become a candidate, and what promotes it; null for no warm starts.",
     )
+    tap: Tap | None = Field(
+        default=None,
+        description="How decisions that another system makes are taken by `POST /v1/observations` and shared "
+        "with it; null takes none.",
+    )
     limits: Limits = Limits()
     retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
     http: Http = Http()
@@ -314,6 +321,14 @@ class AppConfig(BaseModel):
             if seen is not None and seen.backbone not in self.backbones:
                 hint = did_you_mean(seen.backbone, self.backbones)
                 raise ValueError(f"features.{name}.backbone {seen.backbone!r} is not declared{hint}")
+        kinds = {spec.kind == EXTERNAL.name for spec in self.actions.values()}
+        if len(kinds) > 1:
+            some = next(name for name, spec in self.actions.items() if spec.kind == EXTERNAL.name)
+            raise ValueError(
+                f"arm {some!r} is external, so its caller carries it out: it stands among external arms alone"
+            )
+        if self.tap is not None:
+            self.tap.check(names)
         if self.floor * len(names) > 1:
             raise ValueError(
                 f"floor {self.floor} is too large for {len(names)} arms: at most {1 / len(names):.4g}"
@@ -484,6 +499,11 @@ class AppConfig(BaseModel):
     def actions(self) -> dict[str, ArmSpec]:
         """The arms that a policy chooses among; the others are parts of these."""
         return {name: spec for name, spec in self.arms.items() if spec.action}
+
+    @property
+    def external(self) -> bool:
+        """Whether the arms are those of another system, which callers carry out."""
+        return all(spec.kind == EXTERNAL.name for spec in self.actions.values())
 
     @property
     def models(self) -> dict[str, LlmSpec]:

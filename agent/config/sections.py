@@ -1,6 +1,7 @@
 """Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
 
 import re
+from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from arms.base import NAME, RESERVED, checked_name
+from arms.suggestions import did_you_mean
 from feedback.training_log import observed
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
@@ -346,3 +348,43 @@ class Observations(BaseModel):
         description="Dollars after which nothing is observed for the rest of an hour, in one replica; null "
         "for no ceiling.",
     )
+
+
+class Tap(BaseModel):
+    """Decisions that another system makes: looked at, then shared, then made here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    share: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Share of the policy in the decisions that a caller asks for beside its own choice: 0 "
+        "only looks, and always returns that choice; 0.05 is a canary; at 1 the policy decides.",
+    )
+    incumbent: str | None = Field(
+        default=None,
+        description="Arm that counts as the caller's own choice where a request names none; null for none: "
+        "then a request has to name it while `share` is below 1.",
+    )
+    names: dict[Annotated[str, Field(min_length=1, max_length=256)], str] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="Arms by other names that observations have for them, such as `openai/gpt-4o: large`; "
+        "`*` is every name that is neither here nor that of an arm. Without it such a name is refused.",
+    )
+
+    def arm_of(self, name: str) -> str:
+        """Return the arm that a name is mapped to; the name itself where it is not.
+
+        >>> Tap(names={"openai/gpt-4o": "large"}).arm_of("openai/gpt-4o"), Tap().arm_of("small")
+        ('large', 'small')
+        """
+        return self.names.get(name, name)
+
+    def check(self, arms: Collection[str]) -> None:
+        """Refuse names of arms that are not live. Raises ValueError."""
+        named = {} if self.incumbent is None else {"incumbent": self.incumbent}
+        for key, arm in {**named, **{f"names.{name}": arm for name, arm in self.names.items()}}.items():
+            if arm not in arms:
+                raise ValueError(f"tap.{key}: {arm!r} is not an arm{did_you_mean(arm, arms)}")

@@ -52,7 +52,7 @@ from agent.reporting import counted
 from agent.routers import dataset
 from arms.base import Progress
 from feedback.dataset import EmptyLogError, Log, Selection
-from feedback.events import Cost, Decision, Example
+from feedback.events import OBSERVED, Cost, Decision, Example
 from feedback.log import Store, without_password
 from feedback.ope import (
     WITHOUT_PROPENSITIES,
@@ -154,7 +154,8 @@ class WaitingRows:
 
     @classmethod
     def of(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
-        """Return decisions whose arms all are columns of a log."""
+        """Return decisions whose arms all are columns of a log, without those of an unknown distribution."""
+        decisions = [one for one in decisions if len(one.probabilities) == len(one.arms)]
         p_log = np.zeros((len(decisions), len(log.arms)))
         for row, decision in enumerate(decisions):
             p_log[row, [log.column[arm] for arm in decision.arms]] = decision.probabilities
@@ -435,7 +436,8 @@ class Recomputed:
     Attributes:
         checked: Decisions that were recomputed.
         mismatched: Recomputed decisions that differ.
-        lost: Decisions that could not be recomputed, as their policy or their floor is not on record.
+        lost: Decisions that could not be recomputed, as their policy or their floor is not on record, or
+            another system made them.
     """
 
     checked: int = 0
@@ -467,7 +469,7 @@ def recompute(
             candidate = policies.of(decision.candidate) if decision.share else None
         except PolicyError:
             policy = None
-        if policy is None or decision.floor is None:
+        if policy is None or decision.floor is None or decision.policy == OBSERVED:
             lost += 1
         else:
             checked += 1

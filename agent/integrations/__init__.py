@@ -1,1 +1,1 @@
-"""Retrievers of this service for frameworks; each needs its extra, such as `armwise[langchain]`."""
+"""Retrievers of this service for frameworks, and the tap of LiteLLM; each needs its framework."""

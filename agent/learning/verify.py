@@ -4,6 +4,10 @@ The policy of a version never changes, and a decision keeps everything that the 
 can be recomputed at any time; where they differ, the row or the policy was changed. Columns that neither
 depends on are not checked, such as the text of the question or which arm a caller named. A decision whose
 texts were erased is recomputed from its features.
+
+A decision of another system was drawn elsewhere, so only what would have been drawn from here is recomputed.
+One that was drawn here from a mixture with the caller's own decider is recomputed whole: what that decider
+would have drawn from is on record.
 """
 
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ import numpy as np
 
 from agent.policies import Policy, choose, sampling, served_distribution
 from agent.replies import DecisionVerification, Draw, Recomputed, construct
-from feedback.events import Decision, Mode
+from feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
 TOLERANCE = 1e-12
 """Largest difference of two probabilities that count as equal; on one machine it is 0."""
@@ -90,6 +94,7 @@ class Verification:
             share=decision.share,
             mode=decision.mode.value,
             verified=self.verified,
+            elsewhere=decision.policy == OBSERVED,
             erased=decision.erased,
             tolerance=TOLERANCE,
             **vars(self.distribution.reply(decision.arms)),
@@ -120,6 +125,8 @@ def verify(
         candidate: Policy of the canary that had a share of the decision; None where there was none.
     """
     why = []
+    if decision.policy == OBSERVED:
+        return _verify_shadow(decision, policy)
     try:
         p, shadow = _distributions(decision, policy, candidate)
     except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
@@ -131,7 +138,7 @@ def verify(
     arm = None
     if p.size:
         arm = decision.arms[int(p.argmax()) if u is None else choose(p, u)]
-    if policy is not None and decision.policy != policy.kind:
+    if policy is not None and decision.policy not in (policy.kind, INCUMBENT):
         why.append(f"version {decision.version} is of policy {policy.kind!r}, not {decision.policy!r}")
     if not distribution.same:
         why.append(
@@ -149,6 +156,31 @@ def verify(
     return Verification(decision, distribution, in_shadow, u, arm, tuple(why))
 
 
+def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
+    """Recompute what would have been drawn from for a decision of another system; its draw was made there."""
+    why, shadow = [], np.zeros(0)
+    try:
+        shadow = _would_have_served(decision, policy)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        why.append(f"the policy has no distribution: {error}")
+    compared = Compared(decision.shadow, tuple(shadow.tolist()))
+    if not compared.same:
+        why.append(
+            f"a probability of the policy in the shadow differs by {compared.max_difference:.3g}: what the "
+            "policy saw, the arms, the floor, the version or the shadow were changed"
+        )
+    return Verification(decision, Compared((), ()), compared, None, decision.drawn, tuple(why))
+
+
+def _would_have_served(decision: Decision, policy: Policy | None) -> "np.ndarray[Any, Any]":
+    """Return the distribution of the policy of the version. Raises ValueError where it cannot be computed."""
+    if policy is None or decision.floor is None:
+        raise ValueError("its policy or its floor is not on record")
+    if decision.erased and getattr(policy, "reads_question", False):
+        raise ValueError("it reads the text of the question, which was erased")
+    return served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
+
+
 def _distributions(
     decision: Decision, policy: Policy | None, candidate: Policy | None
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
@@ -161,6 +193,10 @@ def _distributions(
         raise ValueError("it reads the text of the question, which was erased")
     seen = decision.context, decision.arms, decision.floor
     p = served_distribution(policy, *seen, decision.penalty)
+    if decision.policy == INCUMBENT:
+        if len(decision.incumbent) != len(p):
+            raise ValueError("what the caller's own decider would have drawn from is not on record")
+        return sampling.mixed(p, np.array(decision.incumbent), decision.incumbent_share), p
     if decision.share:
         if candidate is None:
             raise ValueError(

@@ -88,7 +88,7 @@ class Agreement:
 def agreement(decisions: Iterable[Decision]) -> Agreement:
     """Compare the distributions that arms were drawn from with those of the shadow policy.
 
-    Decisions without a shadow distribution are left out.
+    Decisions without a shadow distribution are left out, and those whose own is not known.
 
     Raises:
         ValueError: None of them has a shadow.
@@ -98,7 +98,7 @@ def agreement(decisions: Iterable[Decision]) -> Agreement:
     >>> agreement([one])
     Agreement(decisions=1, shared=0.5, same_arm=0.0)
     """
-    compared = [one for one in decisions if one.shadow]
+    compared = [one for one in decisions if one.shadow and len(one.probabilities) == len(one.arms)]
     if not compared:
         raise ValueError("no decision has a shadow to compare it with")
     shared = sum(sum(map(min, one.probabilities, one.shadow)) for one in compared)

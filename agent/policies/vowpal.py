@@ -227,16 +227,20 @@ class VowpalWabbit:
         return costs[actions.position]
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update from the cost and the propensity of the drawn arm."""
+        """Update from the cost and the propensity of the drawn arm.
+
+        Where no propensity is known, it counts as 1: the cost is regressed without a weight. Arguments that
+        weight by it, such as `--cb_type ips`, then learn most of the arms that the other system prefers.
+        """
         check_reward(decision, reward)
         cost = self.baseline - reward
-        context = decision.context
+        context, weighed_by = decision.context, decision.propensity if decision.probabilities else 1.0
         with self._lock:
             actions = self._actions_of(context, decision.arms)
             drawn = actions.position[decision.arms.index(decision.drawn)]
             examples = [self._shared(context), *actions.examples]
             examples[1 + drawn] = self._action(
-                decision.drawn, context.arms.get(decision.drawn, {}), f"0:{cost}:{decision.propensity}"
+                decision.drawn, context.arms.get(decision.drawn, {}), f"0:{cost}:{weighed_by}"
             )
             self._vw.learn_multi(examples)
             # Counts the example: the learning rate of a non-adaptive update decays with the count.

@@ -38,6 +38,7 @@ from arms import tracing
 from arms.base import Retrieval
 from arms.filters import GROUPS, Comparison, Compound, comparisons, permits
 from arms.llm import UNPROMPTED, Chunk
+from feedback.arrays import TOLERANCE
 from feedback.errors import ConflictError
 from feedback.events import Cost, Execution, Status
 from feedback.log import Record, erasures
@@ -120,6 +121,20 @@ class UnansweredError(Exception):
         self.caller, self.decision_id, self.final = caller, decision_id, final
 
 
+class Named(Protocol):
+    """The caller's own choice: an arm, or the distribution that is to be drawn from."""
+
+    @property
+    def arm(self) -> str | None:
+        """The arm that it chose."""
+        ...
+
+    @property
+    def distribution(self) -> Mapping[str, float] | None:
+        """Arm to probability."""
+        ...
+
+
 class _Options(Protocol):
     """The fields that OpenAI's API does not have."""
 
@@ -143,6 +158,8 @@ class _Options(Protocol):
     def defer_activation(self) -> bool: ...
     @property
     def filters(self) -> Comparison | Compound | None: ...
+    @property
+    def incumbent(self) -> Named | None: ...
 
 
 class Asking(Protocol):
@@ -190,7 +207,8 @@ def ask_of(
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
-        context=_context(options.context, point),
+        context=checked_context(options.context, point, "agent.context"),
+        incumbent=incumbent_of(point, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, point.config.features),
         episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
         deferred=options.defer_activation,
@@ -226,17 +244,72 @@ def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str |
     return erasures.user_digest(point.store, caller.project, user) if user else None
 
 
-def _context(
-    context: Mapping[str, float | str | bool], point: DecisionPoint
+def incumbent_of(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
+    """Return what the caller's own decider would draw from, by arm; None where it takes no part.
+
+    Args:
+        point: The decision point, whose `tap` says how names of arms are read, and which arm counts as the
+            caller's choice where it names none.
+        named: The arm or the distribution that the request names; None for none.
+        param: The field that has it.
+
+    Raises:
+        AskError: It is no choice among live arms, or `tap` is not configured.
+    """
+    tap = point.config.tap
+    if tap is None:
+        if named is not None:
+            message = f"no incumbent has a place at point {point.name!r}: `tap` is not configured there"
+            raise InvalidAskError(message, param)
+        return None
+    if named is None:
+        return None if tap.incumbent is None else {tap.incumbent: 1.0}
+    if (named.arm is None) == (named.distribution is None):
+        raise InvalidAskError("either arm or distribution was expected, which is drawn from here", param)
+    given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
+    p = distribution_of(point, given, param)
+    total = math.fsum(p.values())
+    return {arm: share / total for arm, share in p.items()}
+
+
+def arm_of(point: DecisionPoint, name: str, param: str) -> str:
+    """Return the live arm that a name of another system stands for, as `tap` says. Raises AskError."""
+    tap = point.config.tap
+    live = point.turns.arms
+    arm = name if tap is None else tap.arm_of(name)
+    if arm not in live and tap is not None:
+        arm = tap.names.get("*", arm)
+    if arm not in live:
+        hint = "; `tap.names` can map another name to one of them"
+        raise UnknownArmError(f"arm {name!r} is not configured; there are: {', '.join(live)}{hint}", param)
+    return arm
+
+
+def distribution_of(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
+    """Return a distribution by live arm, in the order that was sent. Raises AskError."""
+    found: dict[str, float] = {}
+    for name, p in given.items():
+        if not 0.0 <= p <= 1.0:
+            message = f"the probability of arm {name!r} is {p:g}; a number from 0 to 1 was expected"
+            raise InvalidAskError(message, param)
+        arm = arm_of(point, name, param)
+        found[arm] = found.get(arm, 0.0) + p
+    if abs((total := math.fsum(found.values())) - 1.0) > TOLERANCE:
+        raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
+    return found
+
+
+def checked_context(
+    context: Mapping[str, float | str | bool], point: DecisionPoint, within: str
 ) -> Mapping[str, float | str | bool]:
-    """Return a context within the limits, its texts redacted. Raises AskError."""
+    """Return a context within the limits, its texts redacted; `within` is the field. Raises AskError."""
     limits = point.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
-        raise InvalidAskError(message, "agent.context")
+        raise InvalidAskError(message, within)
     size = 0
     for name, value in context.items():
-        param = f"agent.context.{name[: limits.context_text]}"
+        param = f"{within}.{name[: limits.context_text]}"
         for text in (name, value) if isinstance(value, str) else (name,):
             size += len(text.encode())
             if len(text) > limits.context_text:
@@ -251,7 +324,7 @@ def _context(
             raise InvalidAskError(message, param)
     if size > limits.context_bytes:
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
-        raise InvalidAskError(message, "agent.context")
+        raise InvalidAskError(message, within)
     return redacted(context, point)
 
 
@@ -291,6 +364,9 @@ def forced_arm(point: DecisionPoint, model: str) -> str | None:
     """Return the arm that a model names; None for `auto`, or for the point alone. Raises AskError."""
     if point.ranks:
         message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
+        raise InvalidAskError(message, "model")
+    if point.external:
+        message = f"the caller carries out the arms of point {point.name!r}: POST /v1/decisions"
         raise InvalidAskError(message, "model")
     if model.startswith(POINT):
         name, _, model = model.removeprefix(POINT).partition("/")
@@ -399,13 +475,22 @@ async def _opened(point: DecisionPoint, ask: Ask, key: str | None, commits: list
     record = None if key is None else await asyncio.to_thread(point.store.record, ask.decision_id)
     if record is None:
         require_eligible(point, ask)
-        turn = loop.rank if ask.actions else loop.turn
+        turn = loop.rank if ask.actions else loop.hand_over if ask.external else loop.turn
         return Opening(turn(ask, commits.append), loop.most(ask))
+    if ask.external:
+        return Opening(_handed_over(ask, record), None)
     if was_cut_off(point, ask, record):
         require_known(point, ask, record.decision.drawn, "decided on")
         resumed = loop.resume(ask, record.decision, commits.append)
         return Opening(resumed, loop.most_to_resume(ask, record.decision))
     return await repeated(point, ask, record)  # also where an arm was switched off since
+
+
+async def _handed_over(ask: Ask, record: Record) -> AsyncGenerator[Event, None]:
+    """Yield an earlier decision that its caller carries out, whether its execution was reported or not."""
+    if record.decision.request_digest != ask.request_digest:
+        raise _conflict(f"id {ask.decision_id!r} was used for another request")
+    yield Decided(record.decision, Retrieval(steps=0), record.decision.drawn)
 
 
 def _shown(event: Event, caller: Caller) -> Event:

@@ -222,6 +222,7 @@ class DecisionPoint:
             wait_s=config.reward.wait_s,
             clock=service.clock,
             health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
+            share=1.0 if config.tap is None else config.tap.share,
         )
         infos = arm_infos(config)
         self.decider.health.loading = frozenset(
@@ -261,6 +262,11 @@ class DecisionPoint:
     def config(self) -> AppConfig:
         """The configuration, with the live arms."""
         return self.arms.config
+
+    @property
+    def external(self) -> bool:
+        """Whether its arms are those of another system, which its callers carry out."""
+        return self.config.external
 
     def booking(self, decision_id: str) -> str:
         """Return the name of a decision among those under way and the bookings of the quota."""

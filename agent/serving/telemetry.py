@@ -121,6 +121,9 @@ class Telemetry:
             "Observations committed, by source; those that failed or were shed.",
             ("outcome",),
         )
+        self._tapped = counter(
+            "armwise_tapped", "Decisions of other systems that were committed.", (*arm, "status")
+        )
         self._shed = counter("armwise_shed", "Requests refused for load before the draw.")
         self._refused = counter(
             "armwise_refusals", "Requests refused for their key, rate, budget, host or size.", ("code",)
@@ -184,6 +187,10 @@ class Telemetry:
     def observed(self, outcome: str) -> None:
         """Count an observation by its source, or as failed or shed."""
         self._observed.labels(outcome).inc()
+
+    def tapped(self, arm: str, status: str) -> None:
+        """Count a decision of another system by its arm, and what became of it here."""
+        self._tapped.labels(self._point, arm, status).inc()
 
     def recalled(self, arm: str, *, hit: bool) -> None:
         """Count a search that was looked up in the cache."""

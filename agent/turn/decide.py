@@ -34,7 +34,7 @@ from arms.filters import Comparison, Compound
 from arms.llm import UNPROMPTED, Bound, Message, base, writing
 from arms.profile import Profile, similarities
 from feedback.budget import Price
-from feedback.events import SIMILARITY, Context, Decision, Mask, Mode
+from feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, Mask, Mode
 
 MOST_DROPPED = 8
 """Number of the newest candidates that failed and are remembered: more than take part at once."""
@@ -263,6 +263,9 @@ class Ask:
         where: Filter on the metadata of passages; None for any.
         groups: The caller's, for passages that are for some groups alone.
         by_score: Whether passages are selected by their scores, which the log does not keep.
+        incumbent: What the caller's own decider would draw from, by arm, summing to 1; None where it takes no
+            part. It takes none once the share of the policy is 1.
+        external: Whether the caller carries the decision out.
     """
 
     decision_id: str
@@ -291,6 +294,26 @@ class Ask:
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
     by_score: bool = False
+    incumbent: Mapping[str, float] | None = None
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A decision that another system has made.
+
+    Attributes:
+        arms: The arms that could have been chosen.
+        probabilities: The distribution that it was drawn from, one an arm; a single one where only that of
+            the drawn arm is known, which is the first of `arms` then; empty where not even that is known.
+        drawn: The arm that was chosen.
+        at: When it was made, seconds since the epoch.
+    """
+
+    arms: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    drawn: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,6 +640,7 @@ class Decider:
         health: Circuit breakers and concurrency caps of the arms.
         dropped: Candidates whose policy or router failed; they take part no more.
         price: Price of a unit of cost under the budget; None without one, and before its first request.
+        share: Share of the policy in decisions in which the caller's own decider takes part, in [0, 1].
     """
 
     serving: Serving
@@ -627,6 +651,7 @@ class Decider:
     health: ArmHealth = field(default_factory=ArmHealth)
     dropped: tuple[Canary, ...] = ()
     price: Price | None = None
+    share: float = 1.0
 
     @property
     def canaries(self) -> list[Canary]:
@@ -736,6 +761,9 @@ class Decider:
     ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
 
+        Where the caller's own decider takes part, the policy has its share, no canary takes part, and the
+        floor holds within the share alone.
+
         Args:
             ask: The request.
             names: The arms that may be drawn.
@@ -756,8 +784,16 @@ class Decider:
         if self.price is not None and ask.forced is None:
             price, costs = self.price.price, self.price.costs(names)
         penalty = tuple(price * cost for cost in costs)
+        kind, incumbent, rest = serving.policy.kind, np.zeros(0), 0.0
         if ask.forced is not None:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
+        elif ask.incumbent is not None and self.share < 1.0:
+            mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
+            floor, rest = sampling.lowered(self.floor, len(names)), 1.0 - self.share
+            incumbent = self._incumbent(ask.incumbent, names)
+            shadow = served_distribution(serving.policy, context, names, floor, penalty)
+            p = sampling.mixed(shadow, incumbent, rest)
+            kind = INCUMBENT
         else:
             mode = Mode.EXPLORE if ask.explore else Mode.GREEDY
             floor, of_candidate = sampling.lowered(self.floor, len(names)), np.zeros(0)
@@ -782,7 +818,7 @@ class Decider:
             arms=tuple(names),
             probabilities=tuple(p.tolist()),
             drawn=names[drawn],
-            policy=serving.policy.kind,
+            policy=kind,
             version=serving.version,
             mode=mode,
             decided_at=now,
@@ -800,6 +836,55 @@ class Decider:
             cost_weight=ask.cost_weight,
             candidate_scores=candidate_scores if candidate else None,
             masked={**masked, **unavailable},
+            trace=tracing.traceparent(),
+            incumbent=tuple(incumbent.tolist()),
+            incumbent_share=rest,
+        )
+
+    @staticmethod
+    def _incumbent(named: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
+        """Return the distribution of the caller's own decider, shape (n_arms,). Raises NoEligibleArmError."""
+        if gone := [arm for arm, p in named.items() if p and arm not in names]:
+            raise NoEligibleArmError(
+                f"arm {gone[0]!r} of the incumbent cannot be drawn now; these can: {', '.join(names)}"
+            )
+        return np.array([named.get(arm, 0.0) for arm in names])
+
+    def observe(self, ask: Ask, observed: Observed, context: Context, serving: Serving) -> Decision:
+        """Return a decision of another system, with what the policy would have drawn from in the shadow.
+
+        Args:
+            ask: The question, and whose it is.
+            observed: What was decided.
+            context: Context of the question, with the scores of the router.
+            serving: Policy and router that serve now.
+
+        Raises:
+            PolicyError: The policy gave no distribution.
+        """
+        arms = observed.arms
+        floor = sampling.lowered(self.floor, len(arms))
+        price, costs = (0.0, ()) if self.price is None else (self.price.price, self.price.costs(arms))
+        penalty = tuple(price * cost for cost in costs)
+        shadow = served_distribution(serving.policy, context, arms, floor, penalty)
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=arms,
+            probabilities=observed.probabilities,
+            drawn=observed.drawn,
+            policy=OBSERVED,
+            version=serving.version,
+            decided_at=observed.at,
+            deadline=observed.at + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            floor=floor,
+            shadow=tuple(shadow.tolist()),
+            price=price,
+            costs=costs,
+            cost_weight=ask.cost_weight,
             trace=tracing.traceparent(),
         )
 

@@ -37,6 +37,7 @@ from agent.turn.decide import (
     Decider,
     Embed,
     Embeddings,
+    Observed,
     OverloadedError,
     Probes,
     Recall,
@@ -388,7 +389,7 @@ class TurnLoop:
 
     def most(self, ask: Ask) -> Most:
         """Return the most that a new turn may cost. Raises NoEligibleArmError."""
-        if ask.actions:
+        if ask.actions or ask.external:
             return FREE
         names = eligible(ask, self.arms, restricted=self.restricted)
         scorers = scorers_of(self.decider.serving) if ask.forced is None else ()
@@ -489,6 +490,51 @@ class TurnLoop:
         await asyncio.shield(commit)
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
         yield Finished(execution, ("stop",))
+
+    async def hand_over(
+        self, ask: Ask, on_commit: Callable[[Commit], object] = lambda _: None
+    ) -> AsyncGenerator[Event, None]:
+        """Decide, and leave it to the caller to carry that out, who reports its execution afterwards.
+
+        Args:
+            ask: The request, on arms of another system.
+            on_commit: Called with the commit of the decision as soon as it is queued.
+
+        Raises:
+            NoEligibleArmError, OverloadedError, ArmError: As `turn`; nothing was decided.
+        """
+        arms, decider, serving = self.arms, self.decider, self.decider.serving
+        with turns.deciding() as span:
+            query, context = await self.describe(ask, arms, serving)
+            names, masked = eligible(ask, arms), refused(ask, arms)
+            search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
+            scored = await decider.score(ask, names, query, context, search, serving)
+            seen = scored.context, scored.probes, serving, scored.candidate_scores
+            decision = decider.choose(ask, names, *seen, masked)
+            turns.decided(span, decision)
+        commit = self.log.append(decision)
+        on_commit(commit)
+        await asyncio.shield(commit)
+        yield Decided(decision, Retrieval(steps=0), decision.drawn)
+
+    async def observe(self, ask: Ask, observed: Observed) -> Decision:
+        """Return a decision of another system as a fact, with what would have been drawn from here.
+
+        Nothing is committed.
+
+        Args:
+            ask: The question, and whose it is.
+            observed: What was decided, on arms that are live.
+
+        Raises:
+            ArmError: An embedding, or what the router reads, is unavailable.
+            PolicyError: The policy gave no distribution.
+        """
+        arms, decider, serving = self.arms, self.decider, self.decider.serving
+        query, context = await self.describe(ask, arms, serving)
+        search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
+        scored = await decider.score(ask, observed.arms, query, context, search, serving)
+        return decider.observe(ask, observed, scored.context, serving)
 
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None

@@ -23,11 +23,13 @@ from .generative.vendi_rag import VendiRagArm, VendiRagParams
 from .graph import GraphArm, GraphParams
 from .kind import (
     DEFAULT_HOST,
+    EXTERNAL,
     AnswerSelector,
     ArmSpec,
     Batch,
     CascadeDecider,
     DeciderSpec,
+    ExternalParams,
     Kind,
     Members,
     OpenTrained,
@@ -49,6 +51,7 @@ from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
     "DEFAULT_HOST",
+    "EXTERNAL",
     "METER",
     "UNKNOWN",
     "AnswerSelector",
@@ -71,6 +74,7 @@ __all__ = [
     "EnsembleParams",
     "ExpandArm",
     "ExpandParams",
+    "ExternalParams",
     "FederatedArm",
     "FederatedParams",
     "FusionArm",

@@ -28,7 +28,16 @@ from arms.llm import UNPROMPTED, Bound
 from arms.models import is_below
 from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
 from arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
-from arms.retrievers.kind import NONE, ArmSpec, Kind, ReadVersion, Resources, Trust
+from arms.retrievers.kind import (
+    EXTERNAL,
+    NONE,
+    ArmSpec,
+    ExternalParams,
+    Kind,
+    ReadVersion,
+    Resources,
+    Trust,
+)
 from arms.retrievers.priced import PricedArm
 from arms.retrievers.versioned import VersionedArm
 from arms.suggestions import did_you_mean
@@ -96,8 +105,11 @@ def validate_specs(
     for name, spec in specs.items():
         kind, params = described(name, spec)
         _check_corpus(name, spec, kind, corpora)
-        if spec.usd and spec.kind == NONE.name:
-            raise ArmSpecError(f"arm {name!r}: kind 'none' searches nothing: usd has no place there")
+        if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
+            hint = "" if spec.kind == NONE.name else "; what it is about goes to params.usd"
+            raise ArmSpecError(
+                f"arm {name!r}: kind {spec.kind!r} searches nothing: usd has no place there{hint}"
+            )
         for backbone in kind.backbones(params):
             if backbone not in backbones:
                 raise ArmSpecError(
@@ -140,7 +152,7 @@ def corpora_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str] | None
         kind, params = described(part, spec)
         if spec.corpus is not None:
             found.add(spec.corpus)
-        elif spec.kind != "none" and not kind.members(params):
+        elif spec.kind not in (NONE.name, EXTERNAL.name) and not kind.members(params):
             return None
     return frozenset(found)
 
@@ -520,6 +532,8 @@ def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]
     indicators += [f"member={member}" for member in kind.members(params)]
     writing = dict(spec.answering.features())
     # of a thousand searches: one costs a thousandth of a dollar or a few
+    if isinstance(params, ExternalParams):
+        usd, numbers = params.usd, params.described()
     price = {"usd": math.log1p(1000.0 * usd)} if usd else {}
     return {**dict.fromkeys(indicators, 1.0), **numbers, **writing, "steps": kind.steps(params), **price}
 

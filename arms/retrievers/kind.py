@@ -469,6 +469,46 @@ NONE = Kind(
 )
 
 
+class ExternalParams(BaseModel):
+    """Parameters of an arm of another system."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    usd: float = Field(
+        default=0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="About what a use of it costs, in dollars: a feature that policies see. What a decision "
+        "did cost comes with its observation.",
+    )
+    features: dict[Annotated[str, Field(min_length=1, max_length=100)], float] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Further features, such as the size of a model; policies see the logarithm of one more.",
+    )
+
+    def described(self) -> dict[str, float]:
+        """Return its features by name, without its price."""
+        return {
+            f"{EXTERNAL.name}.{name}": math.copysign(math.log1p(abs(value)), value)
+            for name, value in self.features.items()
+        }
+
+
+EXTERNAL = Kind(
+    "external",
+    "is an arm of another system, which the caller carries out: a name, with a price and features where they "
+    "are known; see [the tap](tap.md)",
+    ExternalParams,
+    lambda name, *_: NoRetrieval(name),
+    steps=lambda _: 0.0,
+    light=True,
+    filters=True,
+    version=lambda *_: lambda _: "",
+    example={"usd": 0.002, "features": {"billions": 8}},
+)
+
+
 def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
     """Return what an arm may reach; None for one of the configuration file, which may reach everything.
 

@@ -293,16 +293,23 @@ def _misfits(d: Decision) -> Iterator[str]:
         )
     if d.shadow and len(d.shadow) != len(d.arms):
         yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"
+    if d.incumbent and len(d.incumbent) != len(d.arms):
+        yield f"decision.incumbent has {len(d.incumbent)} numbers for {len(d.arms)} arms"
     if d.costs and len(d.costs) != len(d.arms):
         yield f"decision.costs has {len(d.costs)} numbers for {len(d.arms)} arms"
 
 
-def _out_of_range(example: Example) -> Iterator[str]:
-    d, cost = example.decision, example.cost
+def _shares_out_of_range(d: Decision) -> Iterator[str]:
     if not 0.0 <= d.share < 1.0:
         yield f"decision.share is {d.share}; it must be in [0, 1)"
-    if d.floor is not None and not 0.0 <= d.floor <= 1.0:
-        yield f"decision.floor is {d.floor}; it must be in [0, 1]"
+    for name, share in (("floor", d.floor or 0.0), ("incumbent_share", d.incumbent_share)):
+        if not 0.0 <= share <= 1.0:
+            yield f"decision.{name} is {share}; it must be in [0, 1]"
+
+
+def _out_of_range(example: Example) -> Iterator[str]:
+    d, cost = example.decision, example.cost
+    yield from _shares_out_of_range(d)
     for name, values in (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,))):
         for value in values:
             if not 0.0 <= value < math.inf:

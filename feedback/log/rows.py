@@ -110,6 +110,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased = rest
     stored = resolved(orjson.loads(features))
+    incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
     return Decision(
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
@@ -135,6 +136,8 @@ def decision_of(row: Sequence[Any]) -> Decision:
         stored.get("masked", {}),
         stored.get("trace", ""),
         erased=erased is not None,
+        incumbent=tuple(incumbent),
+        incumbent_share=incumbent_share,
     )
 
 

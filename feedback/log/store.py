@@ -40,7 +40,7 @@ class Record:
         decision: The decision.
         seq: Position in the log.
         logged_at: The log's time when it was committed.
-        propensity: Recorded propensity of the drawn arm.
+        propensity: Recorded propensity of the drawn arm; None where none is known.
         execution: Execution; None while it runs, or after a crash.
         feedback: Feedback, in the order of the log.
         metrics: Aggregated values it was learned with; None if it is not learned.
@@ -51,7 +51,7 @@ class Record:
     decision: Decision
     seq: int
     logged_at: float
-    propensity: float
+    propensity: float | None
     execution: Execution | None
     feedback: tuple[Feedback, ...]
     metrics: Mapping[str, float] | None
@@ -306,6 +306,12 @@ class Store:
         if row is None:
             raise LogGapError("`draw_secret` has 0 rows: it must have one")
         return DrawSecret(*row)
+
+    def decisions(self, ids: Sequence[str]) -> dict[str, tuple[Decision, int]]:
+        """Return the decisions that exist among some thousand ids, each with its position."""
+        query = sa.select(t.decisions.c.seq, *DECISION).where(t.decisions.c.id.in_(ids))
+        with self.reading() as connection:
+            return {row[1]: (decision_of(row[1:]), row[0]) for row in connection.execute(query)}
 
     def newest(self, limit: int, *, features: bool = False) -> list[Decision]:
         """Return the newest decisions of the traffic, newest first; features are most of a row."""

@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 17
+SCHEMA = 18
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -103,7 +103,7 @@ decisions = Table(
     Column("version", _SEQ, nullable=False),
     Column("floor", Double),
     Column("drawn", String(128), nullable=False),
-    Column("propensity", Double, nullable=False),
+    Column("propensity", Double),
     Column("deferred", Boolean, nullable=False),
     Column("episode_id", String(128)),
     Column("request_digest", String(64), nullable=False),

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from feedback.budget import Budget, Price, mean_costs
-from feedback.events import LABELS, Mode
+from feedback.events import ELSEWHERE, LABELS, Mode
 from feedback.log import Store
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
@@ -51,7 +51,8 @@ def publish(store: Store, price: Price) -> None:
 def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[tuple[int, str, float]]:
     """Return position, drawn arm and cost of executions after a position, in order.
 
-    Those of arms that a caller named, and of labels, are left out: no policy could have saved them.
+    Those of arms that a caller named, of labels, and of decisions that another system made or took part in,
+    are left out: no policy here could have saved them.
     """
     e = t.executions.c
     query = _spending(budget).where(e.seq > after).order_by(e.seq).limit(limit)
@@ -89,5 +90,5 @@ def _spending(budget: Budget, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     return (
         sa.select(e.seq, d.drawn, e.usd if budget.unit == "usd" else e.steps, *more)
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
-        .where(d.mode != Mode.FORCED, d.policy != LABELS)
+        .where(d.mode != Mode.FORCED, d.policy.not_in((LABELS, *ELSEWHERE)))
     )

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from feedback.arrays import Flags, Floats, Integers
-from feedback.events import LABELS, Cost, Mode, Status
+from feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
@@ -31,6 +31,9 @@ from feedback.training_log.join import head_of, position_of
 rollups, rollup_positions = t.rollups, t.rollup_positions
 
 COUNTS, SUMS = t.ROLLUP_COUNTS, t.ROLLUP_SUMS
+
+NOT_SERVED = (LABELS, *ELSEWHERE)
+"""Policies of decisions that are not added up: what is compared was served here, with at least the floor."""
 
 MINUTE, HOUR = 60, 3600
 """Widths of the stretches of time, in seconds."""
@@ -137,6 +140,19 @@ def clear(store: Store) -> None:
         _clear(connection)
 
 
+def decided_elsewhere(store: Store, since: float) -> int:
+    """Return how many decisions since a time another system made or took part in; the sums have none of them.
+
+    Args:
+        store: The log.
+        since: Seconds since the epoch, by the time of the log.
+    """
+    d = t.decisions.c
+    query = sa.select(sa.func.count()).where(d.logged_at >= since, d.policy.in_(ELSEWHERE))
+    with store.reading() as connection:
+        return int(connection.scalar(query) or 0)
+
+
 def first_start(store: Store) -> int | None:
     """Return when the first decision was made, seconds since the epoch; None for an empty log.
 
@@ -231,8 +247,10 @@ def by_position(store: Store) -> Sums:
 
 def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
     """Return the seconds that the newest turns spent in the arm, and in the language model if it answered."""
-    e = t.executions.c
-    query = sa.select(e.retrieval_s, e.llm_s, e.answer.is_not(None)).order_by(e.seq.desc()).limit(limit)
+    d, e = t.decisions.c, t.executions.c
+    elsewhere = sa.exists().where(d.id == e.decision_id, d.policy.in_(ELSEWHERE))
+    query = sa.select(e.retrieval_s, e.llm_s, e.answer.is_not(None)).where(~elsewhere)
+    query = query.order_by(e.seq.desc()).limit(limit)
     with store.reading() as connection:
         rows = connection.execute(query).all()
     return {"arm": [row[0] for row in rows], "language model": [row[1] for row in rows if row[2]]}
@@ -270,7 +288,7 @@ def newest_rewards(
     features = sa.cast(t.decisions.c.features, sa.Text)
     with store.reading() as connection:
         after = position_of(connection, rule.join).examples_seq - limit
-        where = t.examples.c.seq > after, *criteria.conditions()
+        where = t.examples.c.seq > after, t.decisions.c.policy.not_in(NOT_SERVED), *criteria.conditions()
         return [
             Rewarded(arm, sums, orjson.loads(context)["sparse"])
             for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, where, features)
@@ -294,7 +312,7 @@ def newest_draws(
     d = t.decisions.c
     query = (
         sa.select(d.drawn, sa.cast(d.features, sa.Text))
-        .where(d.mode == Mode.EXPLORE, *criteria.conditions())
+        .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
         .order_by(d.seq.desc())
         .limit(limit)
     )
@@ -345,7 +363,7 @@ Addition = tuple[tuple[Any, ...], dict[str, float]]
 
 def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
     d = t.decisions.c
-    query = sa.select(*_DRAW, d.mode).where(d.seq > after, d.seq <= upto, d.policy != LABELS)
+    query = sa.select(*_DRAW, d.mode).where(d.seq > after, d.seq <= upto, d.policy.not_in(NOT_SERVED))
     for *draw, mode in connection.execute(query):
         yield tuple(draw), {"decisions": 1, "explored": mode == Mode.EXPLORE}
 
@@ -355,7 +373,7 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
     query = (
         sa.select(*_DRAW, e.status, e.answer.is_not(None), *log_rows.COST)
         .join_from(t.executions, t.decisions, d.id == e.decision_id)
-        .where(e.seq > after, e.seq <= upto, d.policy != LABELS)
+        .where(e.seq > after, e.seq <= upto, d.policy.not_in(NOT_SERVED))
     )
     for (
         *draw,
@@ -388,7 +406,7 @@ def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Ad
 
 def _rewards(connection: sa.Connection, rule: RewardRule, after: int, upto: int) -> Iterator[Addition]:
     x, d = t.examples.c, t.decisions.c
-    where = x.seq > after, x.seq <= upto, d.policy != LABELS
+    where = x.seq > after, x.seq <= upto, d.policy.not_in(NOT_SERVED)
     for draw, added, _ in _rewarded(connection, rule, where):
         yield draw, added
 

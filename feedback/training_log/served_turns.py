@@ -7,11 +7,12 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Cost, Mode, Status
+from feedback.events import Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import NUMBERS, RewardRule
+from feedback.training_log.rollups import NOT_SERVED
 
 BATCH = 2000
 """Turns that are read at a time."""
@@ -48,7 +49,9 @@ class ServedTurn:
 
 
 def between(store: Store, rule: RewardRule, since: float, until: float) -> Iterator[ServedTurn]:
-    """Yield the turns whose decisions were made in a period, in order of the log; labels are none.
+    """Yield the turns whose decisions were made in a period, in order of the log.
+
+    Labels are none, nor are decisions that another system made or took part in.
 
     Args:
         store: The log.
@@ -67,7 +70,7 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         )
         .outerjoin(t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
-        .where(d.policy != LABELS, d.decided_at >= since, d.decided_at < until)
+        .where(d.policy.not_in(NOT_SERVED), d.decided_at >= since, d.decided_at < until)
         .order_by(d.seq)
         .limit(BATCH)
     )

@@ -483,6 +483,72 @@ def test_a_decision_over_actions_of_the_request() -> None:
     assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
 
 
+CHOSEN = {
+    "object": "decision",
+    "point": "models",
+    "decision_id": "d3",
+    "episode_id": None,
+    "mode": "explore",
+    "policy_version": 3,
+    "chosen": "small",
+    "propensity": 0.05,
+    "pmf": {"large": 0.95, "small": 0.05},
+    "ranking": [{"id": "small", "probability": 0.05}, {"id": "large", "probability": 0.95}],
+    "reward_deadline": 1800.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("incumbent", "sent"),
+    [
+        ("large", {"incumbent": {"arm": "large"}}),
+        ({"large": 1.0}, {"incumbent": {"distribution": {"large": 1.0}}}),
+        (None, {}),
+    ],
+)
+async def test_a_choice_among_arms_of_another_system_has_the_callers_own(incumbent: Any, sent: Any) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json=CHOSEN)
+
+    one = a_blocking_client(answer).choose("who?", incumbent=incumbent, point="models", key="k-1")
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    async with AsyncClient("http://service", http=http) as client:
+        other = await client.choose("who?", incumbent=incumbent, point="models", key="k-1")
+    assert one == other
+    assert (one.chosen, one.propensity) == ("small", 0.05)
+    for request in seen:
+        assert orjson.loads(request.content) == {"question": "who?", "point": "models", **sent}
+        assert (request.url.path, request.headers["idempotency-key"]) == ("/v1/decisions", "k-1")
+
+
+async def test_observations_are_sent_under_a_key_and_each_has_its_outcome() -> None:
+    seen: list[httpx.Request] = []
+    kept = {"decision_id": "o-1", "arm": "large", "status": "accepted", "evaluable": True, "log_seq": 7}
+    error = {"type": "invalid_request_error", "code": "unknown_arm", "message": "?", "param": "arm"}
+    error |= {"request_id": None, "retryable": False, "decision_id": None, "reasons": None}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(202, json={"items": [kept, {"error": error}]})
+
+    items = {"id": "o-1", "arm": "large"}, {"arm": "huge"}
+    one = a_blocking_client(answer).observe(*items, point="models")
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    async with AsyncClient("http://service", http=http) as client:
+        other = await client.observe(*items, key="mine")
+    assert one == other
+    assert ([receipt.decision_id for receipt in one.kept], one.log_seq) == (["o-1"], 7)
+    assert [orjson.loads(request.content) for request in seen] == [{"items": [*items]}] * 2
+    assert [str(request.url.query, "ascii") for request in seen] == ["point=models", ""]
+    assert len(seen[0].headers["idempotency-key"]) == 32
+    assert seen[1].headers["idempotency-key"] == "mine"
+    with pytest.raises(ValueError, match="no decision"):
+        a_blocking_client(answer).observe()
+
+
 def lines(*events: Any) -> bytes:
     return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
 

@@ -20,7 +20,7 @@ from agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefor
 from agent.evaluation import Moment
 from agent.serving import DecisionPoint
 from arms.base import ArmError
-from feedback.events import Mask, Status
+from feedback.events import OBSERVED, Mask, Status
 from feedback.log import listing
 from feedback.registry import Version, versions
 
@@ -116,9 +116,13 @@ async def decision(
 
 def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
     rule, one = point.config.reward, answer.reply
-    known = {*one.pmf, *one.masked}
+    known = {*one.pmf, *one.masked, *(one.shadow or ())}
     version = versions.find(point.store, one.policy_version)
-    unknown = [] if point.ranks else [name for name in point.turns.arms if name not in known]
+    unknown = (
+        []
+        if point.ranks or one.policy == OBSERVED
+        else [name for name in point.turns.arms if name not in known]
+    )
     return page(
         request,
         "decision.html",

@@ -14,7 +14,7 @@ from agent.api.decisions import with_policies
 from agent.api.errors import ApiError
 from agent.policies import Policy, PolicyError, served_distribution
 from agent.serving import DecisionPoint
-from feedback.events import LABELS, Context, Decision, Mode
+from feedback.events import LABELS, OBSERVED, Context, Decision, Mode
 from feedback.registry import versions
 
 SHOWN = 12
@@ -49,8 +49,11 @@ class Explanation:
 
 async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
     """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
-    if decision.policy == LABELS or decision.mode is Mode.FORCED or len(decision.arms) < 2:
-        message = f"no policy chose among arms for {decision.id!r}: it is a label, forced, or had one arm"
+    if decision.policy in (LABELS, OBSERVED) or decision.mode is Mode.FORCED or len(decision.arms) < 2:
+        message = (
+            f"no policy chose among arms for {decision.id!r}: it is a label, forced, had one arm, or was "
+            "made by another system"
+        )
         raise ApiError("not_drawn", message, "decision_id")
     version = versions.find(point.store, decision.version)
     if version is None:

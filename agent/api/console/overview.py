@@ -121,10 +121,19 @@ def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
         "total": figures(rows, 0, rule, floor),
         "arms": by_arm(rows, rule, floor),
         "baseline": at_random(rows, rule, floor),
+        "elsewhere": _elsewhere(point, name, now),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
         "charts": charts(rows, window, arms, rule, floor),
         "colours": arms,
     }
+
+
+def _elsewhere(point: DecisionPoint, name: str, now: float) -> int | None:
+    """Return the decisions of other systems in a window; None where none are taken."""
+    if point.config.tap is None:
+        return None
+    length = WINDOWS[name]
+    return rollups.decided_elsewhere(point.store, 0.0 if length is None else now - length)
 
 
 def window_of(name: str, now: float, first: int | None) -> Window:

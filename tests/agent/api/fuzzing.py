@@ -88,6 +88,7 @@ def started(folder: Path) -> Service:
             "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
             "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
             "points": POINTS,
+            "tap": {},
             "reward": CONFIG["reward"] | {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}},
         }
         service = Service(folder, limits=limits, **changed)

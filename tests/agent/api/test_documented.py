@@ -73,6 +73,7 @@ async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.Mon
         "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
         "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
         "points": POINTS,
+        "tap": {},
         "reward": {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}},
     }
     async with Service(tmp_path, **changed).running() as service:

@@ -751,6 +751,7 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
         "policy_version": 7,
         "mode": "explore",
         "verified": True,
+        "elsewhere": False,
         "logged": {"bm25": 0.25, "none": 0.75},
         "recomputed": {"bm25": 0.25, "none": 0.75},
         "draw": {"u": 0.5, "arm": "none", "agrees": True},
@@ -759,6 +760,12 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
     service.reply("GET /v1/decisions/d-1/verify", found)
     output = said(run("verify", "d-1", "--url", service.url), 0)
     for shown in ("explore by version 7", "bm25", "0.25", "verified: arm none"):
+        assert shown in output
+    shadow = {"logged": {"bm25": 0.125}, "recomputed": {"bm25": 0.125}}
+    made_there = {"elsewhere": True, "logged": {}, "recomputed": {}, "shadow": shadow}
+    service.reply("GET /v1/decisions/d-1/verify", found | made_there)
+    output = said(run("verify", "d-1", "--url", service.url), 0)
+    for shown in ("shadow of version 7", "0.125", "another system drew none, the shadow is as logged"):
         assert shown in output
     recomputed = {"bm25": 0.5, "dense": 0.5}
     other = {"verified": False, "recomputed": recomputed, "why": ["a probability differs by 0.25"]}

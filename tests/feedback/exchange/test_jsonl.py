@@ -73,6 +73,19 @@ def test_a_decision_without_a_known_propensity_is_read_and_has_none(tmp_path: Pa
     assert math.isnan(back.decision.propensity)
 
 
+def test_the_part_of_an_incumbent_comes_back_and_has_a_number_for_each_arm(tmp_path: Path) -> None:
+    shared = replace(example(3).decision, incumbent=(0.0, 1.0, 0.0), incumbent_share=0.75)
+    (back,) = read_export(stored(tmp_path, written([replace(example(3), decision=shared)])))
+    assert back.decision == shared
+    for change, message in (
+        ({"incumbent": (0.5, 0.5)}, "decision.incumbent has 2 numbers for 3 arms"),
+        ({"incumbent_share": 1.5}, r"decision.incumbent_share is 1.5; it must be in \[0, 1\]"),
+    ):
+        wrong = replace(example(3), decision=replace(shared, **change))  # type: ignore[arg-type]
+        with pytest.raises(ExchangeError, match=message):
+            list(read_export(stored(tmp_path, written([wrong]))))
+
+
 def test_the_first_line_says_what_follows(tmp_path: Path) -> None:
     assert list(read_headers(stored(tmp_path, written([])))) == [HEADER]
     assert orjson.loads(written([]).splitlines()[0])["schema"] == 1

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from feedback.errors import SchemaError
 from feedback.log import Store
 from feedback.log import schema as log_schema
 from feedback.log import tables as t
+from feedback.log.append import decision_row
 from feedback.log.database import open_database
 from feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
 from feedback.log.store import DrawSecret
 from feedback.registry import active_policy
+from tests.feedback.conftest import decision
 
 ROOT = Path(__file__).parents[3]
 NEXT = t.SCHEMA + 1
@@ -281,19 +284,48 @@ def test_a_log_that_no_revision_starts_from_is_not_migrated(filled: sa.Engine) -
         migrate(url(filled))
 
 
-def begin_with_schema_16(engine: sa.Engine, folder: Path) -> None:
-    """Create the tables by the migrations of before."""
+def begin_with(number: int, engine: sa.Engine, folder: Path) -> None:
+    """Create the tables of an earlier schema by the migrations of before."""
     before = folder / "before"
     shutil.copytree(MIGRATIONS, before)
-    (before / "versions" / "0002_sums_by_position.py").unlink()
-    assert migrate(url(engine), before) == (0, 16)
+    for later in [*(before / "versions").glob("0*.py")]:
+        if int(later.name[:4]) > number - 15:
+            later.unlink()
+    assert migrate(url(engine), before) == (0, number)
+
+
+def test_decisions_of_before_keep_their_propensities_and_indexes(engine: sa.Engine, tmp_path: Path) -> None:
+    """Schema 17 had no decision without a propensity."""
+    begin_with(17, engine, tmp_path)
+    row = decision_row(decision("d-1"), 1, 100.0)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(t.decisions), row)
+        with pytest.raises(sa.exc.IntegrityError), connection.begin_nested():
+            connection.execute(sa.insert(t.decisions), {**row, "seq": 2, "id": "d-2", "propensity": None})
+    engine.dispose()
+    assert migrate(url(engine)) == (17, t.SCHEMA)
+    found = rows_of(engine)["decisions"]
+    assert [(one["id"], one["propensity"], one["probabilities"]) for one in found] == [
+        ("d-1", 0.75, [0.25, 0.75])
+    ]
+    created = shape(engine)
+    unknown = replace(decision("d-3"), probabilities=())
+    with engine.begin() as connection:
+        connection.execute(sa.insert(t.decisions), decision_row(unknown, 3, 100.0))
+    assert [one["propensity"] for one in rows_of(engine)["decisions"]] == [0.75, None]
+    with engine.begin() as connection:
+        t.metadata.drop_all(connection)
+        connection.exec_driver_sql("DROP TABLE alembic_version")
+    engine.dispose()
+    prepare(engine)
+    assert shape(engine) == created
 
 
 def test_sums_of_before_are_dropped_by_the_migration_and_added_up_again(
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     """Schema 16 had neither explored decisions nor stretches of the log in its sums."""
-    begin_with_schema_16(engine, tmp_path)
+    begin_with(16, engine, tmp_path)
     with engine.begin() as connection:
         columns = sa.inspect(connection).get_columns("rollups")
         row = {column["name"]: "a" if column["name"] == "arm" else 1 for column in columns}
@@ -305,7 +337,7 @@ def test_sums_of_before_are_dropped_by_the_migration_and_added_up_again(
         connection.exec_driver_sql("INSERT INTO rollup_positions VALUES ('rule', 7, 7)")
         connection.execute(sa.insert(t.ticks), {"seq": 1, "at": 1.0})
     engine.dispose()
-    assert migrate(url(engine)) == (16, 17)
+    assert migrate(url(engine)) == (16, t.SCHEMA)
     with engine.connect() as connection:
         for table, rows in ((t.rollups, 0), (t.rollup_positions, 0), (t.ticks, 1)):
             assert connection.scalar(sa.select(sa.func.count()).select_from(table)) == rows
@@ -315,7 +347,7 @@ def test_canaries_that_a_newer_one_replaced_do_not_come_back_with_the_migration(
     engine: sa.Engine, tmp_path: Path
 ) -> None:
     """Under schema 16 the newest canary was the only one, and the one before got no row that ended it."""
-    begin_with_schema_16(engine, tmp_path)
+    begin_with(16, engine, tmp_path)
     with engine.begin() as connection:
         connection.execute(sa.insert(t.epochs), {"holder": "test", "taken_at": 1.0})
         for number in (1, 2, 3):
@@ -332,7 +364,7 @@ def test_canaries_that_a_newer_one_replaced_do_not_come_back_with_the_migration(
             row = {"version": number, "at": float(at), "configured": configured, "share": share, "no": False}
             connection.execute(insert, row)
     engine.dispose()
-    assert migrate(url(engine)) == (16, 17)
+    assert migrate(url(engine)) == (16, t.SCHEMA)
     with closing(Store(url(engine))) as store:
         shares = {one.version: one.share for one in active_policy(store, "a").canaries}
         assert shares == {3: 0.2}

@@ -1,0 +1,383 @@
+"""`/v1/observations`: decisions that another system made are checked, and kept item by item.
+
+    item            checked field by field, its arms by the names that the point has for them
+    decision        with what the policy would have drawn from, in the shadow, by the version that serves now
+    execution       its cost and how it ended; with the decision and its metrics in one commit
+
+An item with the id of a decision that was made here for its caller to carry out has the execution of it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+
+from agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
+from agent.api import errors
+from agent.api.compiled_route import CompiledRoute
+from agent.api.documented import documented
+from agent.api.errors import ApiError
+from agent.api.feedback import REFUSALS, refusal
+from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of, point_of
+from agent.api.responses import StdlibJson
+from agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
+from agent.policies import FeatureError, PolicyError
+from agent.replies import ObservationReceipt, ObservationReceipts, construct
+from agent.serving import DecisionPoint
+from agent.serving import ask as asking
+from agent.turn import Ask, Observed
+from arms.base import ArmError
+from feedback.clock import AHEAD_S
+from feedback.errors import ConflictError, StoreError
+from feedback.events import OBSERVED, Cost, Decision, Execution, Feedback, Status
+from feedback.reward import RewardError
+
+router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
+
+REFUSED = (
+    *(RewardError, ApiError, asking.AskError, ForeignIdError, ForbiddenError),
+    *(ArmError, FeatureError, PolicyError, StoreError),
+)
+"""What is wrong with one item, or with what is computed for it; the others are kept."""
+
+TOGETHER = 50
+"""Items after which other requests have a turn: each takes about as long as a decision."""
+
+Fact = Decision | Execution | Feedback
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A checked item, with its decision point and its caller there.
+
+    Attributes:
+        point: The decision point.
+        caller: Who sent it.
+        ask: The question, and its id in the log.
+        observed: What was decided.
+        execution: How it ended.
+        metrics: Value of each metric, checked.
+    """
+
+    point: DecisionPoint
+    caller: Caller
+    ask: Ask
+    observed: Observed
+    execution: Execution
+    metrics: Sequence[Feedback]
+
+    def receipt(self, status: str, seq: int, *, evaluable: bool) -> ObservationReceipt:
+        """Count it, and return the reply that its sender gets."""
+        self.point.telemetry.tapped(self.observed.drawn, status)
+        return construct(
+            ObservationReceipt,
+            decision_id=self.caller.shown_id(self.ask.decision_id),
+            arm=self.observed.drawn,
+            status=status,
+            evaluable=evaluable,
+            log_seq=seq,
+        )
+
+
+@router.post(
+    "/v1/observations",
+    **documented(
+        "sendObservations",
+        ObservationReceipts,
+        *(*REFUSALS, "unknown_arm", "arm_failed"),
+        scopes=("decide",),
+        status=202,
+        example={
+            "items": [
+                {
+                    "id": "call-1",
+                    "question": "Who wrote Faust?",
+                    "arm": "none",
+                    "propensity": 0.9,
+                    "cost": {"usd": 0.002, "seconds": 1.4},
+                }
+            ]
+        },
+    ),
+)
+async def observations(
+    point: RequestPoint, caller: RequestCaller, body: ObservationBatch, key: IdempotencyKey = None
+) -> Response:
+    """Keep decisions that another system made, each with a status; nothing is decided, and none is changed.
+
+    An item is the same one when it is sent again under its `id`; one without gets the idempotency key of
+    the request as its id, with its index from 0: `<key>:<index>`. Metrics may come at once, for which the
+    key needs the scope `feedback` too, or later by `POST /v1/feedback`. A batch of which no item was kept is
+    refused as a whole; `reasons` then has the error of each item.
+    """
+    names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
+    async with asking.place(point, caller, 0):
+        rows = await keep_each(point, caller, body.items, names)
+    items = [row.envelope(None) if isinstance(row, ApiError) else row for row in rows]
+    return StdlibJson(construct(ObservationReceipts, items=items), 202)
+
+
+async def keep_each(
+    point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
+) -> list[ObservationReceipt | ApiError]:
+    """Keep items by themselves, and return for each the reply that its sender gets, or its error.
+
+    Args:
+        point: Where items go that name no other point.
+        caller: Who sent them.
+        items: What was sent, each as `ObservationItem` has it.
+        names: The id of an item without one; None for none.
+
+    Raises:
+        ApiError: No item was kept.
+    """
+    checked = [_item_or_error(point, caller, *one) for one in zip(items, names, strict=True)]
+    known = await _known([one for one in checked if isinstance(one, Item)])
+    begun = list[ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]]()
+    for n, one in enumerate(checked, start=1):
+        if n % TOGETHER == 0:
+            await asyncio.sleep(0)
+        begun.append(await _begun(one, known) if isinstance(one, Item) else one)
+    if commits := [one for one in begun if isinstance(one, asyncio.Task)]:
+        await asyncio.wait(commits)
+    rows = [
+        one if isinstance(one, ObservationReceipt) else errors.translate(one).shown_to(caller)
+        for one in map(_outcome, begun)
+    ]
+    failures = [row for row in rows if isinstance(row, ApiError)]
+    if len(failures) == len(rows):
+        raise refusal(failures)
+    return rows
+
+
+def _outcome(
+    begun: "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]",
+) -> ObservationReceipt | Exception:
+    """Return what became of an item. Raises what nothing expects."""
+    if not isinstance(begun, asyncio.Task):
+        return begun
+    try:
+        return begun.result()
+    except REFUSED as error:
+        return error
+
+
+Known = Mapping[tuple[str, str], tuple[Decision, int]]
+"""Decisions that are in the log already with their positions, by point and id."""
+
+
+async def _known(items: Sequence[Item]) -> Known:
+    """Return the decisions of items that are in the logs. Raises StoreError."""
+    ids: dict[str, tuple[DecisionPoint, list[str]]] = {}
+    for one in items:
+        ids.setdefault(one.point.name, (one.point, []))[1].append(one.ask.decision_id)
+    found = dict[tuple[str, str], tuple[Decision, int]]()
+    for name, (point, of_point) in ids.items():
+        logged = await asyncio.to_thread(point.store.decisions, of_point)
+        found |= {(name, decision_id): row for decision_id, row in logged.items()}
+    return found
+
+
+async def _begun(
+    item: Item, known: Known
+) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
+    """Queue the commit of an item, and return it; or its receipt or error, where there is no commit."""
+    try:
+        if row := known.get((item.point.name, item.ask.decision_id)):
+            return await _again(item, *row)
+        decision = await item.point.turns.observe(item.ask, item.observed)
+        future = item.point.log.append(decision, item.execution, *item.metrics)
+    except REFUSED as error:
+        return error
+    return asyncio.ensure_future(_committed(item, decision, future))
+
+
+async def _committed(item: Item, decision: Decision, commit: "asyncio.Future[Any]") -> ObservationReceipt:
+    """Return the receipt of an item once it is durable; another request may have been faster."""
+    try:
+        receipts = await commit
+    except ConflictError:
+        row = (await asyncio.to_thread(item.point.store.decisions, [decision.id])).get(decision.id)
+        if row is None:  # it is the id of a metric that is taken
+            raise
+        return await _again(item, *row)
+    for fact, receipt in zip(item.metrics, receipts[2:], strict=True):
+        item.point.telemetry.fed_back(fact, receipt)
+    return item.receipt("accepted", receipts[-1].seq, evaluable=bool(decision.probabilities))
+
+
+async def _again(item: Item, logged: Decision, seq: int) -> ObservationReceipt:
+    """Return the receipt of an item whose id is in the log: it was sent before, or says how a decision ended.
+
+    Raises:
+        AskError: It is another one.
+        StoreError: It cannot be committed.
+    """
+    shown, evaluable = item.caller.shown_id(logged.id), bool(logged.probabilities)
+    if logged.policy == OBSERVED:
+        if not logged.erased and logged.request_digest != item.ask.request_digest:
+            raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
+        return item.receipt("duplicate", seq, evaluable=evaluable)
+    if not item.point.external:
+        raise asking.KeyReusedError(f"{shown!r} was decided and carried out here", "id")
+    if logged.drawn != item.observed.drawn:
+        message = f"{shown!r} fell on arm {logged.drawn!r}, and not on {item.observed.drawn!r}"
+        raise asking.KeyReusedError(message, "arm")
+    done, *fed = await item.point.log.append(item.execution, *item.metrics)
+    for fact, receipt in zip(item.metrics, fed, strict=True):
+        item.point.telemetry.fed_back(fact, receipt)
+    last = max(receipt.seq for receipt in (done, *fed))
+    return item.receipt("completed" if done.seq else "duplicate", last or seq, evaluable=evaluable)
+
+
+_ITEM = TypeAdapter(ObservationItem)
+
+
+def _item_or_error(point: DecisionPoint, caller: Caller, item: object, name: str | None) -> Item | Exception:
+    try:
+        return item_of(point, caller, _ITEM.validate_python(item), name)
+    except ValidationError as error:
+        return RequestValidationError(error.errors())
+    except REFUSED as error:
+        return error
+
+
+def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None) -> Item:
+    """Return a checked item, at the point that it names.
+
+    Raises:
+        AskError: A field is out of its range, or names an arm that is not live.
+        RewardError: A metric is not declared, or does not take the value.
+        ForeignIdError: An id names a project that is not the caller's.
+        ForbiddenError: It has metrics, and the key may send no feedback.
+        ApiError: The point takes no observations.
+    """
+    if item.point is not None:
+        point = point_of(point.service, item.point)
+    point = owner_of(point, item.id or item.episode_id or "")
+    caller = caller_at(point, caller)
+    if point.config.tap is None or point.ranks:
+        there = ", ".join(one.name for one in point.service.points.values() if one.config.tap) or "none"
+        message = f"point {point.name!r} takes no observations; those with `tap` configured: {there}"
+        raise ApiError("invalid_value", message, "point")
+    limit, now = point.config.limits.question_chars, point.service.clock()
+    if len(item.question) > limit:
+        message = f"the question has {len(item.question)} characters; at most {limit} are read"
+        raise asking.InvalidAskError(message, "question")
+    name = item.id or key
+    decision_id = caller.stored(name) if name else caller.new_id()
+    ask = Ask(
+        decision_id=decision_id,
+        question=point.service.redact(item.question),
+        context=asking.checked_context(item.features, point, "features"),
+        episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
+        request_digest=asking.digest_of(item) if name else "",
+        user_digest=asking.user_digest(point, caller, item.user),
+    )
+    observed = _observed(point, item, now)
+    failed, spent = item.status == "failed", item.cost
+    execution = Execution(
+        decision_id,
+        None if failed else observed.drawn,
+        Status.ARM_FAILED if failed else Status.OK,
+        Cost(spent.steps, spent.prompt_tokens, spent.completion_tokens, 0.0, spent.seconds, spent.usd),
+        finished_at=now,
+    )
+    return Item(point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now))
+
+
+def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observed:
+    """Return what was decided, on live arms. Raises AskError."""
+    drawn = asking.arm_of(point, item.arm, "arm")
+    named = item.arms and dict.fromkeys(asking.arm_of(point, name, "arms") for name in item.arms)
+    if item.distribution is not None:
+        if item.propensity is not None:
+            raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")
+        p = asking.distribution_of(point, item.distribution, "distribution")
+        if not p.get(drawn):
+            message = f"arm {item.arm!r} was chosen, and has no probability in the distribution"
+            raise asking.InvalidAskError(message, "distribution")
+        if named and (others := [arm for arm in p if arm not in named]):
+            message = f"arm {others[0]!r} has a probability, and is not among: {', '.join(named)}"
+            raise asking.InvalidAskError(message, "distribution")
+        arms = tuple(named or p)
+        return Observed(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(point, item, now))
+    if named and drawn not in named:
+        raise asking.InvalidAskError(f"arm {item.arm!r} is not among: {', '.join(named)}", "arms")
+    live = [name for name, info in point.turns.arms.items() if info.enabled or name == drawn]
+    first = (drawn, *(arm for arm in named or live if arm != drawn))
+    probabilities = _probabilities(item.propensity, len(first))
+    return Observed(first, probabilities, drawn, _at(point, item, now))
+
+
+def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
+    """Return the distribution as far as the propensity of the first arm says it.
+
+    >>> _probabilities(0.75, 2), _probabilities(1.0, 3), _probabilities(0.5, 3), _probabilities(None, 3)
+    ((0.75, 0.25), (1.0, 0.0, 0.0), (0.5,), ())
+
+    Raises:
+        AskError: A single arm was not chosen for certain.
+    """
+    if propensity is None:
+        return ()
+    if n_arms == 1 and propensity < 1.0:
+        message = f"propensity is {propensity:g}, and no other arm could be chosen: 1 was expected"
+        raise asking.InvalidAskError(message, "propensity")
+    if propensity == 1.0 or n_arms == 2:
+        return (propensity, 1.0 - propensity, *(0.0,) * (n_arms - 2))[:n_arms]
+    return (propensity,)
+
+
+def _at(point: DecisionPoint, item: ObservationItem, now: float) -> float:
+    """Return when it was decided: not in the future, and while feedback counts. Raises AskError."""
+    if item.at is None:
+        return now
+    at, wait_s = item.at.timestamp(), point.config.reward.wait_s
+    if at > now + AHEAD_S:
+        message = f"at is {at - now:.0f} s in the future: {AHEAD_S:g} s at most were expected"
+        raise asking.InvalidAskError(message, "at")
+    if at + wait_s < now:
+        message = (
+            f"at is {now - at:.0f} s ago, and feedback counts for {wait_s:g} s (`reward.wait_time`): "
+            "`armwise import` reads older logs"
+        )
+        raise asking.InvalidAskError(message, "at")
+    return min(at, now)
+
+
+def _metrics(
+    point: DecisionPoint, caller: Caller, item: ObservationItem, decision_id: str, now: float
+) -> list[Feedback]:
+    """Return the metrics that come with an item as facts. Raises RewardError, AskError, ForbiddenError."""
+    rule, values = point.config.reward, dict(item.metrics)
+    if item.reward is not None:
+        if len(rule.metrics) != 1:
+            there = ", ".join(rule.metrics)
+            message = f"reward is the value of which metric? `metrics` names it: {there}"
+            raise asking.InvalidAskError(message, "reward")
+        (only,) = rule.metrics
+        if only in values:
+            raise asking.InvalidAskError(f"metrics has a value of {only!r} already", "reward")
+        values[only] = item.reward
+    if values:
+        require_scope(caller, ("feedback",))
+    facts = []
+    for name, value in values.items():
+        shown = caller.shown(decision_id)
+        fact = Feedback(
+            caller.stored(f"{shown}:{name}", "feedback"),
+            decision_id,
+            name,
+            rule.metric(name).parse(value, name),
+            now,
+            source=caller.source,
+            key=caller.key,
+            content={"label": value} if isinstance(value, str) else {},
+        )
+        facts.append(fact)
+    return facts

@@ -1,0 +1,228 @@
+"""The tap of LiteLLM: each call of a model is sent as a decision that was made there.
+
+    import litellm
+    from agent.integrations.litellm import ArmwiseLogger
+
+    litellm.callbacks = [ArmwiseLogger(point="models")]
+
+In a proxy, a module of your own makes the logger, and `litellm_settings.callbacks` names it. A call waits for
+nothing: it is put into a bounded queue, from which a thread sends batches. Where the queue is full or the
+service away for long, calls are dropped, counted and logged, and never failed.
+"""
+
+import atexit
+import hashlib
+import logging
+import queue
+import re
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from litellm.integrations.custom_logger import CustomLogger
+from typing_extensions import override
+
+from agent.client import Client, ClientError
+
+logger = logging.getLogger(__name__)
+
+KEY = "armwise"
+"""Key of the metadata of a call whose value says more of its decision, by the names in `TAKEN`."""
+
+TAKEN = ("id", "arm", "arms", "propensity", "distribution", "features", "episode_id", "user", "metrics")
+
+LONGEST = 8000
+"""Characters of a question that are sent, as many as a service reads by default."""
+
+BATCH = 100
+"""Calls in one request at most."""
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class ArmwiseLogger(CustomLogger):
+    """Sends each call of a model as an observation, in the background.
+
+    The arm is the model, as `tap.names` maps it. `metadata={"armwise": {"propensity": 0.9}}` of a call says
+    with what probability it was drawn; without, none is made up. The id is that of the response, by which
+    feedback is sent later; the episode is the session. Answers from LiteLLM's cache are left out.
+
+    Args:
+        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
+        api_key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
+        point: Decision point; None for the default one.
+        content: Whether the newest message of the user is sent as the question, cut to `LONGEST` characters.
+        most: Calls that wait at most; further ones are dropped.
+        interval_s: Seconds that a batch is waited for, at most.
+        client: Sends the batches; made without it.
+
+    Attributes:
+        sent: Calls that are durable.
+        dropped: Calls that are not, as the queue was full, the service away or the call refused.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        point: str | None = None,
+        content: bool = True,
+        most: int = 10_000,
+        interval_s: float = 1.0,
+        client: Client | None = None,
+    ) -> None:
+        super().__init__()
+        self.sent = self.dropped = 0
+        self._client = Client(url, api_key, timeout_s=30.0) if client is None else client
+        self._point, self._content, self._interval_s = point, content, interval_s
+        self._waiting = queue.Queue[Mapping[str, Any] | None](most)
+        self._thread = threading.Thread(target=self._run, name="armwise-tap", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Send what waits, for so many seconds at most, and stop."""
+        atexit.unregister(self.close)
+        try:
+            self._waiting.put(None, timeout=timeout_s)
+        except queue.Full:
+            return
+        self._thread.join(timeout_s)
+
+    @override
+    def log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        self._take(kwargs, response_obj, start_time, end_time, "ok")
+
+    @override
+    def log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        self._take(kwargs, response_obj, start_time, end_time, "failed")
+
+    @override
+    async def async_log_success_event(
+        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        self._take(kwargs, response_obj, start_time, end_time, "ok")
+
+    @override
+    async def async_log_failure_event(
+        self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        self._take(kwargs, response_obj, start_time, end_time, "failed")
+
+    def _take(self, kwargs: Any, response: Any, start: Any, end: Any, status: str) -> None:
+        """Queue a call; whatever it is made of, nothing is raised into it."""
+        try:
+            if kwargs.get("cache_hit") is not True:
+                item = observation_of(kwargs, response, start, end, status, content=self._content)
+                self._waiting.put_nowait(item)
+        except queue.Full:
+            self._drop(1, "too many wait already")
+        except Exception as error:  # noqa: BLE001 - a call of a model must not fail for its observation
+            self._drop(1, f"it could not be read: {error!r}")
+
+    def _drop(self, calls: int, why: str) -> None:
+        self.dropped += calls
+        logger.warning("%d calls were not observed, %d in all: %s", calls, self.dropped, why)
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            batch = [self._waiting.get()]
+            going = batch[0] is not None
+            while going and len(batch) < BATCH:
+                try:
+                    batch.append(self._waiting.get(timeout=self._interval_s))
+                except queue.Empty:
+                    break
+                going = batch[-1] is not None
+            self._send([item for item in batch if item is not None])
+
+    def _send(self, items: list[Mapping[str, Any]]) -> None:
+        if not items:
+            return
+        try:
+            kept = len(self._client.observe(*items, point=self._point).kept)
+        except ClientError as error:
+            self._drop(len(items), str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - the thread has to go on
+            self._drop(len(items), repr(error))
+            return
+        self.sent += kept
+        if refused := len(items) - kept:
+            self._drop(refused, "the service refused them; `tap.names` may lack a model")
+
+
+def observation_of(
+    call: Mapping[str, Any], response: Any, start: Any, end: Any, status: str, *, content: bool = True
+) -> dict[str, Any]:
+    """Return the item of `POST /v1/observations` of a call.
+
+    Args:
+        call: What LiteLLM gives a callback of it: `model`, `messages`, `litellm_params`, `response_cost`,
+            `standard_logging_object`.
+        response: The response of the model; anything without an id and usage for none.
+        start: When it began.
+        end: When it ended.
+        status: `ok` or `failed`.
+        content: Whether the question is sent.
+    """
+    logged = call.get("standard_logging_object") or {}
+    params = call.get("litellm_params") or {}
+    metadata = params.get("metadata") or {}
+    own = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY) or {}
+    session = params.get("litellm_session_id") or metadata.get("session_id")
+    cost = call.get("response_cost")
+    item: dict[str, Any] = {
+        "id": _name(_field(response, "id") or logged.get("id") or call.get("litellm_call_id")),
+        "arm": call.get("model") or logged.get("model"),
+        "episode_id": _name(session),
+        "question": _question(call.get("messages"))[:LONGEST] if content else "",
+        "at": start.astimezone(UTC).isoformat() if isinstance(start, datetime) else None,
+        "status": status,
+        "cost": {
+            "usd": float(cost or 0.0),
+            "seconds": max(0.0, (end - start).total_seconds()) if isinstance(end, datetime) else 0.0,
+            "prompt_tokens": _tokens(response, logged, "prompt_tokens"),
+            "completion_tokens": _tokens(response, logged, "completion_tokens"),
+        },
+    }
+    more = {name: own[name] for name in TAKEN if name in own} if isinstance(own, Mapping) else {}
+    return {name: value for name, value in {**item, **more}.items() if value is not None}
+
+
+def _field(response: Any, name: str) -> Any:
+    return response.get(name) if isinstance(response, Mapping) else getattr(response, name, None)
+
+
+def _tokens(response: Any, logged: Mapping[str, Any], name: str) -> int:
+    return int(_field(_field(response, "usage"), name) or logged.get(name) or 0)
+
+
+def _name(value: Any) -> str | None:
+    """Return an id that a log takes: the same one, or a hash of it; None for none.
+
+    >>> _name("chatcmpl-1"), _name(None), _name("a b") == _name("a b")
+    ('chatcmpl-1', None, True)
+    """
+    if value is None or value == "":
+        return None
+    text = str(value)
+    return text if _ID.fullmatch(text) else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _question(messages: Any) -> str:
+    """Return the text of the newest message of the user.
+
+    >>> _question([{"role": "user", "content": [{"type": "text", "text": "who?"}]}, {"role": "assistant"}])
+    'who?'
+    """
+    for message in reversed(messages if isinstance(messages, list) else []):
+        if message.get("role") == "user":
+            parts = message.get("content") or ""
+            if isinstance(parts, str):
+                return parts
+            return " ".join(part.get("text") or "" for part in parts if part.get("type") == "text")
+    return ""

@@ -1,0 +1,72 @@
+"""The tap in the configuration: arms that are names, how they are shared, and what is refused."""
+
+import math
+from typing import Any
+
+import pytest
+
+from agent.config import AppConfig, ConfigError, parse
+from agent.serving.arms import arm_infos
+from arms.retrievers import catalog
+from tests.agent.fakes import CONFIG
+
+EXTERNAL: dict[str, Any] = {
+    "large": {"kind": "external", "params": {"usd": 0.002, "features": {"billions": 7, "lag": -3}}},
+    "small": {"kind": "external"},
+}
+
+
+def tapped(**changes: Any) -> AppConfig:
+    return parse({**CONFIG, "arms": EXTERNAL, "tap": {}, **changes})
+
+
+def test_a_tap_only_looks_unless_it_is_told_otherwise() -> None:
+    config = tapped()
+    assert config.tap is not None
+    assert (config.tap.share, config.tap.incumbent, config.external) == (0.0, None, True)
+    assert parse(CONFIG).tap is None
+    assert not parse(CONFIG).external
+
+
+def test_an_arm_of_another_system_is_its_name_its_price_and_its_features() -> None:
+    infos = arm_infos(tapped())
+    assert infos["small"].features == {"arm=small": 1.0, "kind=external": 1.0, "steps": 0.0}
+    assert infos["large"].features == {
+        "arm=large": 1.0,
+        "kind=external": 1.0,
+        "external.billions": pytest.approx(math.log(8)),
+        "external.lag": pytest.approx(-math.log(4)),
+        "steps": 0.0,
+        "usd": pytest.approx(math.log(3)),
+    }
+    assert catalog.corpora_of("large", tapped().arms) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tap": {"share": 1.1}}, "less than or equal to 1"),
+        ({"tap": {"share": -0.1}}, "greater than or equal to 0"),
+        ({"tap": {"incumbent": "larg"}}, "tap.incumbent: 'larg' is not an arm; did you mean 'large'?"),
+        ({"tap": {"names": {"gpt": "huge"}}}, "tap.names.gpt: 'huge' is not an arm"),
+        ({"tap": {"nams": {}}}, "nams"),
+        ({"arms": {**EXTERNAL, "none": {"kind": "none"}}}, "arm 'large' is external"),
+        ({"arms": {"large": {"kind": "external", "usd": 1.0}}}, "goes to params.usd"),
+        ({"arms": {"large": {"kind": "external", "params": {"usd": -1}}}}, "greater than or equal to 0"),
+        ({"arms": {"large": {"kind": "external", "params": {"features": {"": 1}}}}}, "at least 1 character"),
+        ({"points": {"news": {"actions": "request", "tap": {}}}}, "tap has no place where `actions`"),
+    ],
+)
+def test_what_cannot_be_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        tapped(**changes)
+    assert message in str(raised.value)
+
+
+def test_a_point_with_arms_of_its_own_does_not_inherit_the_tap_and_one_without_does() -> None:
+    own = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}
+    points = {"a": own, "b": {}, "c": {"tap": {"share": 1}}}
+    config = tapped(log_url="sqlite:////tmp/log.db", tap={"share": 0.5}, points=points)
+    assert config.of("a").tap is None
+    shares = {name: config.of(name).tap for name in "bc"}
+    assert {name: tap and tap.share for name, tap in shares.items()} == {"b": 0.5, "c": 1.0}

@@ -1,0 +1,106 @@
+"""A log with decisions of other systems: they are kept as they were, learned, and not what was served."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from feedback.budget import Budget
+from feedback.dataset import Selection
+from feedback.drift import DriftSpec, Monitor
+from feedback.events import INCUMBENT, OBSERVED, Decision, Example
+from feedback.log import Store, listing
+from feedback.log.append import Fact
+from feedback.registry import prices
+from feedback.reward import Metric, RewardRule
+from feedback.sources import read_log
+from feedback.training_log import Joiner, lag, read_examples, rollups, served_turns, take_epoch
+from tests.feedback.conftest import decision, execution, value
+
+RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
+WHOLE = replace(decision("whole"), policy=OBSERVED, version=3, shadow=(0.5, 0.5))
+ALONE = replace(WHOLE, id="alone", arms=("b", "a"), probabilities=(0.75,), shadow=(0.25, 0.75))
+UNKNOWN = replace(WHOLE, id="unknown", probabilities=())
+SHARED = replace(
+    decision("shared"), policy=INCUMBENT, incumbent=(0.0, 1.0), incumbent_share=0.95, shadow=(0.5, 0.5)
+)
+TAPPED = (WHOLE, ALONE, UNKNOWN, SHARED)
+
+
+def turn(made: Decision) -> Iterator[Fact]:
+    yield made
+    yield execution(made.id)
+    yield value(made.id)
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """Two decisions that were served, around those of other systems."""
+    made = (decision("first"), *TAPPED, decision("last"))
+    store.append([fact for one in made for fact in turn(one)])
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0)
+    return store
+
+
+def test_they_are_read_back_as_they_were_written(filled: Store) -> None:
+    for made in TAPPED:
+        found = filled.record(made.id)
+        assert found is not None
+        assert (found.decision, found.propensity) == (made, None if made is UNKNOWN else 0.75)
+    assert {one.id for one in filled.newest(10)} == {"first", "last", *(one.id for one in TAPPED)}
+    known = filled.decisions(["alone", "nothing", "shared"])
+    assert {name: one for name, (one, _) in known.items()} == {"alone": ALONE, "shared": SHARED}
+    assert {name: seq for name, (_, seq) in known.items()} == {"alone": 7, "shared": 13}
+
+
+def test_each_is_an_example_and_one_without_a_propensity_is_not_evaluated(filled: Store) -> None:
+    examples = list(read_examples(filled, RULE.join))
+    assert [one.decision for one in examples[1:-1]] == list(TAPPED)
+    log = read_log(filled, RULE, Selection())
+    assert (len(log.seq), log.excluded["no distribution"]) == (5, 1)
+    assert log.propensity.tolist() == [0.75] * 5
+
+
+def test_what_was_served_is_without_them(filled: Store) -> None:
+    while rollups.advance(filled, RULE, 4).left:
+        pass
+    total = rollups.read(filled, 0, 200, 60).total()
+    assert (total["decisions"], total["rewarded"], total["finished"]) == (2, 2, 2)
+    assert total["w"] == pytest.approx(2 / 0.75)
+    assert rollups.decided_elsewhere(filled, 0.0) == 4
+    assert rollups.decided_elsewhere(filled, 1e12) == 0
+    everything = listing.DecisionFilter()
+    assert len(rollups.newest_rewards(filled, RULE, 100, everything)) == 2
+    assert len(rollups.newest_draws(filled, 100, everything)) == 2
+    assert len(rollups.newest_seconds(filled, 100)["arm"]) == 2
+    assert [one.seq for one in served_turns.between(filled, RULE, 0.0, 200.0)] == [1, 16]
+    spent = prices.read_spending(filled, Budget(steps_per_request=2.0), 0, 100)
+    assert [seq for seq, _, _ in spent] == [2, 17]
+
+
+def test_they_are_listed_and_found_by_the_version_that_looked_on(filled: Store) -> None:
+    page = listing.decisions(filled, RULE, listing.DecisionFilter(version=3), 10)
+    assert [one.decision.id for one in page.decisions] == ["unknown", "alone", "whole"]
+    assert math.isnan(page.decisions[0].decision.propensity)
+
+
+def test_one_that_waits_for_feedback_waits_as_any_other(store: Store) -> None:
+    store.append([UNKNOWN, execution(UNKNOWN.id)])
+    Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(101.0)
+    assert lag.waiting(store, RULE, 0, None, 10).decisions == (UNKNOWN,)
+
+
+def test_drift_is_looked_for_in_their_rewards_too() -> None:
+    """A fall of the reward of an arm is a change, whoever drew it and however."""
+    seen = []
+    for made in (decision("d"), WHOLE, UNKNOWN):
+        monitor = Monitor(DriftSpec(), RULE)
+        changes = [
+            change
+            for n in range(1, 801)
+            for change in monitor.see(Example(n, made, execution("d").cost, {}), float(n <= 400))
+        ]
+        seen.append([(change.subject, change.example_seq) for change in changes])
+    assert seen[0]
+    assert seen[0] == seen[1] == seen[2]
