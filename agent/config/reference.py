@@ -71,7 +71,18 @@ SUBJECTS = {
     "learning": (
         "Learning and deciding",
         "How an arm is chosen, what it is rewarded for, and how the policy learns and changes.",
-        ("policy", "features", "router", "reward", "budget", "learning", "observations", "drift", "gate"),
+        (
+            "policy",
+            "features",
+            "router",
+            "reward",
+            "budget",
+            "learning",
+            "observations",
+            "sticky",
+            "drift",
+            "gate",
+        ),
     ),
     "warm-start": (
         "The warm start",

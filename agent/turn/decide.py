@@ -34,10 +34,23 @@ from arms.filters import Comparison, Compound
 from arms.llm import UNPROMPTED, Bound, Message, base, writing
 from arms.profile import Profile, similarities
 from feedback.budget import Price
-from feedback.events import SIMILARITY, Context, Decision, Mask, Mode
+from feedback.events import SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
 
 MOST_DROPPED = 8
 """Number of the newest candidates that failed and are remembered: more than take part at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a conversation keeps the arm that was drawn for it.
+
+    Attributes:
+        turns: Most turns of a draw, that of the draw included.
+        idle_s: Seconds since its newest turn after which another arm is drawn.
+    """
+
+    turns: int
+    idle_s: float
 
 
 class NoEligibleArmError(ValueError):
@@ -617,6 +630,8 @@ class Decider:
         health: Circuit breakers and concurrency caps of the arms.
         dropped: Candidates whose policy or router failed; they take part no more.
         price: Price of a unit of cost under the budget; None without one, and before its first request.
+        keeping: How long a conversation keeps its arm; None where every turn draws.
+        alarm_at: When drift was detected last, seconds since the epoch; draws until then are not kept.
     """
 
     serving: Serving
@@ -627,6 +642,30 @@ class Decider:
     health: ArmHealth = field(default_factory=ArmHealth)
     dropped: tuple[Canary, ...] = ()
     price: Price | None = None
+    keeping: Keeping | None = None
+    alarm_at: float | None = None
+
+    def keeps(self, ask: Ask) -> bool:
+        """Return whether the arm of a request is kept for its conversation, or was by an earlier turn.
+
+        An arm that the caller names, and the most probable one where it asks for that, is neither.
+        """
+        named = ask.episode_id is not None and ask.episode_id != ask.decision_id
+        return self.keeping is not None and named and ask.explore and ask.forced is None and not ask.actions
+
+    def is_kept(self, draw: KeptDraw, names: Collection[str]) -> bool:
+        """Return whether a conversation keeps the arm of its newest draw for another turn.
+
+        Args:
+            draw: The draw, as the log has it.
+            names: The arms that may be drawn now.
+        """
+        if self.keeping is None or draw.failed or draw.arm not in names:
+            return False
+        if self.alarm_at is not None and draw.decided_at <= self.alarm_at:
+            return False
+        idle_s = self.clock() - draw.last_at
+        return draw.turns < self.keeping.turns and idle_s <= self.keeping.idle_s
 
     @property
     def canaries(self) -> list[Canary]:
@@ -733,6 +772,7 @@ class Decider:
         candidate_scores: Mapping[str, float] | None = None,
         masked: Mapping[str, Mask] = MappingProxyType({}),
         models: Mapping[str, str] = NO_MODELS,
+        draw: KeptDraw | None = None,
     ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
 
@@ -745,12 +785,15 @@ class Decider:
             candidate_scores: Scores of the canary's router, if it is another one.
             masked: The live arms that are not among `names`, each with why.
             models: The language model of each, where they are to answer.
+            draw: The draw whose arm the conversation keeps, one of `names`; None to draw.
 
         Raises:
             OverloadedError: The arms have no room any more.
         """
         serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
+        if draw is not None and draw.arm in names:
+            return self._continued(ask, names, context, draw, {**masked, **unavailable})
         candidate, share = 0, 0.0
         price, costs = 0.0, tuple[float, ...]()
         if self.price is not None and ask.forced is None:
@@ -801,6 +844,33 @@ class Decider:
             candidate_scores=candidate_scores if candidate else None,
             masked={**masked, **unavailable},
             trace=tracing.traceparent(),
+            draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
+        )
+
+    def _continued(
+        self, ask: Ask, names: Sequence[str], context: Context, draw: KeptDraw, masked: Mapping[str, Mask]
+    ) -> Decision:
+        """Return the decision that keeps the arm of a draw: given the draw, that arm is certain."""
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(float(name == draw.arm) for name in names),
+            drawn=draw.arm,
+            policy=draw.policy,
+            version=draw.version,
+            mode=Mode.CONTINUED,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            deferred=ask.deferred,
+            cost_weight=ask.cost_weight,
+            masked=masked,
+            trace=tracing.traceparent(),
+            draw_id=draw.id,
         )
 
     def _drop(self, canary: Canary, why: str) -> None:

@@ -49,8 +49,9 @@ class Explanation:
 
 async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
     """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
-    if decision.policy == LABELS or decision.mode is Mode.FORCED or len(decision.arms) < 2:
-        message = f"no policy chose among arms for {decision.id!r}: it is a label, forced, or had one arm"
+    if decision.policy == LABELS or decision.mode in (Mode.FORCED, Mode.CONTINUED) or len(decision.arms) < 2:
+        why = "it is a label, forced, continues a draw, or had one arm"
+        message = f"no policy chose among arms for {decision.id!r}: {why}"
         raise ApiError("not_drawn", message, "decision_id")
     version = versions.find(point.store, decision.version)
     if version is None:
