@@ -10,10 +10,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PositiveInt,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from arms.base import NAME, RESERVED, checked_name
 from feedback.reward import seconds_of
@@ -350,6 +353,13 @@ class Sticky(BaseModel):
     )
 
     _shorthand = model_validator(mode="before")(_conversation)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema of the documents and of the shorthands; YAML reads `off` as false."""
+        return {"anyOf": [handler(core_schema), {"enum": ["off", "episode", "session", False]}]}
 
     @property
     def idle_s(self) -> float | None:
