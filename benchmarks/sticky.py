@@ -6,7 +6,7 @@ Three models, whose prices of a million tokens read, written, and read from the 
 conversations of some eight turns. The prompt of a turn is the whole conversation so far, and some hundred new
 tokens. What a model has read of it before is read from its cache; the rest is paid in full. How good a model
 is depends on the kind of the turn. In `follow-ups` a conversation is of one kind, which its first question
-shows, and each later one with probability 0.3: the rest read as `and why?` does. In `every turn tells` all
+shows, and each later one with probability 0.3: the rest read as `and why?` does. In `every turn shows` all
 show it. In `changing` they do, and a turn is of another kind than the one before with probability 0.3.
 
 The policy learns online: a decision a turn from each turn, a kept draw from the means of its turns once
@@ -55,7 +55,7 @@ SETTINGS: Mapping[str, int] = {"a decision a turn": 0, "sticky: episode": 1000, 
 
 WORLDS: Mapping[str, tuple[float, float]] = {
     "follow-ups": (0.0, 0.3),
-    "every turn tells": (0.0, 1.0),
+    "every turn shows": (0.0, 1.0),
     "changing": (0.3, 1.0),
 }
 """Probability that a turn is of another kind than the one before, and that a later turn shows its kind."""
@@ -107,7 +107,7 @@ class Outcome:
     best: list[float] = field(default_factory=list)
 
 
-def conversations(rng: np.random.Generator, n: int, changes: float, tells: float) -> Iterator[list[Turn]]:
+def conversations(rng: np.random.Generator, n: int, changes: float, shows: float) -> Iterator[list[Turn]]:
     """Yield conversations of a world; its two numbers are those of `WORLDS`."""
     kinds = list(QUALITY)
     for _ in range(n):
@@ -116,7 +116,7 @@ def conversations(rng: np.random.Generator, n: int, changes: float, tells: float
             if number and rng.random() < changes:
                 kind = str(rng.choice([other for other in kinds if other != kind]))
             length += int(rng.uniform(0.5, 1.5) * READ)
-            shown = kind if not number or rng.random() < tells else "follow-up"
+            shown = kind if not number or rng.random() < shows else "follow-up"
             turns.append(Turn(kind, shown, length, rng.random(len(ARMS))))
             length += WRITTEN
         yield turns

@@ -213,7 +213,7 @@ class KeptDraw:
         version: Version of the policy.
         decided_at: When it was drawn, seconds since the epoch.
         last_at: When its newest turn was decided.
-        turns: Its turns so far, that of the draw included.
+        turns: Number of turns so far, that of the draw included.
         failed: Whether the arm or its language model failed in one of them, or the draw was not carried out.
     """
 
