@@ -69,7 +69,9 @@ RULE = RewardRule(
     metrics={"good": Metric()},
     cost=Prices(steps=0.0, usd=1.0),
     cost_weight=10.0,
-    token_prices={arm: tuple(usd / 1000 for usd in prices) for arm, prices in PRICES.items()},
+    token_prices={
+        arm: (read / 1000, wrote / 1000, kept / 1000) for arm, (read, wrote, kept) in PRICES.items()
+    },
 )
 
 
@@ -160,7 +162,9 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
     decider.keeping = Keeping(most, 1e9) if most else None
     found = Outcome()
     for number, turns in enumerate(conversations(np.random.default_rng(seed), n, *world)):
-        cached, kept, examples = dict.fromkeys(ARMS, 0), None, list[tuple[Decision, list[Example]]]()
+        cached = dict.fromkeys(ARMS, 0)
+        kept: KeptDraw | None = None
+        examples: list[tuple[Decision, list[Example]]] = []
         for place, turn in enumerate(turns):
             context = Context("", {f"kind={turn.shown}": 1.0}, arms={arm: {} for arm in ARMS})
             ask = Ask(f"{seed}-{number}-{place}", "?", episode_id=f"talk-{number}")

@@ -125,7 +125,7 @@ def test_sticky_has_shorthands(given: object, of: str, turns: int) -> None:
     [
         ("thread", "sticky.of"),
         ({"of": "episode", "turns": 1}, "sticky.turns"),
-        ({"of": "episode", "idle": "PT31M"}, "sticky.idle PT31M must be above 0 and at most reward.wait_time"),
+        ({"of": "episode", "idle": "PT31M"}, "sticky.idle PT31M must be above 0 and at most"),
         ({"of": "episode", "idle": "PT0S"}, "sticky.idle PT0S must be above 0"),
         ({"of": "episode", "idle": "soon"}, "sticky.idle 'soon' is not an ISO 8601 duration"),
     ],
