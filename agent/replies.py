@@ -56,7 +56,7 @@ def among(*values: str) -> Any:
 Time = float
 """Seconds since the epoch, UTC."""
 
-DrawMode = Annotated[str, among("explore", "greedy", "forced")]
+DrawMode = Annotated[str, among("explore", "greedy", "forced", "continued")]
 
 
 class Failure(Reply):

@@ -41,6 +41,8 @@ class Mode(StrEnum):
     """The caller asked for the most probable arm."""
     FORCED = "forced"
     """The caller named the arm."""
+    CONTINUED = "continued"
+    """The arm that an earlier turn of the conversation drew; what it earns counts for that draw."""
 
 
 class Mask(StrEnum):
@@ -164,6 +166,8 @@ class Decision:
         masked: The live arms that are not among `arms`, each with why, a `Mask`; empty where the arm was
             forced or a label, and in rows from before this was recorded.
         trace: The span that it was made in, as the header `traceparent` has it; empty without a trace.
+        draw_id: The draw whose arm the conversation keeps: the id of this decision where it is that draw,
+            and of an earlier one where it continues it; None where no arm is kept.
         user_digest: Keyed hash of the caller's end user, by which texts are erased; not read back.
         erased: Whether its texts were erased; what a policy saw of them as numbers was not.
         incumbent: The distribution of the caller's own decider, in the order of `arms`; empty where it took
@@ -195,6 +199,7 @@ class Decision:
     candidate_scores: Mapping[str, float] | None = None
     masked: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
+    draw_id: str | None = None
     user_digest: str | None = field(default=None, compare=False, repr=False)
     erased: bool = False
     incumbent: tuple[float, ...] = ()
@@ -216,6 +221,31 @@ class Decision:
     def propensity(self) -> float:
         """Probability with which `drawn` was drawn, in (0, 1]; NaN where none is known."""
         return self.probabilities[self.arms.index(self.drawn)] if self.probabilities else nan
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDraw:
+    """The newest draw of a conversation, and what became of it.
+
+    Attributes:
+        id: The draw.
+        arm: The drawn arm.
+        policy: Kind of the policy that drew it.
+        version: Version of the policy.
+        decided_at: When it was drawn, seconds since the epoch.
+        last_at: When its newest turn was decided.
+        turns: Number of turns so far, that of the draw included.
+        failed: Whether the arm or its language model failed in one of them, or the draw was not carried out.
+    """
+
+    id: str
+    arm: str
+    policy: str
+    version: int
+    decided_at: float
+    last_at: float
+    turns: int = 1
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +442,8 @@ class Example:
         index_version: Version of the index of its execution, as the next two; nothing is learned from them.
         cached: Whether its passages were kept from an earlier search.
         tokens_by_model: Tokens and dollars of searches by name of the language model.
+        turns: Turns of the conversation that the draw stands for, at least 1. `cost` and `tokens_by_model`
+            are sums over them, `metrics` means; a reward is that of a turn.
     """
 
     seq: int
@@ -423,3 +455,4 @@ class Example:
     index_version: str = ""
     cached: bool = False
     tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
+    turns: int = 1

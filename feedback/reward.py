@@ -334,6 +334,18 @@ class RewardRule(BaseModel):
                 values.setdefault(item.metric, []).append(item.value)
         return {name: self.metrics[name].aggregate(numbers) for name, numbers in values.items()}
 
+    def mean_of_turns(self, turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return the mean of each metric over the turns of a conversation that have a value of it.
+
+        >>> RewardRule(metrics={"right": Metric()}).mean_of_turns([{"right": 1.0}, {}, {"right": 0.0}])
+        {'right': 0.5}
+        """
+        values: dict[str, list[float]] = {}
+        for turn in turns:
+            for name, value in turn.items():
+                values.setdefault(name, []).append(value)
+        return {name: math.fsum(numbers) / len(numbers) for name, numbers in values.items()}
+
     def is_complete(self, values: Mapping[str, float]) -> bool:
         """Whether a decision with these aggregated values can be learned before its deadline."""
         match self.complete:
@@ -372,15 +384,24 @@ class RewardRule(BaseModel):
         """Whether dollars have a price, and are those that tokens would cost today."""
         return bool(self.token_prices) and self.cost.usd > 0.0
 
-    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
-        """Return the priced sum of a raw cost vector, its tokens at the prices of today."""
+    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]], turns: int = 1) -> float:
+        """Return the priced sum of a raw cost vector, its tokens at the prices of today.
+
+        Args:
+            cost: Cost of all turns.
+            tokens_by_model: Their tokens.
+            turns: How many they are; what is returned is the mean.
+
+        >>> RewardRule().priced(Cost(steps=3), {}, turns=2)
+        1.5
+        """
         if self.prices_tokens:
             cost = replace(cost, usd=self.usd_today(cost.usd, tokens_by_model))
-        return self.cost.total(cost)
+        return self.cost.total(cost) / turns
 
     def reward_of(self, example: Example) -> float | None:
         """Return the reward of a joined decision; None where the rule declares none."""
-        total = self.priced(example.cost, example.tokens_by_model)
+        total = self.priced(example.cost, example.tokens_by_model, example.turns)
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 

@@ -37,9 +37,10 @@ from feedback.dataset import (
     rewards,
 )
 from feedback.errors import LogGapError
-from feedback.events import Example, Status
+from feedback.events import Cost, Example, Status
 from feedback.exchange import ExchangeError, Header, read_export, read_headers
 from feedback.log import Store
+from feedback.log import rows as log_rows
 from feedback.log import tables as t
 from feedback.reward import RewardRule
 from feedback.texts import value_of
@@ -299,10 +300,9 @@ def _read(
 ) -> Columns:
     """Return the columns of a range of positions, in order. Raises LogGapError."""
     x, d, e = t.examples.c, t.decisions.c, t.executions.c
-    here = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
-    columns = _fetched(
-        connection, here.where(x.join == rule.join, x.seq > after, x.seq <= last).order_by(x.seq)
-    )
+    here = x.join == rule.join, x.seq > after, x.seq <= last
+    joined = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
+    columns = _fetched(connection, joined.where(*here).order_by(x.seq))
     ids = columns["decision_id"].tolist()
     if len(ids) != last - after:
         raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
@@ -321,15 +321,24 @@ def _read(
     if rule.prices_tokens:
         executed.append(sa.func.coalesce(_text(e.tokens_by_model), "{}").label("tokens_by_model"))
     columns |= _matched(connection, e.decision_id, executed, ids)
+    columns["turns"] = np.full(len(ids), None, dtype=np.object_)
+    for seq, turns in connection.execute(sa.select(x.seq, x.turns).where(*here, x.turns.is_not(None))):
+        columns["turns"][seq - after - 1] = turns
     return columns
 
 
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
-    """Return the parts of the raw cost that have a price, tokens at the prices of today."""
+    """Return the parts of the raw cost of a turn that have a price, tokens at the prices of today."""
     costs = {name: columns[name].astype(np.float64) for name in priced(rule.cost)}
     if rule.prices_tokens:
         rows = zip(costs["usd"].tolist(), _parsed(columns["tokens_by_model"]), strict=True)
         costs["usd"] = np.array([rule.usd_today(paid, tokens) for paid, tokens in rows])
+    for i in np.flatnonzero(columns["turns"] != None):  # noqa: E711 - of an array
+        cost, tokens, n = log_rows.spent_by(columns["turns"][i], Cost(), None)
+        if rule.prices_tokens:
+            cost = replace(cost, usd=rule.usd_today(cost.usd, tokens))
+        for name, values in costs.items():
+            values[i] = getattr(cost, name) / n
     return costs
 
 

@@ -37,6 +37,7 @@ from feedback.events import (
     Status,
 )
 from feedback.log import Record, listing
+from feedback.log import rows as log_rows
 from feedback.registry import Version, keys
 from feedback.registry import versions as registry_versions
 from feedback.training_log import DecisionFact, Fold
@@ -172,6 +173,9 @@ class DecisionRecord(Chosen):
     arm_features: dict[str, dict[str, float]]
     masked: dict[str, str] = Field(description="The live arms that could not be drawn, and why.")
     policy: str
+    draw_id: str | None = Field(
+        description="The draw whose arm the conversation keeps: this or an earlier decision; null for none."
+    )
     decided_at: Time
     floor: float | None
     cost_weight: float | None
@@ -338,12 +342,17 @@ async def verify(
     logged = found.decision
     salt = point.store.draw_secret.salt(point.config.salt, found.seq)
 
+    draw: Decision | None = None
+    if logged.mode is Mode.CONTINUED and logged.draw_id is not None:
+        of_draw = await asyncio.to_thread(point.store.record, logged.draw_id)
+        draw = None if of_draw is None else of_draw.decision
+
     def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
-        return verify_decision(logged, policy, salt, found.propensity, candidate)
+        return verify_decision(logged, policy, salt, found.propensity, candidate, draw)
 
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
-    if logged.mode is Mode.FORCED:  # no policy took part
+    if logged.mode in (Mode.FORCED, Mode.CONTINUED):  # no policy took part
         return StdlibJson(recompute(None).reply(decision_id))
     if logged.floor is None:
         message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
@@ -393,9 +402,10 @@ def _shown(found: Record, caller: Caller) -> Record:
         over = {name: caller.shown_id(other) for name, other in item.content.items() if name == "over"}
         return replace(shown(item, caller.shown(item.id)), content={**item.content, **over})
 
+    decision = shown(found.decision, caller.shown_id(found.decision.id))
     return replace(
         found,
-        decision=shown(found.decision, caller.shown_id(found.decision.id)),
+        decision=replace(decision, draw_id=decision.draw_id and caller.shown_id(decision.draw_id)),
         feedback=tuple(map(rated, found.feedback)),
     )
 
@@ -411,8 +421,8 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
     reward = None
     if execution:
         failed = execution.status in (Status.ARM_FAILED, Status.FELL_BACK)
-        tokens = execution.tokens_by_model
-        example = Example(0, logged, execution.cost, metrics, failed, tokens_by_model=tokens)
+        cost, tokens, n = log_rows.spent_by(record.turns, execution.cost, execution.tokens_by_model)
+        example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = config.reward.reward_of(example)
     answer, answers = _answer(None if execution is None else execution.answer)
     budget = None
@@ -429,6 +439,7 @@ def document(record: Record, config: AppConfig, now: float, *, withheld: bool = 
         arm_features={name: dict(features) for name, features in logged.context.arms.items()},
         masked=dict(logged.masked),
         policy=logged.policy,
+        draw_id=logged.draw_id,
         decided_at=logged.decided_at,
         floor=logged.floor,
         cost_weight=logged.cost_weight,
@@ -534,7 +545,7 @@ def _fact(record: Record) -> DecisionFact:
         decision.deferred,
         labelled,
     )
-    return DecisionFact(record.seq, *columns, record.feedback)
+    return DecisionFact(record.seq, *columns, record.feedback, decision.draw_id)
 
 
 def _state(record: Record, waits: bool) -> str:

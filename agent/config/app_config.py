@@ -31,6 +31,7 @@ from agent.config.sections import (
     Observations,
     RetrievalCacheSpec,
     SourceSpec,
+    Sticky,
     Tap,
 )
 from agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
@@ -113,6 +114,7 @@ class PointSpec(BaseModel):
     budget: Budget | None = None
     learning: Learning = Learning()
     observations: Observations = Observations()
+    sticky: Sticky = Sticky()
     drift: DriftSpec | None = DriftSpec()
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = None
@@ -146,6 +148,9 @@ class PointSpec(BaseModel):
         base = {**service, **dict.fromkeys(NOT_INHERITED), "limits": limits, "observations": {}}
         if not self.ranks:
             return {**base, **own}
+        base["sticky"] = "off"
+        if own.get("sticky", {"of": "off"})["of"] != "off":
+            raise ValueError("sticky has no place where `actions` is request: the next ones are others")
         if refused := [name for name in ("arms", *NOT_INHERITED, "observations") if own.get(name)]:
             raise ValueError(f"{refused[0]} has no place where `actions` is request")
         seen = {**RANKING_FEATURES, **own.get("features", {})}
@@ -243,6 +248,7 @@ class AppConfig(BaseModel):
     )
     learning: Learning = Learning()
     observations: Observations = Observations()
+    sticky: Sticky = Sticky()
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
         description="How drift is detected, and what happens after an alarm; null turns detection off.",
@@ -424,6 +430,7 @@ class AppConfig(BaseModel):
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
             )
+        self.sticky.check(self.reward.wait_s)
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self

@@ -79,6 +79,7 @@ SUBJECTS = {
             "budget",
             "learning",
             "observations",
+            "sticky",
             "drift",
             "gate",
             "tap",

@@ -4,20 +4,24 @@ import re
 from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PositiveInt,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from arms.base import NAME, RESERVED, checked_name
 from arms.suggestions import did_you_mean
+from feedback.reward import seconds_of
 from feedback.training_log import observed
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
@@ -314,6 +318,63 @@ class Learning(BaseModel):
         description="Observations (see `observations`) that the policy learns from besides feedback; null "
         "for feedback alone.",
     )
+
+
+def _conversation(given: Any) -> Any:
+    """Return the document of a shorthand; YAML reads `off` as false."""
+    if given is None or given is False:
+        return {}
+    return {"of": given} if isinstance(given, str) else given
+
+
+class Sticky(BaseModel):
+    """How long a conversation keeps the arm that was drawn for its first turn.
+
+    The shorthands `off`, `episode` and `session` stand for documents with this `of` alone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    of: Literal["off", "episode", "session"] = Field(
+        default="off",
+        description="What a conversation is: `episode`, the requests with the same `agent.episode_id`; "
+        "`session`, those too, and where that is not given the ones with the same `metadata.session_id` or "
+        "`prompt_cache_key`; `off`, nothing: every request draws.",
+    )
+    turns: int = Field(
+        default=20,
+        ge=2,
+        le=1000,
+        description="Most turns of a draw; the next one draws again. A draw is learned at the end of its "
+        "last turn's wait time.",
+    )
+    idle: str | None = Field(
+        default=None,
+        description="ISO 8601 duration after a turn after which the next one draws again, at most "
+        "`reward.wait_time`; null is that.",
+    )
+
+    _shorthand = model_validator(mode="before")(_conversation)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema of the documents and of the shorthands; YAML reads `off` as false."""
+        return {"anyOf": [handler(core_schema), {"enum": ["off", "episode", "session", False]}]}
+
+    @property
+    def idle_s(self) -> float | None:
+        """Seconds after which a conversation is over; None for the wait time."""
+        return None if self.idle is None else seconds_of(self.idle, "sticky.idle", "PT30M")
+
+    def check(self, wait_s: float) -> None:
+        """Refuse a conversation that would go on after its draw is closed. Raises ValueError."""
+        if self.idle_s is not None and not 0.0 < self.idle_s <= wait_s:
+            raise ValueError(
+                f"sticky.idle {self.idle} must be above 0 and at most reward.wait_time, {wait_s:g} s: "
+                "the draw is learned by then"
+            )
 
 
 class Observations(BaseModel):

@@ -110,12 +110,13 @@ def verify(
     salt: str,
     propensity: float | None = None,
     candidate: Policy | None = None,
+    draw: Decision | None = None,
 ) -> Verification:
     """Recompute a decision, and compare it with the log.
 
     A drawn arm is drawn again with the current salt: after a change of the salt the draw differs although
     the row is intact. A greedy decision takes the most probable arm again. A forced arm must be the only
-    one, with probability 1.
+    one, with probability 1. A turn that continues a draw must have the arm of that draw, with probability 1.
 
     Args:
         decision: The row of the log; not a label, which has no policy.
@@ -123,12 +124,13 @@ def verify(
         salt: Enters the hash of the draw.
         propensity: The column of that name; None where the row has none.
         candidate: Policy of the canary that had a share of the decision; None where there was none.
+        draw: The draw that the decision continues; None where it continues none, or that is not in the log.
     """
     why = []
     if decision.policy == OBSERVED:
         return _verify_shadow(decision, policy)
     try:
-        p, shadow = _distributions(decision, policy, candidate)
+        p, shadow = _distributions(decision, policy, candidate, draw)
     except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
@@ -182,9 +184,13 @@ def _would_have_served(decision: Decision, policy: Policy | None) -> "np.ndarray
 
 
 def _distributions(
-    decision: Decision, policy: Policy | None, candidate: Policy | None
+    decision: Decision, policy: Policy | None, candidate: Policy | None, draw: Decision | None
 ) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
     """Return the distribution and that of the shadow policy, which is empty where there is none."""
+    if decision.mode is Mode.CONTINUED:
+        if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
+            raise ValueError(f"no draw {decision.draw_id!r} of its episode is in the log")
+        return np.array([float(arm == draw.drawn) for arm in decision.arms]), np.zeros(0)
     if decision.mode is Mode.FORCED or policy is None:
         return np.ones(1), np.zeros(0)
     if decision.floor is None:

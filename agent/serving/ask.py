@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
@@ -210,13 +211,42 @@ def ask_of(
         context=checked_context(options.context, point, "agent.context"),
         incumbent=incumbent_of(point, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, point.config.features),
-        episode_id=options.episode_id and caller.stored(options.episode_id, "episode"),
+        episode_id=_episode(point, caller, body),
         deferred=options.defer_activation,
         request_digest=digest_of(body, groups) if key else "",
         where=_where(options.filters if where is None else where),
         groups=groups,
         **rest,
     )
+
+
+SESSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""A name of a session that is an id of an episode as it is; of another one, a hash is."""
+
+
+def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
+    """Return the id of the episode of a request in the log; a session is one, where its arm is kept."""
+    name = body.agent.episode_id
+    if name is None and point.config.sticky.of == "session":
+        name = session_of(getattr(body, "metadata", None), getattr(body, "prompt_cache_key", None))
+    return name and caller.stored(name, "episode")
+
+
+def session_of(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None) -> str | None:
+    """Return the id of the session that a request names; None where it names none.
+
+    Args:
+        metadata: Pairs that its client attached; `session_id` names the session.
+        prompt_cache_key: Names it where these do not: requests under one key share a prefix of the prompt.
+
+    >>> session_of({"session_id": "talk-17"}, "other"), session_of({}, None)
+    ('talk-17', None)
+    """
+    named = (metadata or {}).get("session_id")
+    name = named if isinstance(named, str) and named else prompt_cache_key
+    if not name or SESSION.fullmatch(name):
+        return name or None
+    return f"session-{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
 
 def _groups(caller: Caller, wanted: Sequence[str] | None) -> frozenset[str]:

@@ -19,15 +19,26 @@ from agent.serving.observe import Observer
 from agent.serving.router_scores import Scorers
 from agent.serving.telemetry import CountedRecall, Telemetry
 from agent.serving.versions import ServingState, Versions
-from agent.turn import ArmHealth, CountedLog, Decider, Embeddings, Model, Places, Serving, TurnLoop, llm_key
+from agent.turn import (
+    ArmHealth,
+    CountedLog,
+    Decider,
+    Embeddings,
+    Keeping,
+    Model,
+    Places,
+    Serving,
+    TurnLoop,
+    llm_key,
+)
 from arms.llm import Generator, catalog
 from arms.retrievers import ArmSpec
 from feedback.budget import Price
 from feedback.clock import SteadyClock
 from feedback.drift import read_alarms
 from feedback.errors import LogUnavailableError
-from feedback.events import Cost
-from feedback.log import GroupCommit, Store
+from feedback.events import Cost, KeptDraw
+from feedback.log import GroupCommit, Store, conversations
 from feedback.registry import ActivePolicy, arm_sets, prices
 
 logger = logging.getLogger(__name__)
@@ -183,6 +194,14 @@ def _caps(config: AppConfig) -> dict[str, int]:
     return {**config.limits.arm_caps, **of_models}
 
 
+def _keeping(config: AppConfig) -> Keeping | None:
+    """Return how long a conversation keeps its arm; None where every turn draws."""
+    sticky = config.sticky
+    if sticky.of == "off":
+        return None
+    return Keeping(sticky.turns, config.reward.wait_s if sticky.idle_s is None else sticky.idle_s)
+
+
 class DecisionPoint:
     """One decision point of a service. Start it inside a running event loop.
 
@@ -223,6 +242,7 @@ class DecisionPoint:
             clock=service.clock,
             health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
             share=1.0 if config.tap is None else config.tap.share,
+            keeping=_keeping(config),
         )
         infos = arm_infos(config)
         self.decider.health.loading = frozenset(
@@ -245,6 +265,7 @@ class DecisionPoint:
             restricted=True,  # until the corpus was read
             passages=arms.passages,
             charge=self._charge,
+            find_draw=self._find_draw,
         )
         self.observer = Observer(config.observations, self.turns, self.log, service.chats, self.telemetry)
         self.turns.on_answer = self.observer.offer
@@ -271,6 +292,9 @@ class DecisionPoint:
     def booking(self, decision_id: str) -> str:
         """Return the name of a decision among those under way and the bookings of the quota."""
         return f"{self.name}:{decision_id}"
+
+    async def _find_draw(self, episode: str) -> KeptDraw | None:
+        return await asyncio.to_thread(conversations.kept_draw, self.store, episode)
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         name = self.booking(decision_id)
@@ -389,6 +413,7 @@ class DecisionPoint:
         if drift is not None:
             alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
             self.versions.alarms, until = alarms, alarms.raised_until(drift)
+            self.decider.alarm_at = None if alarms.newest is None else alarms.newest.at
             if until is not None and self.service.clock() < until:
                 floor = max(floor, drift.floor)
         self.decider.floor = floor

@@ -34,10 +34,23 @@ from arms.filters import Comparison, Compound
 from arms.llm import UNPROMPTED, Bound, Message, base, writing
 from arms.profile import Profile, similarities
 from feedback.budget import Price
-from feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, Mask, Mode
+from feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
 
 MOST_DROPPED = 8
 """Number of the newest candidates that failed and are remembered: more than take part at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long a conversation keeps the arm that was drawn for it.
+
+    Attributes:
+        turns: Most turns of a draw, that of the draw included.
+        idle_s: Seconds since its newest turn after which another arm is drawn.
+    """
+
+    turns: int
+    idle_s: float
 
 
 class NoEligibleArmError(ValueError):
@@ -641,6 +654,8 @@ class Decider:
         dropped: Candidates whose policy or router failed; they take part no more.
         price: Price of a unit of cost under the budget; None without one, and before its first request.
         share: Share of the policy in decisions in which the caller's own decider takes part, in [0, 1].
+        keeping: How long a conversation keeps its arm; None where every turn draws.
+        alarm_at: When drift was detected last, seconds since the epoch; draws until then are not kept.
     """
 
     serving: Serving
@@ -652,6 +667,33 @@ class Decider:
     dropped: tuple[Canary, ...] = ()
     price: Price | None = None
     share: float = 1.0
+    keeping: Keeping | None = None
+    alarm_at: float | None = None
+
+    def keeps(self, ask: Ask) -> bool:
+        """Return whether the arm of a request is kept for its conversation, or was by an earlier turn.
+
+        An arm that the caller names, the most probable one where it asks for that, and one that the caller's
+        own decider takes part in drawing, is neither.
+        """
+        if self.keeping is None or ask.incumbent is not None:
+            return False
+        named = ask.episode_id is not None and ask.episode_id != ask.decision_id
+        return named and ask.explore and ask.forced is None and not ask.actions
+
+    def is_kept(self, draw: KeptDraw, names: Collection[str]) -> bool:
+        """Return whether a conversation keeps the arm of its newest draw for another turn.
+
+        Args:
+            draw: The draw, as the log has it.
+            names: The arms that may be drawn now.
+        """
+        if self.keeping is None or draw.failed or draw.arm not in names:
+            return False
+        if self.alarm_at is not None and draw.decided_at <= self.alarm_at:
+            return False
+        idle_s = self.clock() - draw.last_at
+        return draw.turns < self.keeping.turns and idle_s <= self.keeping.idle_s
 
     @property
     def canaries(self) -> list[Canary]:
@@ -758,6 +800,7 @@ class Decider:
         candidate_scores: Mapping[str, float] | None = None,
         masked: Mapping[str, Mask] = MappingProxyType({}),
         models: Mapping[str, str] = NO_MODELS,
+        draw: KeptDraw | None = None,
     ) -> Decision:
         """Draw an arm from the policy's distribution, mixed with the canary's and with the floor.
 
@@ -773,12 +816,15 @@ class Decider:
             candidate_scores: Scores of the canary's router, if it is another one.
             masked: The live arms that are not among `names`, each with why.
             models: The language model of each, where they are to answer.
+            draw: The draw whose arm the conversation keeps, one of `names`; None to draw.
 
         Raises:
             OverloadedError: The arms have no room any more.
         """
         serving, unavailable = serving or self.serving, self.masked(names, probes, models)
         names = [name for name in names if name not in unavailable]
+        if draw is not None and draw.arm in names:
+            return self._continued(ask, names, context, draw, {**masked, **unavailable})
         candidate, share = 0, 0.0
         price, costs = 0.0, tuple[float, ...]()
         if self.price is not None and ask.forced is None:
@@ -839,6 +885,7 @@ class Decider:
             trace=tracing.traceparent(),
             incumbent=tuple(incumbent.tolist()),
             incumbent_share=rest,
+            draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
         )
 
     @staticmethod
@@ -886,6 +933,32 @@ class Decider:
             costs=costs,
             cost_weight=ask.cost_weight,
             trace=tracing.traceparent(),
+        )
+
+    def _continued(
+        self, ask: Ask, names: Sequence[str], context: Context, draw: KeptDraw, masked: Mapping[str, Mask]
+    ) -> Decision:
+        """Return the decision that keeps the arm of a draw: given the draw, that arm is certain."""
+        now = self.clock()
+        return Decision(
+            id=ask.decision_id,
+            context=context,
+            arms=tuple(names),
+            probabilities=tuple(float(name == draw.arm) for name in names),
+            drawn=draw.arm,
+            policy=draw.policy,
+            version=draw.version,
+            mode=Mode.CONTINUED,
+            decided_at=now,
+            deadline=now + self.wait_s,
+            episode_id=ask.episode_id,
+            request_digest=ask.request_digest,
+            user_digest=ask.user_digest,
+            deferred=ask.deferred,
+            cost_weight=ask.cost_weight,
+            masked=masked,
+            trace=tracing.traceparent(),
+            draw_id=draw.id,
         )
 
     def _drop(self, canary: Canary, why: str) -> None:

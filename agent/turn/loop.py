@@ -42,6 +42,7 @@ from agent.turn.decide import (
     Probes,
     Recall,
     Report,
+    Scored,
     Search,
     Serving,
     context_of,
@@ -83,7 +84,7 @@ from arms.llm import (
     writing,
 )
 from feedback.errors import described
-from feedback.events import Context, Cost, Decision, Execution, Status
+from feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +324,14 @@ def _most(usage: Usage) -> Most:
     return Most(usage.prompt_tokens + usage.completion_tokens, usage.usd)
 
 
+FindDraw = Callable[[str], Awaitable[KeptDraw | None]]
+"""Episode -> its newest draw whose arm may be kept. Raises LogUnavailableError."""
+
+
+async def no_draw(_: str) -> None:
+    """Find no draw: every turn draws."""
+
+
 FindPassages = Callable[[Sequence[str]], Awaitable[Sequence[Passage]]]
 """Ids -> those of these passages that are in the corpus. Raises ArmError."""
 
@@ -358,6 +367,7 @@ class TurnLoop:
         restricted: Whether any passage of the corpus is for some groups alone; such passages are found for
             callers of these groups, by arms that filter.
         passages: Returns those of passages, by their ids, that are in the corpus. Raises ArmError.
+        find_draw: Returns the draw of a conversation whose arm may be kept.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
         charge: Called once a turn, and a search that is repeated, with the decision and what it has cost,
             however it ended.
@@ -379,6 +389,7 @@ class TurnLoop:
     former: Mapping[str, ArmInfo] = field(default_factory=dict)
     restricted: bool = False
     passages: FindPassages = no_passages
+    find_draw: FindDraw = no_draw
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
     charge: Callable[[str, Cost], object] = lambda *_: None
 
@@ -431,17 +442,21 @@ class TurnLoop:
         spending = Spending()
         try:
             with turns.deciding() as span:
+                draw = await self.find_draw(ask.episode_id or "") if decider.keeps(ask) else None
                 query, context = await self.describe(ask, arms, serving)
                 live = eligible(ask, arms, restricted=self.restricted)
                 models = llms_of(ask, arms)
                 masked = refused(ask, arms, restricted=self.restricted)
                 masked |= decider.masked(live, models=models)
                 names = [name for name in live if name not in masked]
+                kept = draw if draw is not None and decider.is_kept(draw, names) else None
                 search_first = partial(self._search_first, ask, query, arms, _depth(serving), spending)
-                scored = await decider.score(ask, names, query, context, search_first, serving)
+                scored = Scored(context)  # of a turn that draws nothing, and where no arm searches before
+                if kept is None:
+                    scored = await decider.score(ask, names, query, context, search_first, serving)
                 probes = scored.probes
                 seen = scored.context, probes, serving, scored.candidate_scores
-                decision = decider.choose(ask, names, *seen, masked, models)
+                decision = decider.choose(ask, names, *seen, masked, models, kept)
                 query = replace(query, expected=decision.context.expected)
                 turns.decided(span, decision)
         except BaseException:  # no execution will have what arms spent before the draw

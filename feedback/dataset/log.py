@@ -205,11 +205,12 @@ def batches_of(examples: Iterable[Example], rule: RewardRule, selection: Selecti
 
 
 def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
-    """Return the parts of the raw cost that have a price, tokens at the prices of today."""
+    """Return the parts of the raw cost of a turn that have a price, tokens at the prices of today."""
     columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
     if rule.prices_tokens:
         columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
-    return columns
+    turns = _column(x.turns for x in chunk)
+    return {name: values / turns for name, values in columns.items()}
 
 
 def _column(values: Iterable[float]) -> Floats:
@@ -511,7 +512,7 @@ def _reasons(
         yield OTHER_POLICY, batch.draw.each(lambda key: key.policy not in selection.policies)
     for name, value in selection.features.items():
         yield OTHER_FEATURES, batch.features[name] != value
-    for mode in (Mode.GREEDY, Mode.FORCED):
+    for mode in (Mode.GREEDY, Mode.FORCED, Mode.CONTINUED):
         yield str(mode), batch.draw.each(partial(_has_mode, mode))
     yield LABELS, batch.draw.each(lambda key: key.policy == LABELS)
     yield NO_DISTRIBUTION, ~(whole | alone | none)

@@ -1,6 +1,6 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import erasures, listing, rows, schema, tables
+from . import conversations, erasures, listing, rows, schema, tables
 from .append import Fact, FeedbackStatus, Receipt
 from .backend import dumps, storable
 from .database import POINT, point_url, without_password
@@ -17,6 +17,7 @@ __all__ = [
     "Receipt",
     "Record",
     "Store",
+    "conversations",
     "dumps",
     "erasures",
     "insert",

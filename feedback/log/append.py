@@ -228,6 +228,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
         "candidate_scores": d.candidate_scores,
         "user_digest": d.user_digest,
         "erased": erased,
+        "draw_id": d.draw_id,
     }
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from feedback.events import LABELS, Cost, Decision, Kind, Status
 from feedback.log import tables as t
 from feedback.log.backend import dumps
-from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, tokens_of
+from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, spent_by, tokens_of
 from feedback.log.store import Store
 from feedback.reward import NUMBERS, RewardRule
 
@@ -208,7 +208,7 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     return (
         sa.select(
             *(d.seq, d.cost_weight, e.served, e.status, *COST, e.tokens_by_model),
-            sa.cast(x.metrics, sa.Text).label("metrics"),
+            *(sa.cast(x.metrics, sa.Text).label("metrics"), x.turns),
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -226,7 +226,8 @@ def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tupl
         return total, None
     failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
     values = orjson.loads(row["metrics"])
-    return total, rule.formula(values, total, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
+    of_turn = rule.priced(*spent_by(row["turns"], cost, row["tokens_by_model"]))
+    return total, rule.formula(values, of_turn, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:

@@ -1,6 +1,8 @@
 """Rows of the log as facts: the columns that are selected, and what is made of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from math import fsum
 from typing import Any, cast
 
 import orjson
@@ -90,6 +92,7 @@ DECISION = (
     t.decisions.c.cost_weight,
     _text(t.decisions.c.candidate_scores),
     t.decisions.c.erased,
+    t.decisions.c.draw_id,
 )
 """The columns that `decision_of` reads, in its order."""
 
@@ -108,7 +111,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
-    candidate, share, price, costs, cost_weight, candidate_scores, erased = rest
+    candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
     stored = resolved(orjson.loads(features))
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
     return Decision(
@@ -135,6 +138,7 @@ def decision_of(row: Sequence[Any]) -> Decision:
         orjson.loads(candidate_scores or "null"),
         stored.get("masked", {}),
         stored.get("trace", ""),
+        draw_id,
         erased=erased is not None,
         incumbent=tuple(incumbent),
         incumbent_share=incumbent_share,
@@ -192,3 +196,45 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
         )
         for row in rows
     }
+
+
+# -- the turns of a conversation that an example stands for ----------------------------------------
+
+
+def turns_of(executions: Sequence[Execution]) -> dict[str, Any]:
+    """Return what turns cost together, as a row of `examples` has it.
+
+    >>> from feedback.events import Status
+    >>> two = [Execution("d1", "a", Status.OK, Cost(steps=n, usd=0.5)) for n in (1, 2)]
+    >>> turns_of(two)["n"], turns_of(two)["cost"]["steps"], turns_of(two)["cost"]["usd"]
+    (2, 3, 1.0)
+    """
+    costs = [one.cost for one in executions]
+    tokens: dict[str, list[float]] = {}
+    for name in sorted({name for one in executions for name in one.tokens_by_model}):
+        used = [one.tokens_by_model[name] for one in executions if name in one.tokens_by_model]
+        width = max(map(len, used))
+        tokens[name] = [_sum(one[i] for one in used if i < len(one)) for i in range(width)]
+    cost = {part.name: _sum(getattr(one, part.name) for one in costs) for part in fields(Cost)}
+    return {"n": len(executions), "cost": cost, "tokens_by_model": tokens}
+
+
+def _sum(numbers: Iterable[float]) -> float:
+    """Return the sum of whole numbers as a whole number, and of others correctly rounded."""
+    numbers = list(numbers)
+    return sum(numbers) if all(isinstance(number, int) for number in numbers) else fsum(numbers)
+
+
+def spent_by(
+    turns: Mapping[str, Any] | None, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]] | None
+) -> tuple[Cost, dict[str, ModelTokens], int]:
+    """Return cost, tokens by model and number of the turns of an example.
+
+    Args:
+        turns: Column of that name; None where the example stands for its decision alone.
+        cost: Cost of the decision.
+        tokens_by_model: Tokens of the decision.
+    """
+    if turns is None:
+        return cost, tokens_of(tokens_by_model), 1
+    return Cost(**turns["cost"]), tokens_of(turns["tokens_by_model"]), turns["n"]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -46,6 +47,7 @@ class Record:
         metrics: Aggregated values it was learned with; None if it is not learned.
         example_seq: Position in the training log; None if it is not learned.
         observations: Second answers and grades of a judge, in the order of the log.
+        turns: What the turns of its conversation cost together, where it is learned for several of them.
     """
 
     decision: Decision
@@ -57,6 +59,7 @@ class Record:
     metrics: Mapping[str, float] | None
     example_seq: int | None
     observations: tuple[Observation, ...] = ()
+    turns: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +277,12 @@ class Store:
             )
             observations = tuple(map(observation_of, rows))
             learned = connection.execute(
-                sa.select(x.seq, x.metrics).where(x.decision_id == decision_id, x.join == self._join)
+                sa.select(x.seq, x.metrics, x.turns).where(x.decision_id == decision_id, x.join == self._join)
             ).first()
-        example_seq, metrics = learned if learned else (None, None)
+        example_seq, metrics, turns = learned if learned else (None, None, None)
         return Record(
-            decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq, observations
+            *(decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq),
+            *(observations, turns),
         )
 
     def feedback(self, chunk: int) -> Iterator[Feedback]:

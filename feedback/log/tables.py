@@ -120,8 +120,18 @@ decisions = Table(
     Column("candidate_scores", JSON),
     Column("user_digest", String(64)),
     Column("erased", _SEQ),
+    Column("draw_id", String(128)),
     Index(None, "episode_id", "seq"),
 )
+
+for _name, _of in (("decisions_by_draw_id", "draw_id"), ("decisions_kept_by_episode", "episode_id")):
+    Index(
+        _name,
+        decisions.c[_of],
+        decisions.c.seq,
+        sqlite_where=text("draw_id IS NOT NULL"),
+        postgresql_where=text("draw_id IS NOT NULL"),
+    )
 
 Index(
     "decisions_by_user_digest",
@@ -240,6 +250,7 @@ examples = Table(
     Column("decision_id", String(128), nullable=False),
     Column("metrics", JSON, nullable=False),
     Column("joined_by", _SEQ, nullable=False),
+    Column("turns", JSON(none_as_null=True)),
     UniqueConstraint("decision_id", "join"),
 )
 

@@ -9,6 +9,10 @@ What is learned, when, and with which values depends on the facts and the rule a
 read, nor on how often the reader is restarted. Time is the log's own, the latest timestamp of any fact so
 far; it closes a decision whose wait time has passed.
 
+The draw of a conversation whose arm is kept is one example for all of its turns: metrics are means over the
+turns that have them, costs are sums, and the reward is that of a turn. It is ready once no turn of it can
+get feedback any more: a turn that continues a draw that is open keeps that draw open for its own wait time.
+
 New examples and the position read are written in one transaction, so a crash neither loses an example nor
 writes one twice. The facts are read before it, without a lock: only a learner with a newer epoch could change
 the training log in between, and the write detects that.
@@ -27,7 +31,7 @@ import sqlalchemy as sa
 
 from feedback.clock import GRACE_S
 from feedback.errors import LogGapError, RebuiltError, SupersededError
-from feedback.events import LABELS, Cost, Example, Feedback, Kind, Mode, Status, Tick
+from feedback.events import LABELS, Cost, Example, Execution, Feedback, Kind, Mode, Status, Tick
 from feedback.log import Store, insert
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
@@ -53,6 +57,7 @@ class DecisionFact:
         past: Whether it was over before it was logged, as a label is: it gets no feedback beyond what
             comes with it.
         earlier: Feedback that is before it in the log and may count, on it or on its episode, in order.
+        draw_id: The draw whose arm its conversation keeps, itself or an earlier one; None for none.
     """
 
     seq: int
@@ -64,6 +69,12 @@ class DecisionFact:
     deferred: bool = False
     past: bool = False
     earlier: Sequence[Feedback] = ()
+    draw_id: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a draw whose arm later turns may keep."""
+        return self.mode is Mode.EXPLORE and self.draw_id == self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +127,45 @@ class Joined:
         decision_id: The decision.
         metrics: Aggregated value of each metric; empty where there was none, or the arm failed.
         by: Position of the fact that made it ready, or whose time closed it.
+        turns: The turns of the conversation that count, where these are not the decision alone.
     """
 
     decision_id: str
     metrics: Mapping[str, float]
     by: int
+    turns: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class PendingDecision:
-    """A decision that may still be learned."""
+    """A decision that may still be learned, or a turn that continues one.
+
+    Attributes:
+        closing: Time of the log after which it is closed; of a draw, that of its last turn.
+        is_kept: Whether it is a draw whose arm later turns may keep.
+        turns: Turns that continue it, in the order of the log.
+        continues: Whether it is such a turn.
+    """
 
     seq: int
     id: str
     at: float
     deadline: float
+    closing: float
     episode_id: str | None
     active: bool
     past: bool
     status: Status | None = None
     values: dict[str, Feedback] = field(default_factory=dict)
     retracted: set[str] = field(default_factory=set)
+    is_kept: bool = False
+    turns: "list[PendingDecision]" = field(default_factory=list)
+    continues: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether its values and its cost count: the drawn arm answered, and the answer was shown."""
+        return self.active and self.status is Status.OK
 
     def apply_feedback(self, feedback: Feedback) -> None:
         """Apply feedback on the decision or on its episode, unless it came after the deadline.
@@ -177,15 +206,21 @@ class Fold:
         self._closings: list[tuple[float, int, str]] = []
 
     def __len__(self) -> int:
-        """Return how many decisions are open."""
+        """Return how many decisions are open, turns that continue one included."""
         return len(self._open)
 
     @property
     def next_closing(self) -> float | None:
         """The earliest time at which an open decision will be closed; None where none is open."""
-        while self._closings and self._closings[0][2] not in self._open:
+        while self._closings:
+            at, seq, name = self._closings[0]
+            pending = self._open.get(name)
+            if pending is not None and pending.closing <= at:
+                return at
             heapq.heappop(self._closings)
-        return self._closings[0][0] if self._closings else None
+            if pending is not None:  # a turn has kept it open
+                heapq.heappush(self._closings, (pending.closing, seq, name))
+        return None
 
     def apply(self, fact: Fact) -> list[Joined]:
         """Apply the next fact and return the decisions that become ready, in order.
@@ -219,25 +254,60 @@ class Fold:
             fact: The decision, with all feedback on it up to here.
             status: Status of the execution, if that is known.
         """
+        if fact.mode is Mode.CONTINUED:
+            self._continue(fact, status)
+            return
         if fact.mode is not Mode.EXPLORE or (status is not None and not self._teaches(status)):
             return
-        self._open[fact.id] = self._opened(fact, status)
-        heapq.heappush(self._closings, (self.closing(fact), fact.seq, fact.id))
-        if fact.episode_id is not None:
-            insort(self._episodes.setdefault(fact.episode_id, []), (fact.seq, fact.id))
+        pending = self._opened(fact, status)
+        self._open[fact.id] = pending
+        heapq.heappush(self._closings, (pending.closing, fact.seq, fact.id))
+        self._index(pending)
+
+    def reopen_conversation(self, facts: Sequence[tuple[DecisionFact, Status | None]]) -> None:
+        """Restore a draw and the turns that continue it, in the order of the log, if it is open here."""
+        for fact, status in facts:
+            self.reopen(fact, status)
+        pending = self._open.get(facts[0][0].draw_id or "")
+        if pending is not None and pending.closing < self.at:
+            self._forget(pending)
+
+    def _continue(self, fact: DecisionFact, status: Status | None) -> None:
+        """Add a turn to the draw that it continues; it counts for nothing once that draw is closed."""
+        draw = self._open.get(fact.draw_id or "")
+        if draw is None or not draw.is_kept or draw.closing < fact.logged_at:
+            return
+        turn = self._opened(fact, status)
+        draw.turns.append(turn)
+        draw.closing = max(draw.closing, turn.closing)
+        self._open[fact.id] = turn
+        self._index(turn)
+
+    def _index(self, pending: PendingDecision) -> None:
+        if pending.episode_id is not None:
+            insort(self._episodes.setdefault(pending.episode_id, []), (pending.seq, pending.id))
 
     def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
         """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
         return self._metrics(self._opened(fact, status))
 
     def closing(self, fact: DecisionFact) -> float:
-        """Return the time of the log after which a decision is closed."""
+        """Return the time of the log after which a decision is closed, unless a turn continues it."""
         return max(self._deadline(fact), fact.logged_at) + GRACE_S
 
     def _opened(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
-        deadline = self._deadline(fact)
         pending = PendingDecision(
-            fact.seq, fact.id, fact.at, deadline, fact.episode_id, not fact.deferred, fact.past, status
+            seq=fact.seq,
+            id=fact.id,
+            at=fact.at,
+            deadline=self._deadline(fact),
+            closing=self.closing(fact),
+            episode_id=fact.episode_id,
+            active=not fact.deferred,
+            past=fact.past,
+            status=status,
+            is_kept=fact.is_kept,
+            continues=fact.mode is Mode.CONTINUED,
         )
         for feedback in fact.earlier:
             pending.apply_feedback(feedback)
@@ -258,27 +328,41 @@ class Fold:
         """Close the decisions whose closing time is before a fact."""
         closed: list[Joined] = []
         while self._closings and self._closings[0][0] < fact.at:
-            _, _, name = heapq.heappop(self._closings)
+            at, seq, name = heapq.heappop(self._closings)
             pending = self._open.get(name)
             if pending is None:
                 continue
+            if pending.closing > at:  # a turn has kept it open
+                heapq.heappush(self._closings, (pending.closing, seq, name))
+                continue
             self._forget(pending)
-            if pending.active and self._teaches(pending.status):
+            if pending.is_kept and pending.status is Status.OK:
+                closed += self._conversation(pending, fact.seq)
+            elif pending.active and self._teaches(pending.status):
                 metrics = self._metrics(pending)
                 if metrics or pending.status is not Status.OK or self._rule.default is not None:
                     closed.append(Joined(name, metrics, fact.seq))
         return closed
 
+    def _conversation(self, draw: PendingDecision, by: int) -> Iterator[Joined]:
+        """Yield a draw with the means of the metrics of its turns, if any of them counts."""
+        turns = [turn for turn in (draw, *draw.turns) if turn.counts]
+        metrics = self._rule.mean_of_turns([self._metrics(turn) for turn in turns])
+        if turns and (metrics or self._rule.default is not None):
+            names = tuple(turn.id for turn in turns)
+            yield Joined(draw.id, metrics, by, () if names == (draw.id,) else names)
+
     def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
         """Yield the decisions that are ready, and drop those that never will be."""
         for pending in changed:
-            if pending.status is None:
+            if pending.status is None or pending.continues:
                 continue
             if not self._teaches(pending.status):
                 self._forget(pending)
             elif pending.active:
                 metrics = self._metrics(pending)
                 complete = bool(metrics) if pending.past else self._rule.is_complete(metrics)
+                complete = complete and not pending.is_kept  # its last turn is still to come
                 if complete or pending.status is not Status.OK:
                     self._forget(pending)
                     yield Joined(pending.id, metrics, self.seq)
@@ -295,10 +379,14 @@ class Fold:
         return self._rule.aggregate(pending.values.values()) if counts else {}
 
     def _forget(self, pending: PendingDecision) -> None:
-        del self._open[pending.id]
+        for one in (pending, *pending.turns):
+            del self._open[one.id]
+            self._unindex(one)
         if len(self._closings) > 2 * len(self._open) + SPARE:
             self._closings = [closing for closing in self._closings if closing[2] in self._open]
             heapq.heapify(self._closings)
+
+    def _unindex(self, pending: PendingDecision) -> None:
         if pending.episode_id is not None:
             others = self._episodes[pending.episode_id]
             others.remove((pending.seq, pending.id))
@@ -326,6 +414,7 @@ _DECIDED = (
     t.decisions.c.episode_id,
     t.decisions.c.deferred,
     t.decisions.c.policy,
+    t.decisions.c.draw_id,
 )
 
 _FEEDBACK = (
@@ -370,7 +459,10 @@ def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[Fac
 def read_unlearned(
     connection: sa.Connection, join: str, since: float, upto: int
 ) -> Iterator[tuple[DecisionFact, Status | None]]:
-    """Read the explored decisions up to a position that are not in a training log, in any order.
+    """Read the draws up to a position that are not in a training log, in any order.
+
+    Turns that continue a draw are among them. A draw that a turn since then continues is read with all of
+    its turns, however long ago they were.
 
     Args:
         connection: A snapshot.
@@ -387,9 +479,18 @@ def read_unlearned(
     query = (
         sa.select(*_DECIDED, e.status)
         .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
-        .where(d.logged_at >= since, d.seq <= upto, d.mode == Mode.EXPLORE, ~learned)
+        .where(d.seq <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
     )
-    rows = connection.execute(query).all()
+    rows = {row.seq: row for row in connection.execute(query.where(d.logged_at >= since))}
+    continued = sorted({row.draw_id for row in rows.values() if row.mode == Mode.CONTINUED})
+    for some in _chunks(continued):
+        rows |= {row.seq: row for row in connection.execute(query.where(d.draw_id.in_(some)))}
+    yield from _unlearned(connection, [*rows.values()], upto)
+
+
+def _unlearned(
+    connection: sa.Connection, rows: Sequence[Row], upto: int
+) -> Iterator[tuple[DecisionFact, Status | None]]:
     feedback = _feedback_on(connection, rows, upto)
     for row in rows:
         status = None if row.status is None else Status(row.status)
@@ -397,8 +498,9 @@ def read_unlearned(
 
 
 def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
-    seq, name, at, logged_at, mode, episode_id, deferred, policy, *_ = row
-    return DecisionFact(seq, name, at, logged_at, Mode(mode), episode_id, deferred, policy == LABELS, earlier)
+    seq, name, at, logged_at, mode, episode_id, deferred, policy, draw_id, *_ = row
+    past = policy == LABELS
+    return DecisionFact(seq, name, at, logged_at, Mode(mode), episode_id, deferred, past, earlier, draw_id)
 
 
 def _feedback(row: Row) -> Feedback:
@@ -574,7 +676,9 @@ class Joiner:
             raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
         position = Position(end, fold.at, self._length + len(joined))
         if end != start:
-            self._write(joined, position)
+            with self._store.reading() as connection:
+                turns = read_turns_of(connection, joined)
+            self._write(joined, position, turns)
         self._fold, self._length, self.left = fold, position.examples_seq, head - end
         closing = fold.next_closing
         if end == head and closing is not None and closing < now:
@@ -582,7 +686,9 @@ class Joiner:
             return self.advance(now)
         return position
 
-    def _write(self, joined: Sequence[Joined], position: Position) -> None:
+    def _write(
+        self, joined: Sequence[Joined], position: Position, turns: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         rows = [
             {
                 "join": self._join,
@@ -590,6 +696,7 @@ class Joiner:
                 "decision_id": ready.decision_id,
                 "metrics": ready.metrics,
                 "joined_by": ready.by,
+                "turns": turns.get(ready.decision_id),
             }
             for seq, ready in enumerate(joined, start=self._length + 1)
         ]
@@ -598,6 +705,22 @@ class Joiner:
             if rows:
                 connection.execute(sa.insert(t.examples), rows)
             write_position(connection, self._join, position)
+
+
+def read_turns_of(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
+    """Return what the turns of conversations cost together, by the id of their draw.
+
+    Raises:
+        LogGapError: The execution of a turn is missing.
+    """
+    of_draws = {ready.decision_id: ready.turns for ready in joined if ready.turns}
+    names = [name for turns in of_draws.values() for name in turns]
+    executions: dict[str, Execution] = {}
+    for some in _chunks(names):
+        executions |= log_rows.load_executions(connection, some)
+    if lost := [name for name in names if name not in executions]:
+        raise LogGapError(f"the execution of {lost[0]!r} is missing, which continues a draw")
+    return {draw: log_rows.turns_of([executions[name] for name in turns]) for draw, turns in of_draws.items()}
 
 
 def position_of(connection: sa.Connection, join: str) -> Position:
@@ -635,9 +758,14 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
     # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
     # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
     since = position.log_at - rule.wait_s - 2 * GRACE_S
+    conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
     for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
-        if fold.closing(decided) >= position.log_at:
+        if decided.draw_id is not None:
+            conversations[decided.draw_id].append((decided, status))
+        elif fold.closing(decided) >= position.log_at:
             fold.reopen(decided, status)
+    for facts in conversations.values():
+        fold.reopen_conversation(sorted(facts, key=lambda one: one[0].seq))
     return fold, position.examples_seq
 
 
@@ -652,7 +780,7 @@ def read_examples(
     x, e = t.examples.c, t.executions.c
     query = (
         sa.select(
-            *(x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, e.status),
+            *(x.seq, sa.cast(x.metrics, sa.Text), x.joined_by, x.turns, e.status),
             *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
         )
         .join(t.decisions, t.decisions.c.id == x.decision_id)
@@ -666,14 +794,15 @@ def read_examples(
     while True:
         with store.reading() as connection:
             rows = connection.execute(query.where(x.seq > after)).all()
-        for seq, metrics, by, status, index, cached, tokens, *values in rows:
+        for seq, metrics, by, turns, status, index, cached, tokens, *values in rows:
             if seq != after + 1:
                 raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
             after = seq
-            cost, decision = (
+            own, decision = (
                 Cost(*values[: len(log_rows.COST)]),
                 log_rows.decision_of(values[len(log_rows.COST) :]),
             )
+            cost, by_model, n_turns = log_rows.spent_by(turns, own, tokens)
             yield Example(
                 seq,
                 decision,
@@ -683,7 +812,8 @@ def read_examples(
                 by=by,
                 index_version=index or "",
                 cached=cached,
-                tokens_by_model=log_rows.tokens_of(tokens),
+                tokens_by_model=by_model,
+                turns=n_turns,
             )
         if len(rows) < chunk:
             break

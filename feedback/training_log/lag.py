@@ -5,7 +5,7 @@ reward, so they count as applied.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -225,8 +225,11 @@ def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None
 
 def _waiting(
     connection: sa.Connection, rule: RewardRule, upto: int, since: float | None
-) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Return queries of decisions that were learned after a position, and of those not learned yet."""
+) -> tuple[sa.Select[Any], ...]:
+    """Return queries of decisions that were learned after a position, and of those not learned yet.
+
+    The last one is of draws that a turn continues which can still get feedback.
+    """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
     if since is not None:
@@ -236,10 +239,17 @@ def _waiting(
     now = position_of(connection, rule.join).log_at - GRACE_S
     later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
     never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-    return later.where(x.join == rule.join, x.seq > upto), never.where(
-        ~learned,
-        # Implied by the next line, but this column has an index.
-        d.logged_at >= now - rule.wait_s - GRACE_S,
-        sa.or_(d.decided_at + rule.wait_s >= now, d.logged_at >= now),
-        sa.or_(e.status.is_(None), e.status.in_(teaching)),
+    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(teaching)))
+
+    def is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
+        # The first is implied by the second, but this column has an index.
+        in_time = sa.or_(c.decided_at + rule.wait_s >= now, c.logged_at >= now)
+        return c.logged_at >= now - rule.wait_s - GRACE_S, in_time
+
+    turn = t.decisions.alias("turn").c
+    continued = sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *is_open(turn))
+    return (
+        later.where(x.join == rule.join, x.seq > upto),
+        never.where(*is_open(d)),
+        never.where(d.draw_id == d.id, d.id.in_(continued)),
     )

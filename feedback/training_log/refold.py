@@ -29,6 +29,7 @@ from feedback.training_log.join import (
     head_of,
     position_of,
     read_facts,
+    read_turns_of,
     write_position,
 )
 
@@ -44,10 +45,12 @@ class Row:
     decision_id: str
     metrics: Mapping[str, float]
     joined_by: int
+    turns: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         """Return it as one line."""
-        return f"{self.decision_id!r} with {dict(self.metrics)} by fact {self.joined_by}"
+        of_turns = "" if self.turns is None else f" over {self.turns['n']} turns"
+        return f"{self.decision_id!r} with {dict(self.metrics)} by fact {self.joined_by}{of_turns}"
 
 
 class Refold:
@@ -166,11 +169,14 @@ class Refold:
         if start == end:
             self._end(connection)
             return None
-        rows = []
-        for fact in read_facts(connection, start, end):
-            for ready in self._fold.apply(fact):
-                self._length += 1
-                rows.append(Row(self._length, ready.decision_id, ready.metrics, ready.by))
+        joined = [ready for fact in read_facts(connection, start, end) for ready in self._fold.apply(fact)]
+        turns = read_turns_of(connection, joined)
+        first = self._length + 1
+        self._length += len(joined)
+        rows = [
+            Row(seq, ready.decision_id, ready.metrics, ready.by, turns.get(ready.decision_id))
+            for seq, ready in enumerate(joined, start=first)
+        ]
         if self._fold.seq != end:
             raise LogGapError(
                 f"the log goes on after {end}, and rows from {self._fold.seq + 1} on are missing"
@@ -217,21 +223,25 @@ def _examples(connection: sa.Connection, rows: Sequence[Row]) -> list[Example]:
         log_rows.load_decisions(connection, ids),
         log_rows.load_executions(connection, ids),
     )
-    return [
-        Example(
-            row.seq,
-            decisions[row.decision_id],
-            done.cost,
-            row.metrics,
-            done.status is not Status.OK,
-            row.joined_by,
-            done.index_version,
-            done.cached,
-            done.tokens_by_model,
+    examples = []
+    for row in rows:
+        done = executions[row.decision_id]
+        cost, tokens, n_turns = log_rows.spent_by(row.turns, done.cost, done.tokens_by_model)
+        examples.append(
+            Example(
+                row.seq,
+                decisions[row.decision_id],
+                cost,
+                row.metrics,
+                done.status is not Status.OK,
+                row.joined_by,
+                done.index_version,
+                done.cached,
+                tokens,
+                n_turns,
+            )
         )
-        for row in rows
-        for done in [executions[row.decision_id]]
-    ]
+    return examples
 
 
 def _canonical(row: Row) -> bytes:

@@ -423,7 +423,7 @@ def _rewarded(
     costs = len(log_rows.COST)
     query = (
         sa.select(
-            *(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, e.tokens_by_model),
+            *(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, x.turns, e.tokens_by_model),
             *(*log_rows.COST, *more),
         )
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
@@ -431,8 +431,10 @@ def _rewarded(
         .where(x.join == rule.join, *where)
     )
     for row in connection.execute(query):
-        draw, (propensity, weight, status, values, tokens, *rest) = row[: len(_DRAW)], row[len(_DRAW) :]
-        total, failed = rule.priced(Cost(*rest[:costs]), log_rows.tokens_of(tokens)), status != Status.OK
+        draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
+        propensity, weight, status, values, turns, tokens, *rest = outcome
+        total = rule.priced(*log_rows.spent_by(turns, Cost(*rest[:costs]), tokens))
+        failed = status != Status.OK
         r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
         if r is None:
             continue

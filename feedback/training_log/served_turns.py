@@ -66,7 +66,7 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
     query = (
         sa.select(
             *(d.seq, d.decided_at, sa.cast(d.arms, sa.Text), d.drawn, d.propensity, d.mode, d.cost_weight),
-            *(e.status, e.tokens_by_model, sa.cast(x.metrics, sa.Text), *log_rows.COST),
+            *(e.status, e.tokens_by_model, sa.cast(x.metrics, sa.Text), x.turns, *log_rows.COST),
         )
         .outerjoin(t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -86,11 +86,11 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
 
 
 def _turn_of(row: sa.Row[Any], rule: RewardRule) -> ServedTurn:
-    seq, at, arms, drawn, propensity, mode, weight, status, tokens, metrics, *raw = tuple(row)
+    seq, at, arms, drawn, propensity, mode, weight, status, tokens, metrics, turns, *raw = tuple(row)
     cost = None if status is None else Cost(*raw)
     reward = None
     if cost is not None and metrics is not None:
-        total, values = rule.priced(cost, log_rows.tokens_of(tokens)), orjson.loads(metrics)
+        total, values = rule.priced(*log_rows.spent_by(turns, cost, tokens)), orjson.loads(metrics)
         reward = rule.formula(values, total, weight, failed=status != Status.OK, arithmetic=NUMBERS)
     explored = mode == Mode.EXPLORE
     failed = status in (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)

@@ -5,18 +5,18 @@ joiner that advances, is restarted, fails half-way, is superseded.
 """
 
 from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import Enum
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
 
 from feedback.errors import ConflictError, LogUnavailableError, SupersededError
-from feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from feedback.events import LABELS, Cost, Decision, Execution, Feedback, Kind, Mode, Status, Tick
 from feedback.log import Receipt, Store
 from feedback.log import tables as t
 from feedback.log.append import FeedbackStatus
@@ -34,6 +34,7 @@ STATUSES = (*[Status.OK] * (WHATS - len(BAD)), *BAD)
 
 WEIGHTS = {
     "decide": 9,
+    "continue": 5,
     "execute": 15,
     "say": 8,
     "say of episode": 5,
@@ -141,7 +142,7 @@ class History:
                 self._joiner = None
                 while self._look(which).log_seq < len(self.log):
                     pass
-                assert self.examples(which) == training_log(self.log, self._rules[which])
+                assert self.examples(which) == expected(self.log, self._rules[which])
         if self._thorough:
             self._check_what_was_late()
 
@@ -152,11 +153,10 @@ class History:
     def examples(self, which: int) -> list[Learned]:
         """Return what is in the training log of a rule."""
         x = t.examples.c
-        query = sa.select(x.seq, x.decision_id, x.metrics, x.joined_by).order_by(x.seq)
+        query = sa.select(x.seq, x.decision_id, x.metrics, x.joined_by, x.turns).order_by(x.seq)
         with self._store.reading() as connection:
-            return [
-                Learned(*row) for row in connection.execute(query.where(x.join == self._rules[which].join))
-            ]
+            rows = connection.execute(query.where(x.join == self._rules[which].join)).all()
+        return [Learned(*row, () if turns is None else _summed(turns)) for *row, turns in rows]
 
     def _do(self, step: Step) -> None:
         match step.op:
@@ -194,10 +194,20 @@ class History:
                 mode = {9: Mode.FORCED, 10: Mode.GREEDY}.get(step.what, Mode.EXPLORE)
                 one = decision(name, at=at, wait_s=self._rules[0].wait_s, mode=mode)
                 part = episode if step.what % 4 else None
-                return [replace(one, episode_id=part, deferred=step.what % 8 == 1)]
+                kept = name if mode is Mode.EXPLORE and step.what % 3 == 0 else None
+                return [replace(one, episode_id=part, deferred=step.what % 8 == 1, draw_id=kept)]
+            case "continue":  # a draw that is kept, or one that is not, or what is not there
+                one = decision(f"d{made}", at=at, wait_s=self._rules[0].wait_s, mode=Mode.CONTINUED)
+                part = f"e{made // 3}" if step.what % 4 else None
+                there = [placed.fact for placed in self._made["turn", None]]
+                drawn = [d for d in (*there, *self._waiting) if isinstance(d, Decision) and d.draw_id == d.id]
+                if drawn and step.what % 5:
+                    name = drawn[-min(step.ago or 1, len(drawn))].id
+                return [replace(one, episode_id=part, deferred=step.what % 8 == 1, draw_id=name)]
             case "execute":
                 status = STATUSES[step.what]
-                return [replace(execution(name, status), finished_at=at)] if number < made else []
+                cost = Cost(steps=number, prompt_tokens=number**2)  # by which a sum says of what it is
+                return [replace(execution(name, status), finished_at=at, cost=cost)] if number < made else []
             case "activate":
                 return [Feedback(name, name, received_at=at, kind=Kind.ACTIVATION)]
         if step.op.endswith("episode"):
@@ -279,6 +289,8 @@ class History:
             for one in self._made[subject_of(late.fact)]:
                 if one.seq < late.seq:
                     assert isinstance(one.fact, Decision)
+                    if one.fact.draw_id is not None:
+                        continue  # it may count while the conversation is open
                     assert learned.get(one.fact.id) == without.get(one.fact.id)
 
     # -- joining ---------------------------------------------------------------------------------
@@ -296,13 +308,13 @@ class History:
         self._note()
         if self._thorough:
             read, rule = self.log[: position.log_seq], self._rules[which]
-            expected = training_log(read, rule)
-            assert self.examples(which) == expected
+            due = expected(read, rule)
+            assert self.examples(which) == due
             at = self._times[position.log_seq - 1] if read else 0.0
-            assert position == Position(len(read), at, len(expected))
+            assert position == Position(len(read), at, len(due))
             if len(read) == len(self.log):
                 later = [*read, Placed(len(read) + 1, Tick(self._clock))]
-                assert training_log(later, rule) == expected, "what is due by now is learned"
+                assert expected(later, rule) == due, "what is due by now is learned"
         return position
 
     def _fail(self, when: Failing) -> None:
@@ -323,6 +335,19 @@ class History:
         with self._store.reading() as connection:
             self._append([Placed(seq, Tick(at)) for seq, at in connection.execute(query)])
         self._learned = {one.decision_id for one in self.examples(0)}
+
+
+def expected(log: Sequence[Placed], rule: RewardRule) -> list[Learned]:
+    """Return what a log teaches, and of the turns of a conversation how many and which they are."""
+    return [
+        replace(one, turns=one.turns and (len(one.turns), sum(numbers), sum(n**2 for n in numbers)))
+        for one in training_log(log, rule)
+        for numbers in [[int(name.removeprefix("d")) for name in one.turns]]
+    ]
+
+
+def _summed(turns: Mapping[str, Any]) -> tuple[int, int, int]:
+    return turns["n"], turns["cost"]["steps"], turns["cost"]["prompt_tokens"]
 
 
 def _key(fact: Fact) -> tuple[str, str]:

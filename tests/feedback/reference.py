@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum
+from typing import Any
 
 from feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
 from feedback.reward import Aggregation, Complete, Metric, RewardRule
@@ -37,6 +38,7 @@ class Learned:
     decision_id: str
     metrics: Mapping[str, float]
     joined_by: int
+    turns: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +96,77 @@ def training_log(log: Sequence[Placed], rule: RewardRule) -> list[Learned]:
     about: defaultdict[tuple[str, str | None], list[Placed]] = defaultdict(list)
     for one in log:
         about[subject_of(one.fact)].append(one)
+
+    def said_of(decision: Decision) -> list[Placed]:
+        own = about["decision", decision.id]
+        if decision.episode_id is not None:
+            own = sorted(own + about["episode", decision.episode_id], key=lambda each: each.seq)
+        return own
+
     joined = []
     for one in log:
         if isinstance(one.fact, Decision) and one.fact.mode is Mode.EXPLORE:
-            own = about["decision", one.fact.id]
-            if one.fact.episode_id is not None:
-                own = sorted(own + about["episode", one.fact.episode_id], key=lambda each: each.seq)
-            joined += _join(one.fact, one.seq, own, times, rule)
+            if one.fact.draw_id == one.fact.id:
+                turns = [
+                    (each.fact, each.seq, said_of(each.fact))
+                    for each in log
+                    if isinstance(each.fact, Decision)
+                    and each.fact.mode is Mode.CONTINUED
+                    and each.fact.draw_id == one.fact.id
+                ]
+                joined += _join_conversation((one.fact, one.seq, said_of(one.fact)), turns, times, rule)
+            else:
+                joined += [(*each, ()) for each in _join(one.fact, one.seq, said_of(one.fact), times, rule)]
     joined.sort(key=lambda each: each[0])
-    return [Learned(n, name, metrics, order[0]) for n, (order, name, metrics) in enumerate(joined, start=1)]
+    return [
+        Learned(n, name, metrics, order[0], turns)
+        for n, (order, name, metrics, turns) in enumerate(joined, start=1)
+    ]
 
 
 Join = tuple[tuple[int, bool, float, int], str, Mapping[str, float]]
 """Position that joins it, whether by being about it, closing, own position; decision; metrics."""
+
+Turn = tuple[Decision, int, Sequence[Placed]]
+"""A decision, its position, and all that the log says of it."""
+
+
+def _join_conversation(
+    draw: Turn, turns: Sequence[Turn], times: Sequence[float], rule: RewardRule
+) -> list[tuple[tuple[int, bool, float, int], str, Mapping[str, float], tuple[str, ...]]]:
+    """Return how the draw of a conversation is joined, if it is: at its end, with the means of its turns."""
+    decision, seq, own = draw
+    members, closing = [draw], closing_of(decision, seq, times, rule)
+    for turn in turns:
+        if turn[1] > seq and times[turn[1] - 1] <= closing:
+            members.append(turn)
+            closing = max(closing, closing_of(turn[0], turn[1], times, rule))
+    end = bisect_right(times, closing) + 1
+    status = state_at(len(times), decision, seq, own, rule).status
+    if status not in (None, Status.OK):
+        for one in own:
+            if seq < one.seq < end and not one.more:
+                state = state_at(one.seq, decision, seq, own, rule)
+                if state.status is not None and _teaches(state, rule):
+                    return [((one.seq, True, 0.0, seq), decision.id, state.metrics, ())]
+    if end > len(times):
+        return []
+    states = [(one.id, state_at(end - 1, one, at, about, rule)) for one, at, about in members]
+    of_draw = states[0][1]
+    if of_draw.status is not Status.OK:
+        return [((end, False, closing, seq), decision.id, {}, ())] if _teaches(of_draw, rule) else []
+    counted = [(name, state) for name, state in states if state.status is Status.OK and state.active]
+    metrics = _means([state.metrics for _, state in counted])
+    if not counted or not (metrics or rule.default is not None):
+        return []
+    names = tuple(name for name, _ in counted)
+    return [((end, False, closing, seq), decision.id, metrics, () if names == (decision.id,) else names)]
+
+
+def _means(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the turns that have it."""
+    values = {name: [turn[name] for turn in turns if name in turn] for turn in turns for name in turn}
+    return {name: fsum(found) / len(found) for name, found in values.items()}
 
 
 def _join(

@@ -463,3 +463,131 @@ def test_what_the_document_says_is_proven_by_tests_that_exist() -> None:
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert set(re.findall(r"`(test_\w+)`", text)) - there == set()
+
+
+# -- conversations ------------------------------------------------------------------------------------
+
+
+def kept(name: str = "d1", at: float = 100.0, **fields: object) -> DecisionFact:
+    """A draw whose arm its conversation keeps."""
+    return decided(name, at, episode_id="e", draw_id=name, **fields)
+
+
+def continued(name: str, at: float, draw: str = "d1", **fields: object) -> DecisionFact:
+    return decided(name, at, mode=Mode.CONTINUED, episode_id="e", draw_id=draw, **fields)
+
+
+def closing_at(at: float) -> TickFact:
+    """Time that closes a decision of then."""
+    return TickFact(0, at + WAIT_S + GRACE_S + 0.5)
+
+
+def joined_of(how: RewardRule, *facts: Fact) -> list[tuple[str, dict[str, float], tuple[str, ...]]]:
+    fold = Fold(how)
+    found = [one for fact in placed(facts) for one in fold.apply(fact)]
+    assert fold.next_closing is not None or len(fold) == 0, "what is open is closed one day"
+    return [(one.decision_id, dict(one.metrics), one.turns) for one in found]
+
+
+@pytest.mark.parametrize("complete", Complete)
+def test_a_draw_has_the_means_of_its_turns(complete: Complete) -> None:
+    turns: list[Fact] = [kept(), executed(), said(1.0)]
+    for name, number in (("d2", 0.5), ("d3", 0.0)):
+        turns += [continued(name, 110.0), executed(name, at=111.0), said(number, 112.0, on=name)]
+    turns += [said(0.25, 113.0, "thumb", on="d3")]
+    found = joined_of(rule(complete), *turns, closing_at(110.0))
+    assert found == [("d1", {"right": 0.5, "thumb": 0.25}, ("d1", "d2", "d3"))]
+
+
+def test_a_turn_without_feedback_counts_in_the_cost_alone() -> None:
+    turns = [kept(), executed(), continued("d2", 110.0), executed("d2"), said(0.25)]
+    assert joined_of(rule(), *turns, closing_at(110.0)) == [("d1", {"right": 0.25}, ("d1", "d2"))]
+    silent = joined_of(rule(default=0.0), *turns[:-1], closing_at(110.0))
+    assert silent == [("d1", {}, ("d1", "d2"))]
+    assert joined_of(rule(), *turns[:-1], closing_at(110.0)) == []
+
+
+def test_a_draw_waits_for_the_deadline_of_its_last_turn() -> None:
+    last = 155.0
+    start = [kept(), executed(), said(1.0), continued("d2", last), executed("d2", at=last)]
+    open_still = TickFact(0, last + WAIT_S + GRACE_S)
+    late = [AFTER, said(0.0, last + WAIT_S, on="d2"), open_still]
+    assert joined_of(rule(), *start, *late) == []
+    assert joined_of(rule(), *start, *late, closing_at(last)) == [("d1", {"right": 0.5}, ("d1", "d2"))]
+
+
+def test_each_turn_counts_until_its_own_deadline() -> None:
+    start = [kept(), executed(), continued("d2", 150.0), executed("d2", at=151.0)]
+    values = [said(1.0, DEADLINE + 0.5), said(0.5, DEADLINE + 0.5, on="d2")]
+    assert joined_of(rule(), *start, *values, closing_at(150.0)) == [("d1", {"right": 0.5}, ("d1", "d2"))]
+
+
+def test_feedback_on_the_episode_is_feedback_on_each_of_its_turns_until_then() -> None:
+    start = [kept(), executed(), said(0.0, 101.0), continued("d2", 110.0), executed("d2", at=111.0)]
+    later = [
+        said(1.0, 112.0, on="e"),
+        continued("d3", 120.0),
+        executed("d3", at=121.0),
+        said(0.25, 122.0, on="d3"),
+    ]
+    found = joined_of(rule(right=Aggregation.MEAN), *start, *later, closing_at(120.0))
+    assert found == [("d1", {"right": (0.5 + 1.0 + 0.25) / 3}, ("d1", "d2", "d3"))]
+
+
+@pytest.mark.parametrize("status", [*FAILURES, *NEVER])
+def test_a_turn_that_failed_does_not_count(status: Status) -> None:
+    turns = [
+        kept(),
+        executed(),
+        said(1.0),
+        continued("d2", 110.0),
+        executed("d2", status),
+        said(0.0, on="d2"),
+    ]
+    assert joined_of(rule(failed=-1.0), *turns, closing_at(110.0)) == [("d1", {"right": 1.0}, ())]
+
+
+def test_a_turn_that_was_not_shown_or_did_not_end_does_not_count() -> None:
+    turns = [kept(), executed(), said(1.0), continued("d2", 110.0, deferred=True), executed("d2")]
+    turns += [said(0.0, on="d2"), continued("d3", 110.0), said(0.0, on="d3")]
+    assert joined_of(rule(), *turns, closing_at(110.0)) == [("d1", {"right": 1.0}, ())]
+    found = joined_of(rule(), *turns, shown(name="d2"), closing_at(110.0))
+    assert found == [("d1", {"right": 0.5}, ("d1", "d2"))]
+
+
+@pytest.mark.parametrize(("late_s", "turns"), [(0.0, ("d1", "d2")), (0.5, ())])
+def test_a_turn_after_its_draw_was_closed_counts_for_nothing(late_s: float, turns: tuple[str, ...]) -> None:
+    at = CLOSING + late_s
+    facts = [
+        kept(),
+        executed(),
+        said(1.0),
+        continued("d2", at),
+        executed("d2", at=at),
+        said(1.0, at, on="d2"),
+    ]
+    assert joined_of(rule(), *facts, closing_at(at)) == [("d1", {"right": 1.0}, turns)]
+
+
+@pytest.mark.parametrize(("failed", "learns"), [(None, []), (-1.0, [("d1", {}, ())])])
+def test_turns_of_a_draw_that_failed_count_for_nothing(
+    failed: float | None, learns: list[tuple[str, dict[str, float], tuple[str, ...]]]
+) -> None:
+    facts = [kept(), continued("d2", 105.0), executed("d2"), executed(status=Status.ARM_FAILED)]
+    facts += [said(1.0, on="d2"), continued("d3", 110.0), executed("d3"), said(1.0, on="d3")]
+    assert joined_of(rule(failed=failed), *facts, closing_at(110.0)) == learns
+
+
+def test_two_draws_of_an_episode_have_their_own_turns() -> None:
+    facts: list[Fact] = [kept("d1"), executed("d1"), kept("d2", 101.0), executed("d2")]
+    facts += [continued("d3", 102.0, "d2"), executed("d3"), said(1.0, on="d3"), said(0.0, on="d1")]
+    assert joined_of(rule(), *facts, closing_at(102.0)) == [
+        ("d1", {"right": 0.0}, ()),
+        ("d2", {"right": 1.0}, ("d2", "d3")),
+    ]
+
+
+def test_a_turn_continues_only_a_draw_that_is_kept() -> None:
+    facts = [decided(episode_id="e"), executed(), continued("d2", 105.0), executed("d2"), said(0.0, on="d2")]
+    assert joined_of(rule(), *facts, closing_at(105.0)) == []
+    assert joined_of(rule(), *facts, said(), closing_at(105.0)) == [("d1", {"right": 1.0}, ())]

@@ -49,10 +49,11 @@ class Explanation:
 
 async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
     """Return why a decision fell on its arm, by the policy that made it. Raises ApiError."""
-    if decision.policy in (LABELS, OBSERVED) or decision.mode is Mode.FORCED or len(decision.arms) < 2:
+    made_elsewhere = decision.policy in (LABELS, OBSERVED)
+    if made_elsewhere or decision.mode in (Mode.FORCED, Mode.CONTINUED) or len(decision.arms) < 2:
         message = (
-            f"no policy chose among arms for {decision.id!r}: it is a label, forced, had one arm, or was "
-            "made by another system"
+            f"no policy chose among arms for {decision.id!r}: it is a label, forced, continues a draw, had "
+            "one arm, or was made by another system"
         )
         raise ApiError("not_drawn", message, "decision_id")
     version = versions.find(point.store, decision.version)

@@ -332,6 +332,7 @@ def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatReq
         "top_logprobs": body.top_logprobs,
         "reasoning_effort": given.get("reasoning", {}).get("effort"),
         "verbosity": given.get("text", {}).get("verbosity"),
+        **{name: given.get(name) for name in ("metadata", "prompt_cache_key")},
         "agent": body.agent,
     }
     try:

@@ -187,6 +187,12 @@ class Sampling(Nullable):
         | None
     ) = Field(default=None, max_length=1024)
     user: Text | None = None
+    metadata: Document | None = Field(
+        default=None, description="`session_id` names the session at a point with `sticky: session`."
+    )
+    prompt_cache_key: Text | None = Field(
+        default=None, description="Names the session there, where `metadata` does not."
+    )
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
@@ -344,6 +350,7 @@ class ResponsesRequest(Nullable):
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     include: list[Name] = Field(default_factory=list, max_length=16)
     metadata: dict[Name, Text] | None = Field(default=None, max_length=16)
+    prompt_cache_key: Text | None = None
     background: StrictBool | None = None
     previous_response_id: Name | None = None
     conversation: Any = None

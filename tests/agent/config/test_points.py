@@ -101,3 +101,47 @@ def test_personalizer_speaks_to_a_point_of_actions() -> None:
             ConfigError, match=f"personalizer '{wrong}' is not a point with `actions: request`"
         ):
             parse({**document, "personalizer": wrong})
+
+
+@pytest.mark.parametrize(
+    ("given", "of", "turns"),
+    [
+        ("episode", "episode", 20),
+        ("session", "session", 20),
+        ("off", "off", 20),
+        (False, "off", 20),
+        (None, "off", 20),
+        ({"of": "episode", "turns": 2}, "episode", 2),
+    ],
+)
+def test_sticky_has_shorthands(given: object, of: str, turns: int) -> None:
+    sticky = parse({**CONFIG, "sticky": given}).sticky
+    assert (sticky.of, sticky.turns, sticky.idle_s) == (of, turns, None)
+    assert parse(parse({**CONFIG, "sticky": given}).model_dump(mode="json")).sticky == sticky
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("thread", "sticky.of"),
+        ({"of": "episode", "turns": 1}, "sticky.turns"),
+        ({"of": "episode", "idle": "PT31M"}, "sticky.idle PT31M must be above 0 and at most"),
+        ({"of": "episode", "idle": "PT0S"}, "sticky.idle PT0S must be above 0"),
+        ({"of": "episode", "idle": "soon"}, "sticky.idle 'soon' is not an ISO 8601 duration"),
+    ],
+)
+def test_a_conversation_without_bounds_is_refused(given: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse({**CONFIG, "sticky": given})
+
+
+def test_a_conversation_may_be_idle_for_all_of_the_wait_time() -> None:
+    assert parse({**CONFIG, "sticky": {"of": "session", "idle": "PT30M"}}).sticky.idle_s == 1800.0
+
+
+def test_a_point_keeps_arms_by_its_own_setting_and_one_with_actions_by_none() -> None:
+    points = {"one": {"sticky": "session"}, "two": {}, "page": {"actions": "request"}}
+    by_point = parse({**CONFIG, "sticky": "episode", "points": points}).by_point
+    assert [one.sticky.of for one in by_point.values()] == ["episode", "session", "episode", "off"]
+    with pytest.raises(ConfigError, match="sticky has no place where `actions` is request"):
+        parse({**CONFIG, "points": {"page": {"actions": "request", "sticky": "episode"}}})

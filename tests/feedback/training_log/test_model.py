@@ -47,6 +47,29 @@ def test_what_is_learned_is_what_the_document_says(
         history.run(steps)
 
 
+talks = st.lists(
+    st.builds(
+        Step,
+        op=st.sampled_from(["decide", *["continue"] * 3, *["execute"] * 5, *OPS[::6]]),
+        ago=st.sampled_from([1, 1, 1, 2]),
+        what=st.sampled_from([*range(3, WHATS, 3), *range(MISTAKE, WHATS)]),
+        lag_s=st.sampled_from([0.0] * 4 + [1.0, 2.0, 5.0]),
+        skew_s=st.sampled_from([0.0] * 8 + [-3.0, 0.5]),
+    ),
+    min_size=15,
+    max_size=40,
+)
+
+
+@settings(max_examples=12)
+@given(rules=st.tuples(rules, rules), batch=st.integers(1, 12), steps=talks)
+def test_conversations_are_learned_as_the_document_says(
+    rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
+) -> None:
+    with closing(History("sqlite://", rules, batch)) as history:
+        history.run(steps)
+
+
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @histories
 def test_it_is_the_same_on_postgresql(

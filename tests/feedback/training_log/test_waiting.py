@@ -15,6 +15,7 @@ from feedback.reward import Metric, RewardRule
 from feedback.sources import LogSource
 from feedback.training_log import lag
 from feedback.training_log.join import Joiner, take_epoch
+from tests.feedback.conftest import decision, execution
 
 RULE = RewardRule(metrics={"thumb": Metric()}, wait_time="PT100S")
 
@@ -172,3 +173,13 @@ def test_what_another_rule_learned_later_was_not_waiting(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(sa.insert(t.examples), row)
     assert LogSource(store, RULE).waiting(None, 0).settled == inf
+
+
+@pytest.mark.parametrize(("at", "waits"), [(212.0, True), (212.5, False)])
+def test_a_draw_waits_as_long_as_a_turn_that_continues_it(store: Store, at: float, *, waits: bool) -> None:
+    how = RewardRule(metrics={"right": Metric()}, wait_time="PT1M")
+    drawn = replace(decision("d1"), episode_id="talk", draw_id="d1")
+    turn = replace(decision("d2", at=150.0, mode=Mode.CONTINUED), episode_id="talk", draw_id="d1")
+    store.append([drawn, execution("d1"), turn, execution("d2"), Tick(at)])
+    Joiner(store, how, take_epoch(store, "test", 0.0)).advance(0.0)
+    assert lag.first_waiting(store, how, 0) == (100.0 if waits else inf)

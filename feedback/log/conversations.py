@@ -1,0 +1,45 @@
+"""The draw whose arm a conversation keeps, as the log has it: any replica finds it, also after a restart.
+
+A turn reads it before it decides. Two indexes have the decisions with a draw alone, so what is read are the
+newest of them in the episode, and the turns of that draw.
+"""
+
+import sqlalchemy as sa
+
+from feedback.events import KeptDraw, Mode, Status
+from feedback.log import tables as t
+from feedback.log.store import Store
+
+
+def kept_draw(store: Store, episode: str) -> KeptDraw | None:
+    """Return the newest draw of an episode whose arm may be kept; None where there is none.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d, e = t.decisions.c, t.executions.c
+    newest = (
+        sa.select(d.draw_id)
+        .where(d.episode_id == episode, d.draw_id.is_not(None))
+        .order_by(d.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = (
+        sa.select(d.id, d.mode, d.drawn, d.policy, d.version, d.decided_at, e.status)
+        .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
+        .where(d.draw_id == newest, d.draw_id.is_not(None))
+        .order_by(d.seq)
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    draw = next((row for row in rows if row.mode == Mode.EXPLORE), None)
+    if draw is None:
+        return None
+    failed = any(row.status not in (None, Status.OK, Status.CANCELLED) for row in rows)
+    return KeptDraw(
+        *(draw.id, draw.drawn, draw.policy, draw.version, draw.decided_at),
+        last_at=max(row.decided_at for row in rows),
+        turns=len(rows),
+        failed=failed or draw.status == Status.CANCELLED,
+    )

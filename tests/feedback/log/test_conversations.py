@@ -1,0 +1,93 @@
+"""The draw whose arm a conversation keeps is found in the log, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+import sqlalchemy as sa
+
+from feedback.events import LABELS, Decision, KeptDraw, Mode, Status
+from feedback.log import Store
+from feedback.log.conversations import kept_draw
+from tests.feedback.conftest import decision, execution
+
+
+def draw(name: str, at: float, episode: str = "talk", **fields: object) -> Decision:
+    one = replace(decision(name, at=at), episode_id=episode, draw_id=name)
+    return replace(one, **fields)  # type: ignore[arg-type]
+
+
+def turn(name: str, at: float, of: str, episode: str = "talk") -> Decision:
+    return draw(name, at, episode, mode=Mode.CONTINUED, draw_id=of)
+
+
+def test_an_episode_without_a_draw_that_may_be_kept_has_none(store: Store) -> None:
+    store.append([replace(decision("d1"), episode_id="talk"), draw("d2", 100.0, "other")])
+    store.append([replace(decision("d3", mode=Mode.FORCED), episode_id="talk")])
+    assert kept_draw(store, "talk") is None
+    assert kept_draw(store, "nobody") is None
+
+
+def test_the_newest_draw_is_found_with_its_turns_alone(store: Store) -> None:
+    store.append([draw("d1", 100.0), turn("d2", 101.0, "d1"), draw("d3", 102.0, drawn="a", version=4)])
+    store.append([turn("d4", 103.0, "d3"), turn("d5", 104.5, "d3"), draw("x1", 105.0, "other")])
+    store.append([execution("d3"), execution("d4"), replace(decision("d6", at=106.0), episode_id="talk")])
+    assert kept_draw(store, "talk") == KeptDraw("d3", "a", "uniform", 4, 102.0, 104.5, turns=3)
+    assert kept_draw(store, "other") == KeptDraw("x1", "b", "uniform", 1, 105.0, 105.0)
+
+
+def test_a_turn_that_is_committed_late_continues_its_own_draw(store: Store) -> None:
+    store.append([draw("d1", 100.0), draw("d2", 101.0), turn("d3", 102.0, "d1")])
+    found = kept_draw(store, "talk")
+    assert found is not None
+    assert (found.id, found.turns) == ("d1", 2)
+
+
+FAILED = {
+    Status.OK: (False, False),
+    Status.FELL_BACK: (True, True),
+    Status.ARM_FAILED: (True, True),
+    Status.LLM_FAILED: (True, True),
+    Status.LLM_TIMEOUT: (True, True),
+    Status.CANCELLED: (True, False),
+}
+"""Whether a draw that ended so is not kept, and one of which a later turn did."""
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_failure_of_the_draw_or_of_a_turn_ends_it(store: Store, status: Status) -> None:
+    number = count(1)
+    for which, expected in enumerate(FAILED[status]):
+        names = [f"d{next(number)}" for _ in range(3)]
+        episode = f"talk-{which}"
+        first, second, third = names
+        store.append([draw(first, 100.0, episode), turn(second, 101.0, first, episode)])
+        store.append([turn(third, 102.0, first, episode), execution(names[which], status)])
+        found = kept_draw(store, episode)
+        assert found is not None
+        assert found.failed is expected
+
+
+def test_labels_are_no_draws(store: Store) -> None:
+    store.append([replace(decision("d1"), policy=LABELS, episode_id="talk")])
+    assert kept_draw(store, "talk") is None
+
+
+def test_it_is_read_by_an_index(store: Store) -> None:
+    seen: list[tuple[str, object]] = []
+
+    def note(_: object, __: object, sql: str, values: object, *___: object) -> None:
+        seen.append((sql, values))
+
+    sa.event.listen(store.engine, "before_cursor_execute", note)
+    kept_draw(store, "talk")
+    sa.event.remove(store.engine, "before_cursor_execute", note)
+    sql, values = next((sql, values) for sql, values in seen if "draw_id" in sql)
+    if store.engine.dialect.name != "sqlite":
+        return  # its planner goes by how many rows there are
+    with store.reading() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).all()  # type: ignore[arg-type]
+    text = "\n".join(row[3] for row in plan)
+    assert "decisions_kept_by_episode" in text
+    assert "decisions_by_draw_id" in text
+    assert "SCAN" not in text
