@@ -1,5 +1,6 @@
 """Evaluate candidates on the log: estimates, reports, the promotion gate."""
 
+from .audit import AuditReport, NothingToAuditError, audit_file, audit_store
 from .candidates import (
     CANDIDATE_NAMES,
     CandidateError,
@@ -31,6 +32,7 @@ __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
     "Alternative",
+    "AuditReport",
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
@@ -46,11 +48,14 @@ __all__ = [
     "Mark",
     "Moment",
     "NothingServedError",
+    "NothingToAuditError",
     "Period",
     "Promise",
     "Report",
     "Saving",
     "Stretch",
+    "audit_file",
+    "audit_store",
     "evaluate_apart",
     "evaluate_log",
     "judged_as",

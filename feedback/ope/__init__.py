@@ -1,6 +1,7 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
 from . import confidence_sequences, evaluation, gate, intervals, prediction_powered
+from .audit import ArmDraws, Audit, Check, Draws, Status, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -33,7 +34,11 @@ __all__ = [
     "DEFAULT_ESTIMATORS",
     "ESTIMATORS",
     "INTERVALS",
+    "ArmDraws",
+    "Audit",
+    "Check",
     "Diagnostics",
+    "Draws",
     "EstimateWithInterval",
     "Estimator",
     "GateSpec",
@@ -44,9 +49,11 @@ __all__ = [
     "Predictions",
     "Rows",
     "Sample",
+    "Status",
     "Terms",
     "Verdict",
     "Weighted",
+    "audit",
     "clipped_ips",
     "confidence_sequences",
     "cressie_read",
