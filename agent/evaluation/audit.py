@@ -537,12 +537,22 @@ def propensity_note(log: Log, settled: float = inf) -> str | None:
     eligible = None if log.p_log is None else log.p_log[order] > 0.0
     p = None if log.p_log is None else log.p_log[order]
     draws = Draws(log.arms, log.drawn[order], log.propensity[order], p, eligible)
-    tests = [check for check in audit(draws).faults if check.p_value is not None]
+    if (doubt := propensity_doubt(draws)) is None:
+        return None
+    return (
+        f"{doubt} Every estimate that rests on them is wrong, also of `uniform` and of a single arm; "
+        "`armwise audit` shows more."
+    )
+
+
+def propensity_doubt(draws: Draws) -> str | None:
+    """Return why the propensities of some draws cannot be trusted; None where the tests find no fault.
+
+    Args:
+        draws: The draws, all with a propensity.
+    """
+    tests = [check for check in audit(draws).faults if check.p_value is not None] if len(draws) else []
     if not tests:
         return None
     worst = min(tests, key=lambda check: check.p_value or 0.0)
-    return (
-        f"The propensities on record fail the audit: {worst.advice} So does every estimate that rests on "
-        "them, also "
-        "of `uniform` and of a single arm; `armwise audit` shows more."
-    )
+    return f"The propensities on record fail the audit: {worst.advice}"
