@@ -36,7 +36,7 @@ from feedback.ope import Audit, Check, Draws, Status, audit
 from feedback.reward import RewardRule
 from feedback.sources import ExportSource, LogSource
 from feedback.texts import value_of
-from feedback.training_log.drawn_turns import DrawnTurn, drawn_turns, explored
+from feedback.training_log import drawn_turns
 
 SEEN_FIRST = 1000
 """Decisions by which features are chosen and cut into parts."""
@@ -220,7 +220,7 @@ def audit_store(
     source = LogSource(store, config.reward)
     waiting = source.waiting(None, MOST_WAITING)
     ids = {decision.id for decision in waiting.decisions}
-    turns = drawn_turns(store, config.reward, _seconds(since), _seconds(until))
+    turns = drawn_turns.read(store, config.reward, _seconds(since), _seconds(until))
     columns = Columns(
         turns,
         lambda turn: turn.decision.id in ids or turn.decision.decided_at >= waiting.settled,
@@ -253,7 +253,7 @@ def audit_file(
     begin, end = _seconds(since) or -inf, inf if until is None else until.timestamp()
     excluded: Counter[str] = Counter()
 
-    def turns() -> Iterator[DrawnTurn]:
+    def turns() -> Iterator[drawn_turns.DrawnTurn]:
         for example in read_export(path):
             if begin <= example.decision.decided_at < end:
                 yield turn_of(example, rule)
@@ -275,10 +275,10 @@ EXPORTED = (
 )
 
 
-def turn_of(example: Example, rule: RewardRule) -> DrawnTurn:
+def turn_of(example: Example, rule: RewardRule) -> drawn_turns.DrawnTurn:
     """Return an example as a turn."""
     decision = example.decision
-    return DrawnTurn(decision, rule.reward_of(example), example.failed, nan, decision.user_digest)
+    return drawn_turns.DrawnTurn(decision, rule.reward_of(example), example.failed, nan, decision.user_digest)
 
 
 def _seconds(at: datetime | None) -> float | None:
@@ -330,7 +330,10 @@ class Columns:
     """
 
     def __init__(
-        self, turns: Iterable[DrawnTurn], waits: Callable[[DrawnTurn], bool], on_progress: Progress
+        self,
+        turns: Iterable[drawn_turns.DrawnTurn],
+        waits: Callable[[drawn_turns.DrawnTurn], bool],
+        on_progress: Progress,
     ) -> None:
         self.n, self.excluded, self.ours = 0, Counter[str](), False
         self._column: dict[str, int] = {}
@@ -352,15 +355,15 @@ class Columns:
                     on_progress("decisions", self.n, None)
         on_progress("decisions", self.n, self.n)
 
-    def _drawn(self, turns: Iterable[DrawnTurn]) -> Iterator[DrawnTurn]:
+    def _drawn(self, turns: Iterable[drawn_turns.DrawnTurn]) -> Iterator[drawn_turns.DrawnTurn]:
         for turn in turns:
-            if explored(turn):
+            if drawn_turns.explored(turn):
                 yield turn
             else:
                 label = turn.decision.policy == LABELS
                 self.excluded[LABELS if label else str(turn.decision.mode)] += 1
 
-    def _add(self, turn: DrawnTurn, *, waiting: bool) -> None:
+    def _add(self, turn: drawn_turns.DrawnTurn, *, waiting: bool) -> None:
         d = turn.decision
         for arm in d.arms:
             self._column.setdefault(arm, len(self._column))
@@ -450,7 +453,7 @@ class _Features:
         first: The decisions by which they are chosen.
     """
 
-    def __init__(self, first: list[DrawnTurn]) -> None:
+    def __init__(self, first: list[drawn_turns.DrawnTurn]) -> None:
         counts = Counter(name for turn in first for name in turn.decision.context.features)
         cut: list[tuple[float, str, Floats]] = []
         for name in counts:
@@ -469,7 +472,7 @@ class _Features:
         self._values = array("d")
         self._width = len(self._named) + WORD_BUCKETS + len(self._middle)
 
-    def add(self, turn: DrawnTurn) -> None:
+    def add(self, turn: drawn_turns.DrawnTurn) -> None:
         """Append the features of a turn."""
         context = turn.decision.context
         for name, edges in self._named:

@@ -95,7 +95,7 @@ class RawMean:
 
     Attributes:
         name: Name of the arm.
-        n: Its decisions with a reward.
+        n: Decisions that drew it and have a reward.
         reward: Their mean reward.
     """
 

@@ -17,7 +17,7 @@ from feedback.clock import utc
 from feedback.events import LABELS, Example, Mode
 from feedback.exchange import read_export, read_headers
 from feedback.reward import RewardRule
-from feedback.training_log.served_turns import ServedTurn
+from feedback.training_log import served_turns
 
 FLOOR = 0.05
 """Least propensity where no decision of several arms has one on record."""
@@ -102,7 +102,7 @@ class _Rows:
         self.least, self.ours = FLOOR, False
         self.draws: deque[tuple[str, Mapping[str, float]]] = deque(maxlen=KINDS_OF)
 
-    def __iter__(self) -> Iterator[ServedTurn]:
+    def __iter__(self) -> Iterator[served_turns.ServedTurn]:
         least = inf
         for example in read_export(self._path):
             d = example.decision
@@ -116,12 +116,12 @@ class _Rows:
             yield self._turn(example)
         self.least = FLOOR if least == inf else least
 
-    def _turn(self, example: Example) -> ServedTurn:
+    def _turn(self, example: Example) -> served_turns.ServedTurn:
         d = example.decision
         arms = d.arms
         if len(d.probabilities) == len(arms):
             arms = tuple(arm for arm, p in zip(arms, d.probabilities, strict=True) if p > 0.0)
-        return ServedTurn(
+        return served_turns.ServedTurn(
             example.seq,
             d.decided_at,
             arms,

@@ -118,7 +118,7 @@ def summary_in_words(period: Period) -> str:
     return (
         f"No decision has a propensity on record: {earned}. What another choice would have earned, cost or "
         "saved "
-        "cannot be said: whoever chose may have given each arm other questions."
+        "cannot be said: who chose may have given each arm other questions."
     )
 
 

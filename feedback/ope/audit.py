@@ -759,7 +759,7 @@ class _Bettor:
         Args:
             code: Shape (n,), in [0, n_codes), or -1 for a row without a bet.
             n_codes: Number of codes.
-            priors: Of bets where whole distributions are known.
+            priors: As `PRIORS`, for bets where whole distributions are known.
         """
         p = self.draws.p
         if p is None:

@@ -39,7 +39,7 @@ class DrawnTurn:
     user: str | None = None
 
 
-def drawn_turns(
+def read(
     store: Store, rule: RewardRule, since: float | None = None, until: float | None = None
 ) -> Iterator[DrawnTurn]:
     """Yield the decisions of a log in order, labels left out.
