@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from agent.evaluation import NothingServedError, Period, page_of, read_file_period, span_of, text_of
+from agent.evaluation.period import Turns
 from agent.evaluation.period_curve import AtEqualQuality, CurvePoint, cheapest_mix
+from agent.evaluation.period_file import _Rows
 from agent.evaluation.period_report import unknowns
 from feedback.events import Context, Cost, Decision, Example, Mode
 from feedback.exchange import Header, appearing, rule_of, write_export
@@ -124,6 +126,21 @@ def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Ca
     mix = next(one for one in period.equal if len(one.shares) == 2)
     assert mix.name.endswith(", at random")
     assert abs(mix.lead) < 0.01, "the mix was chosen to earn as much"
+
+
+def test_the_least_propensity_on_record_bounds_the_weights(written: Callable[..., Path]) -> None:
+    """Of arms that could be drawn, by decisions that had a choice."""
+    rows = simulated(120, (0.2, 0.6, 0.2))
+    rows[7] = row(8, 0, (0.125, 0.875, 0.0), 1.0)
+    alone = replace(rows[8].decision, arms=("mid",), probabilities=(1.0,), drawn="mid")
+    rows[8] = replace(rows[8], decision=alone)
+    path = written(rows)
+    read = _Rows(path, rule_of("reward", (0.0, 1.0)), 0.0, 1e12)
+    turns = Turns(iter(read), nothing)
+    assert read.least == 0.125
+    period = whole(path)
+    assert period.whole == turns.comparison(turns.names, 0.125, (0.0, 1.0))
+    assert period.whole != turns.comparison(turns.names, 0.05, (0.0, 1.0))
 
 
 def point(name: str | None, reward: float, cost: float) -> CurvePoint:

@@ -78,6 +78,15 @@ def test_bets_on_how_many_draws_are_probable_never_gain_on_average() -> None:
     assert 0.5 < mean <= 1.0 + 1e-9
 
 
+def test_small_propensities_that_are_drawn_too_often_win_the_bet_on_the_number_of_arms() -> None:
+    """The mean of 1 / p is at most the number of eligible arms, which is two here and one column less."""
+    eligible = np.tile([True, True, False], (60, 1))
+    rare = Draws(("a", "b", "c"), np.arange(60) % 2, np.full(60, 0.1), None, eligible)
+    assert _Bettor(rare).counts()[-1] > 50.0
+    assert _Bettor(replace(rare, arms=("a", "b"), eligible=eligible[:, :2])).counts()[-1] > 50.0
+    assert _Bettor(replace(rare, propensity=np.full(60, 0.5))).counts().max() <= 1e-9
+
+
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 200, 12_345])
 def test_blocks_follow_each_other_to_the_last_row(n: int) -> None:
     blocks = list(_blocks(n))
