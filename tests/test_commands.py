@@ -35,6 +35,7 @@ PAGES = (
     "docs/guide/engines.md",
     "docs/guide/policies.md",
     "docs/guide/replay.md",
+    "docs/guide/audit.md",
     "docs/guide/promotion.md",
     "docs/guide/report.md",
     "docs/guide/warm-start.md",

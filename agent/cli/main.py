@@ -50,6 +50,7 @@ VERBS = {
     "replay": Verb(
         "evaluate:replay", EVALUATE, "Estimate from the log what other policies would have earned."
     ),
+    "audit": Verb("audit:audit", EVALUATE, "Check whether the propensities of a log are true."),
     "report": Verb("report:report", EVALUATE, "Report a period: what was served, earned, saved and changed."),
     "evaluate-router": Verb(
         "offline:evaluate", EVALUATE, "Evaluate a trained router on outcomes of other questions."

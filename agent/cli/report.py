@@ -4,6 +4,7 @@ import re
 import shlex
 import time
 from contextlib import closing
+from math import floor
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +13,34 @@ import typer
 from agent.cli.console import console, errors, explained, progress
 from agent.cli.options import CONFIG, POINT, ConfigPath, Point
 from agent.config import ConfigError, load
-from agent.evaluation import moment_of, page_of, read_period, text_of
+from agent.evaluation import Period, moment_of, page_of, read_file_period, read_period, span_of, text_of
+from feedback.clock import utc
 from feedback.log import Store
 
 DURATION = re.compile(r"(\d{1,6})([mhdw])")
+
+WEEK = "7d"
 
 SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
 
 def report(
     since: Annotated[
-        str, typer.Option("--since", help="Begin: so long before the end, such as 7d, 24h or 90m; or a date.")
-    ] = "7d",
+        str | None,
+        typer.Option(
+            "--since",
+            help="Begin: so long before the end, such as 7d, 24h or 90m; or a date. Else 7d, of a file all.",
+        ),
+    ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="End, such as 2026-05-01T12:00, in UTC; else now.")
+        str | None,
+        typer.Option("--until", help="End, such as 2026-05-01T12:00, in UTC; else now, of a file its last."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="Read a file of `armwise export` or `armwise import` in place of the log."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page, one HTML file such as week.html.")
@@ -42,23 +57,46 @@ def report(
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
         if output is not None and not output.parent.is_dir():
             raise ValueError(f"--output {output}: there is no folder {output.parent}")
-        end = time.time() if until is None else instant("--until", until)
-        begin = begin_of(since, end)
-        whole = load(config, ["router"])
-        settings = whole.of(point)
-        if settings.log_path is not None and not settings.log_path.exists():
-            raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
-        ranks = point in whole.ranking
-        with (
-            closing(Store(settings.database_url, settings.reward.join)) as store,
-            progress(errors) as on_progress,
-        ):
-            found = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+        if export is not None:
+            found, command = _of_file(export, since, until)
+        else:
+            found, command = _of_log(config, point, since, until)
         if output is not None:
-            output.write_text(page_of(found, _command(config, point, begin, end, output)), encoding="utf-8")
+            output.write_text(page_of(found, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {found.whole.decisions:,} decisions", markup=False, soft_wrap=True)
         if text or output is None:
             console.print(text_of(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+    """Return the report of the log of a service, and the command that makes it again, but for the page."""
+    end = time.time() if until is None else instant("--until", until)
+    begin = begin_of(since or WEEK, end)
+    whole = load(config, ["router"])
+    settings = whole.of(point)
+    if settings.log_path is not None and not settings.log_path.exists():
+        raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+    ranks = point in whole.ranking
+    with (
+        closing(Store(settings.database_url, settings.reward.join)) as store,
+        progress(errors) as on_progress,
+    ):
+        found = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+    words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
+    return found, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
+
+
+def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+    """Return the report of a file, and the command that makes it again, but for the page."""
+    first, last = span_of(path)
+    # the last decision is part of it, and an end is left out
+    end = floor(last) + 1.0 if until is None else instant("--until", until)
+    begin = floor(first) if since is None else begin_of(since, end)
+    if not begin < end:
+        raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
+    with progress(errors) as on_progress:
+        found = read_file_period(path, begin, end, on_progress)
+    return found, ["armwise", "report", "--from", str(path), *_window(begin, end)]
 
 
 def begin_of(text: str, end: float) -> float:
@@ -93,10 +131,10 @@ def instant(option: str, text: str) -> float:
         raise ValueError(f"{option} {error}") from None
 
 
-def _command(config: Path, point: str, begin: float, end: float, output: Path) -> str:
-    """Return the command that makes the same report again."""
-    words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
-    words += ["--point", point] if point != POINT else []
-    for option, at in (("--since", begin), ("--until", end)):
-        words += [option, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))]
-    return shlex.join([*words, "-o", output.name])
+def _window(begin: float, end: float) -> list[str]:
+    """Return the options of a period."""
+    return [
+        word
+        for option, at in (("--since", begin), ("--until", end))
+        for word in (option, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)))
+    ]

@@ -1,5 +1,6 @@
 """Evaluate candidates on the log: estimates, reports, the promotion gate."""
 
+from .audit import AuditReport, NothingToAuditError, audit_file, audit_store
 from .candidates import (
     CANDIDATE_NAMES,
     CandidateError,
@@ -22,6 +23,8 @@ from .job import Evaluations, evaluate_apart
 from .kinds import KindShares, shares_by_kind
 from .learning_curve import LearningCurve, Mark, Promise, Stretch, read_curve
 from .period import NothingServedError, Period, Saving, read_period
+from .period_curve import AtEqualQuality, CurvePoint
+from .period_file import read_file_period, span_of
 from .period_report import page_of, text_of
 from .report import CandidateResult, Estimated, Interval, Report
 from .request import EvaluationRequest, Moment, moment_of, refuse_untrusted
@@ -31,10 +34,13 @@ __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
     "Alternative",
+    "AtEqualQuality",
+    "AuditReport",
     "CandidateError",
     "CandidateKind",
     "CandidateResult",
     "Comparison",
+    "CurvePoint",
     "Estimated",
     "EvaluationError",
     "EvaluationFailedError",
@@ -46,11 +52,14 @@ __all__ = [
     "Mark",
     "Moment",
     "NothingServedError",
+    "NothingToAuditError",
     "Period",
     "Promise",
     "Report",
     "Saving",
     "Stretch",
+    "audit_file",
+    "audit_store",
     "evaluate_apart",
     "evaluate_log",
     "judged_as",
@@ -60,10 +69,12 @@ __all__ = [
     "page_of",
     "parse_name",
     "read_curve",
+    "read_file_period",
     "read_period",
     "refuse_untrusted",
     "run_evaluation",
     "shares_by_kind",
+    "span_of",
     "spelled_out",
     "summary_of",
     "text_of",

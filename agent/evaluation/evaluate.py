@@ -23,6 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from agent.config import AppConfig
+from agent.evaluation.audit import propensity_note
 from agent.evaluation.candidates import (
     Candidate,
     CandidateError,
@@ -858,6 +859,7 @@ def evaluate_log(
         ),
         candidates=results,
         assumptions=(
+            *_propensities(log, source),
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),
@@ -1025,6 +1027,15 @@ def _assumptions(candidates: list[CandidateName], checked: Recomputed | None, lo
             "A learning candidate returns its distribution for each decision before it learns from it; "
             "decisions that are not selected, and labels, are only learned from."
         )
+
+
+def _propensities(log: Log, source: Source) -> Iterator[str]:
+    """Yield that the draws of the log do not follow the propensities on record, if so."""
+    if propensity_note(log) is None:
+        return
+    # rows after the first decision that waits were chosen by how soon feedback came
+    if (note := propensity_note(log, source.waiting(None, 0).settled)) is not None:
+        yield note
 
 
 def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[str]:

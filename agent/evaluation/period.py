@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from agent.config import AppConfig
+from agent.evaluation.audit import propensity_doubt
 from agent.evaluation.kinds import KindShares, shares_by_kind
 from agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
+from agent.evaluation.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
 from agent.evaluation.served import ERROR, Alternative, Comparison, compare, least_floor
 from arms.base import Progress
 from feedback.arrays import Flags, Floats
 from feedback.clock import utc
 from feedback.drift import newest_alarms
 from feedback.log import Store, listing
-from feedback.ope import Interval, Weighted, confidence_sequences, intervals
+from feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
 from feedback.registry import arm_sets, evaluations, promotions, runs
 from feedback.training_log import rollups, served_turns
 
@@ -88,6 +90,21 @@ class ArmFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class RawMean:
+    """What an arm earned on what it was drawn for, which estimates nothing: others decided what that was.
+
+    Attributes:
+        name: Name of the arm.
+        n: Decisions that drew it and have a reward.
+        reward: Their mean reward.
+    """
+
+    name: str
+    n: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
 class Period:
     """A report of a period.
 
@@ -105,6 +122,13 @@ class Period:
         spent_usd: Dollars that were charged.
         changes: What changed, each with its time, in order.
         held: What the gate held, each with its time and reasons, in order.
+        curve: Cost and reward of what was served and of each arm; empty without costs.
+        equal: What was served beside each arm and beside the cheapest mix that is as good, by both.
+        without: Explored decisions that have no propensity on record, and are in no comparison.
+        raw: Raw means of the arms, where decisions have no propensity.
+        source: The file that it was read from; empty for the log of a service.
+        notes: Remarks on the log; a sentence each.
+        doubt: Why the propensities on record cannot be trusted; empty where the audit finds no fault.
     """
 
     since: float
@@ -120,6 +144,18 @@ class Period:
     spent_usd: float
     changes: tuple[tuple[float, str], ...]
     held: tuple[tuple[float, str], ...]
+    curve: tuple[CurvePoint, ...] = ()
+    equal: tuple[AtEqualQuality, ...] = ()
+    without: int = 0
+    raw: tuple[RawMean, ...] = ()
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+
+    @property
+    def rewarded(self) -> int:
+        """Explored decisions with a reward, with a propensity on record or without."""
+        return sum(one.n for one in self.raw) if self.without else self.whole.rewarded
 
     @property
     def beside_dearest(self) -> Alternative | None:
@@ -158,8 +194,6 @@ def read_period(
     if ranks:
         names = ()
     floor = least_floor(store, config)
-    whole = turns.comparison(names, floor, config.reward.clip)
-    dearest, usd, seconds = turns.savings(names, floor)
     upto = listing.positions_at(store, [until])[0]
     draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
     feature, kinds = shares_by_kind(draws)
@@ -168,21 +202,68 @@ def read_period(
         promotions.newest(store, NEWEST),
         newest_alarms(store, NEWEST, config.reward.join),
     )
+    return period_of(
+        turns,
+        names,
+        floor,
+        config.reward.clip,
+        (since, until),
+        (feature, tuple(kinds)),
+        changes=tuple(one for one in changes if since <= one[0] < until),
+        held=tuple(sorted(_held(store, since, until))),
+    )
+
+
+def period_of(
+    turns: "Turns",
+    names: Sequence[str],
+    floor: float,
+    rewards: Interval,
+    window: tuple[float, float],
+    kinds: tuple[str, tuple[KindShares, ...]],
+    *,
+    changes: tuple[tuple[float, str], ...] = (),
+    held: tuple[tuple[float, str], ...] = (),
+    source: str = "",
+    notes: tuple[str, ...] = (),
+) -> Period:
+    """Return the report of some turns.
+
+    Args:
+        turns: The turns.
+        names: Arms that could always be used.
+        floor: Least probability of an arm that could be drawn.
+        rewards: Smallest and largest possible reward.
+        window: Begin and end.
+        kinds: The feature of the kinds of questions, and the shares of the arms by kind.
+        changes: What changed.
+        held: What the gate held.
+        source: The file that they were read from; empty for the log of a service.
+        notes: Remarks on the log.
+    """
+    whole = turns.comparison(names, floor, rewards)
+    dearest, usd, seconds = turns.savings(names, floor)
     best = None if whole.best is None else whole.best.name
+    curve = curve_of(turns, names, floor, rewards)
     return Period(
-        since,
-        until,
+        *window,
         whole,
         turns.figures(),
-        feature,
-        tuple(kinds),
-        turns.stretches(best, len(names), floor, config.reward.clip),
+        *kinds,
+        turns.stretches(best, len(names), floor, rewards),
         dearest,
         usd,
         seconds,
         float(np.nansum(turns.usd)),
-        tuple(one for one in changes if since <= one[0] < until),
-        tuple(sorted(_held(store, since, until))),
+        changes,
+        held,
+        curve,
+        at_equal_quality(turns, curve, floor, rewards),
+        turns.without,
+        turns.raw_means() if turns.without else (),
+        source,
+        notes,
+        propensity_doubt(turns.draws()) or "",
     )
 
 
@@ -224,6 +305,7 @@ class Turns:
         n: How many there are.
         names: Every arm that was drawn or could be.
         usd: Dollars of each answer, shape (n,); nan where there is none.
+        reward: Reward of each explored turn, shape (n,); nan where there is none.
     """
 
     def __init__(self, turns: Iterator[served_turns.ServedTurn], on_progress: Progress) -> None:
@@ -234,46 +316,70 @@ class Turns:
             cost = one.cost
             paid = (np.nan, np.nan) if cost is None else (cost.usd, cost.retrieval_s + cost.llm_s)
             earned = np.nan if one.reward is None or not one.explored else one.reward
-            columns.append((code, one.drawn, one.propensity, one.explored, one.failed, earned, *paid))
+            made = one.decided_at, one.propensity, one.explored, one.failed
+            columns.append((code, one.drawn, *made, earned, *paid))
             if len(columns) % REPORT_EVERY == 0:
                 on_progress("decisions", len(columns), None)
         self.n = len(columns)
         on_progress("decisions", self.n, self.n)
-        by_column = list(zip(*columns, strict=True)) if columns else [()] * 8
-        pool, drawn, propensity, explored, failed, reward, usd, seconds = by_column
+        by_column = list(zip(*columns, strict=True)) if columns else [()] * 9
+        pool, drawn, at, propensity, explored, failed, reward, usd, seconds = by_column
         self.names = sorted({*drawn, *(arm for arms in pools for arm in arms)})
         self._pools, self._pool = list(pools), np.array(pool, dtype=np.int64)
         self._drawn = np.array(drawn, dtype=np.object_)
+        self._at = np.array(at, dtype=np.float64)
         self._weight = 1.0 / np.array(propensity, dtype=np.float64)
         self._explored, self._failed = np.array(explored, dtype=bool), np.array(failed, dtype=bool)
-        self._reward = np.array(reward, dtype=np.float64)
+        self.reward = np.array(reward, dtype=np.float64)
         self.usd = np.array(usd, dtype=np.float64)
         self._seconds = np.array(seconds, dtype=np.float64)
         self._n_arms = np.array([len(arms) for arms in pools], dtype=np.int64)[self._pool]
 
-    def _with(self, arm: str) -> Flags:
+    def having(self, arm: str) -> Flags:
         """Return the turns for which an arm could be drawn, shape (n,)."""
         holding: Flags = np.array([arm in arms for arms in self._pools], dtype=bool)[self._pool]
         return holding
 
-    def _sums(self, rows: Flags, values: Floats, target: Floats) -> Weighted:
+    def sums(self, rows: Flags, values: Floats, target: Floats) -> Weighted:
         """Return sums over some turns with a value, with the probability of the drawn arm by the target."""
-        rows = rows & self._explored & ~np.isnan(values)
+        rows = rows & self._explored & ~np.isnan(values) & ~np.isnan(self._weight)
         r, w = values[rows], (self._weight * target)[rows]
         served = len(r), float(r.sum()), float(r @ r)
         ours = float(w.sum()), float(w @ r), float(w @ w), float((w * w) @ r), float((w * r) @ (w * r))
         return Weighted(*served, *ours, float(w @ (r * r)))
 
     @property
-    def _every(self) -> Flags:
+    def every(self) -> Flags:
+        """All turns, shape (n,)."""
         return np.ones(self.n, dtype=bool)
 
     @property
-    def _alike(self) -> Floats:
+    def served(self) -> Floats:
+        """Probability of the drawn arm, as it was drawn with, shape (n,)."""
+        served: Floats = 1.0 / self._weight
+        return served
+
+    @property
+    def costs(self) -> Floats | None:
+        """Dollars of each answer, of seconds where none were charged, shape (n,); None without either."""
+        for values in (self.usd, self._seconds):
+            if np.nansum(values) > 0.0:
+                return values
+        return None
+
+    @property
+    def without(self) -> int:
+        """Number of explored turns without a propensity."""
+        return int((self._explored & np.isnan(self._weight)).sum())
+
+    @property
+    def alike(self) -> Floats:
+        """Probability of the drawn arm under a uniform choice, shape (n,)."""
         alike: Floats = 1.0 / np.maximum(1, self._n_arms)
         return alike
 
-    def _always(self, arm: str) -> Floats:
+    def always(self, arm: str) -> Floats:
+        """Return the probability of the drawn arm under a policy that always draws one, shape (n,)."""
         always: Floats = (self._drawn == arm).astype(np.float64)
         return always
 
@@ -284,8 +390,8 @@ class Turns:
             self.n,
             int(self._explored.sum()),
             int(self._n_arms.max()),
-            self._sums(self._every, self._reward, self._alike),
-            {arm: self._sums(self._with(arm), self._reward, self._always(arm)) for arm in names},
+            self.sums(self.every, self.reward, self.alike),
+            {arm: self.sums(self.having(arm), self.reward, self.always(arm)) for arm in names},
             fewest_arms=int(several.min()) if len(several) else 2,
             floor=floor,
             rewards=rewards,
@@ -299,7 +405,7 @@ class Turns:
         charged = bool(np.nansum(self.usd) > 0.0)
         measured = bool(np.nansum(self._seconds) > 0.0)
         values = self.usd if charged else self._seconds
-        sums = {arm: self._sums(self._with(arm), values, self._always(arm)) for arm in names}
+        sums = {arm: self.sums(self.having(arm), values, self.always(arm)) for arm in names}
         means = {arm: one.wr / one.w for arm, one in sums.items() if one.w > 0.0}
         if len(means) < 2 or not (charged or measured):
             return None, None, None
@@ -309,7 +415,7 @@ class Turns:
         return dearest, usd, seconds
 
     def _saving(self, arm: str, values: Floats, arms: int, floor: float) -> Saving | None:
-        sums, top = self._sums(self._with(arm), values, self._always(arm)), float(np.nanmax(values))
+        sums, top = self.sums(self.having(arm), values, self.always(arm)), float(np.nanmax(values))
         errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / arms)
         found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
         if found is None:
@@ -338,6 +444,24 @@ class Turns:
             )
         return tuple(sorted(found, key=lambda one: (-one.decisions, one.name)))
 
+    def draws(self) -> Draws:
+        """Return the explored turns that have a propensity, in the order in which they were made."""
+        holding = np.array([[arm in arms for arm in self.names] for arms in self._pools], dtype=bool)
+        column = {arm: place for place, arm in enumerate(self.names)}
+        rows = np.flatnonzero(self._explored & ~np.isnan(self._weight))
+        rows = rows[np.argsort(self._at[rows], kind="stable")]
+        drawn = np.array([column[arm] for arm in self._drawn[rows].tolist()], dtype=np.int64)
+        return Draws(tuple(self.names), drawn, self.served[rows], None, holding[self._pool[rows]])
+
+    def raw_means(self) -> tuple[RawMean, ...]:
+        """Return the mean reward of each arm that was drawn, on what it was drawn for, the best first."""
+        found = []
+        for arm in self.names:
+            earned = self.reward[(self._drawn == arm) & ~np.isnan(self.reward)]
+            if len(earned):
+                found.append(RawMean(arm, len(earned), float(earned.mean())))
+        return tuple(sorted(found, key=lambda one: (-one.reward, one.name)))
+
     def stretches(self, best: str | None, arms: int, floor: float, rewards: Interval) -> tuple[Stretch, ...]:
         """Cut the turns into stretches of as many decisions each, with the best arm by name."""
         most = min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))
@@ -349,13 +473,13 @@ class Turns:
             single = None
             if best is not None:
                 level = 1.0 - ERROR / max(1, arms)
-                rows = here & self._with(best)
+                rows = here & self.having(best)
                 single = _estimate(
-                    self._sums(rows, self._reward, self._always(best)), 1.0 / floor, rewards, level
+                    self.sums(rows, self.reward, self.always(best)), 1.0 / floor, rewards, level
                 )
-            reach = float(self._alike[here].max()) / floor
-            uniform = _estimate(self._sums(here, self._reward, self._alike), reach, rewards)
-            served = _estimate(self._sums(here, self._reward, 1.0 / self._weight), 1.0, rewards)
+            reach = float(self.alike[here].max()) / floor
+            uniform = _estimate(self.sums(here, self.reward, self.alike), reach, rewards)
+            served = _estimate(self.sums(here, self.reward, self.served), 1.0, rewards)
             drawn = self._drawn[here & self._explored].tolist()
             shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
             found.append(Stretch(begin, end, served, uniform, single, shares))

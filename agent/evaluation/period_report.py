@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from agent.evaluation.period import Period, Saving
+from agent.evaluation.period_curve import AtEqualQuality
 from agent.evaluation.served import Alternative, rounded, summary_of
 from agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
 
@@ -32,6 +33,9 @@ HOUR, MINUTE = 3600.0, 60.0
 
 SUBJECT = "What was served"
 
+DOUBTFUL = "The propensities on record fail the audit, so the estimates below are wrong."
+"""Begin of the summary where they do."""
+
 
 def text_of(period: Period) -> str:
     """Return a text of at most `MOST_CHARS` characters, for a chat.
@@ -42,10 +46,12 @@ def text_of(period: Period) -> str:
     lines = [f"*Armwise, {_from_to(period)}*"]
     shares = ", ".join(f"{_short(one.name)} {one.share:.0%}" for one in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
-    lines.append(f"{_counted(whole.decisions)}, {whole.rewarded:,} with feedback. Drawn: {shares}{others}.")
-    lines.append(_cut(summary_of(whole, SUBJECT), 330))
+    lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
+    lines.append(_cut(summary_in_words(period), 330))
     if saved := savings_in_words(period):
         lines.append(_cut(saved, 230))
+    if equal := equal_in_words(period):
+        lines.append(_cut(equal, 230))
     if period.changes or period.held:
         _, last = max((*period.changes, *period.held))
         n = len(period.changes) + len(period.held)
@@ -68,6 +74,10 @@ def page_of(period: Period, command: str) -> str:
     pictures = {}
     if any(one.served for one in period.stretches):
         pictures["rewards"] = draw_svg(period, _draw_rewards, "Reward a decision over the period")
+    if len(period.curve) > 1:
+        pictures["curve"] = draw_svg(
+            period, _draw_curve, "Reward and cost of what was served and of each arm"
+        )
     if any(one.shares for one in period.stretches):
         pictures["shares"] = draw_svg(period, _draw_shares, "Share of each arm over the period")
     return filled(
@@ -76,7 +86,9 @@ def page_of(period: Period, command: str) -> str:
         period=period,
         whole=period.whole,
         title=f"What was served and saved, {_from_to(period)}",
-        summary=summary_of(period.whole, SUBJECT),
+        summary=summary_in_words(period),
+        equal_summary=equal_in_words(period),
+        costs=dollars if period.usd is not None or period.spent_usd > 0.0 else duration,
         saved=savings_in_words(period),
         unknown=unknowns(period),
         kind_arms=sorted({arm for kind in period.kinds for arm in kind.shares}),
@@ -87,6 +99,48 @@ def page_of(period: Period, command: str) -> str:
         changes=sorted((*period.changes, *period.held)),
         command=command,
         armwise=metadata.version("armwise"),
+    )
+
+
+def summary_in_words(period: Period) -> str:
+    """Return what is known of what was served, in one sentence or two."""
+    doubt = f"{DOUBTFUL} " if period.doubt else ""
+    if not period.without:
+        return doubt + summary_of(period.whole, SUBJECT)
+    if period.without < period.whole.explored:
+        missing = f"{_counted(period.without)} have no propensity on record and are in no comparison."
+        return f"{doubt}{summary_of(period.whole, SUBJECT)} {missing}"
+    n = sum(one.n for one in period.raw)
+    earned = "no decision has a reward"
+    if n:
+        mean = sum(one.n * one.reward for one in period.raw) / n
+        earned = f"{n:,} decisions with a reward earned {mean:.3f} each (a raw mean)"
+    return (
+        f"No decision has a propensity on record: {earned}. What another choice would have earned, cost or "
+        "saved "
+        "cannot be said: who chose may have given each arm other questions."
+    )
+
+
+def equal_in_words(period: Period) -> str:
+    """Return what was saved at equal quality, in a sentence; empty where nothing is shown."""
+    written = dollars if period.spent_usd > 0.0 else duration
+    better = [one for one in period.equal if one.alternative_saves]
+    if better:
+        most = min(better, key=lambda one: one.saved)
+        each = written(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+        return (
+            f"At equal quality, {most.name} would save {each} an answer: it earns at most "
+            f"{max(0.0, most.high):.3f} less."
+        )
+    saved = [one for one in period.equal if one.served_saves]
+    if not saved:
+        return ""
+    most = max(saved, key=lambda one: one.saved)
+    each = written(most.saved, max(abs(most.saved_low), abs(most.saved_high)))
+    return (
+        f"At equal quality, it saves {each} an answer beside {most.name}: it earns at most "
+        f"{max(0.0, -most.low):.3f} less."
     )
 
 
@@ -117,6 +171,8 @@ def _saved(saving: Saving, written: Any) -> str:
 def unknowns(period: Period) -> list[str]:
     """Return what is not known yet, a sentence each with how many more decisions it takes at least."""
     whole = period.whole
+    if period.without and period.without == whole.explored:
+        return ["what other choices would have earned: each draw needs its probability on record."]
     if whole.earned is None:
         return ["what decisions earn: none of those that were drawn has feedback."]
     open_ones = [
@@ -126,7 +182,15 @@ def unknowns(period: Period) -> list[str]:
     for saving, what in ((period.usd, "dollars"), (period.seconds, "seconds")):
         if saving is not None and saving.low <= 0.0 <= saving.high:
             found.append(f"whether it saves {what} beside always using {period.dearest}.")
+    found += [_not_shown(one) for one in period.equal if one.verdict == "not known"]
     return found[:MOST_UNKNOWN]
+
+
+def _not_shown(one: AtEqualQuality) -> str:
+    takes = "how many more decisions it takes cannot be foreseen"
+    if one.more:
+        takes = f"about {rounded(one.more):,} more decisions at least"
+    return f"whether the cheaper of what was served and {one.name} is as good: {takes}."
 
 
 def _open(one: Alternative) -> str:
@@ -264,6 +328,38 @@ def _draw_shares(period: Period) -> "Figure":
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.set_xlabel("decision of the period", fontsize=8, color=INK)
+    axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
+    return figure
+
+
+def _draw_curve(period: Period) -> "Figure":
+    """Draw reward over cost, each with its interval, and the lines that mixes of two arms can reach."""
+    figure, axes = _figure()
+    colours = _colours(period)
+    arms = period.curve[1:]
+    for number, one in enumerate(arms):
+        for other in arms[number + 1 :]:
+            axes.plot([one.cost, other.cost], [one.reward, other.reward], color=GRID, linewidth=1.0, zorder=1)
+    for one in (*arms, period.curve[0]):
+        colour = INK if one.name is None else colours.get(one.name, GREY)
+        label = "what was served" if one.name is None else f"always {_short(one.name)}"
+        across = [[one.cost - one.cost_interval[0]], [one.cost_interval[1] - one.cost]]
+        up = [[one.reward - one.reward_interval[0]], [one.reward_interval[1] - one.reward]]
+        axes.errorbar(
+            [one.cost],
+            [one.reward],
+            xerr=across,
+            yerr=up,
+            color=colour,
+            fmt="D" if one.name is None else "o",
+            markersize=6,
+            linewidth=1.2,
+            label=label,
+        )
+    axes.set_xlabel(
+        "dollars an answer" if period.spent_usd > 0.0 else "seconds an answer", fontsize=8, color=INK
+    )
+    axes.set_ylabel("reward a decision", fontsize=8, color=INK)
     axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
     return figure
 

@@ -1,6 +1,7 @@
 """Off-policy evaluation: estimators, intervals, the gate."""
 
 from . import confidence_sequences, embeddings, evaluation, gate, intervals, prediction_powered, slates
+from .audit import ArmDraws, Audit, Check, Draws, Status, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
 from .estimators import (
     ESTIMATORS,
@@ -49,7 +50,11 @@ __all__ = [
     "ESTIMATORS",
     "INTERVALS",
     "WITHOUT_PROPENSITIES",
+    "ArmDraws",
+    "Audit",
+    "Check",
     "Diagnostics",
+    "Draws",
     "EstimateWithInterval",
     "Estimated",
     "Estimator",
@@ -64,9 +69,11 @@ __all__ = [
     "Sample",
     "SlateRows",
     "Slates",
+    "Status",
     "Terms",
     "Verdict",
     "Weighted",
+    "audit",
     "cascade_dr",
     "clipped_ips",
     "confidence_sequences",

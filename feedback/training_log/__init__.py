@@ -2,6 +2,7 @@
 
 from . import (
     archive,
+    drawn_turns,
     examples,
     imported_turns,
     lag,
@@ -37,6 +38,7 @@ __all__ = [
     "StartingPoint",
     "archive",
     "confirm_epoch",
+    "drawn_turns",
     "examples",
     "imported_turns",
     "lag",

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from agent.cli.main import app
 from agent.config import load
 from feedback.clock import utc
+from feedback.exchange import Header, appearing, rule_of, write_export
 from feedback.log import Store
 from feedback.registry import arm_sets
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import BEGIN, FLOOR, World, fill
+from tests.agent.evaluation.test_period_file import simulated
 from tests.agent.fakes import CONFIG
 
 WORLD = World({"none": 0.3, "bm25": 0.8}, usd={"none": 0.001, "bm25": 0.02}, every_s=600.0)
@@ -147,3 +149,39 @@ def test_a_log_that_is_not_there_is_not_made(config: Path) -> None:
     assert "there is no log yet; `armwise serve` begins one" in run("-c", config, code=2)
     assert not (config.parent / "home").exists()
     assert os.listdir(config.parent) == ["config.yaml"]
+
+
+def test_a_file_is_reported_whole_unless_a_period_is_named(tmp_path: Path) -> None:
+    """A duration ends with its last decision; the page names the command that makes it again."""
+    log = tmp_path / "log.jsonl"
+    with appearing(log) as file:
+        write_export(simulated(300), file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0))))
+    assert "* 300 decisions, " in run("--from", log)
+    assert "* 60 decisions, " in run("--from", log, "--since", "1h")
+    assert "* 9 decisions, " in run("--from", log, "--until", "2023-11-14T22:23:20")
+    page = tmp_path / "week.html"
+    run("--from", log, "-o", page)
+    again = re.search(r"<pre>(.*)</pre>", page.read_text(encoding="utf-8"))
+    assert again is not None
+    assert again[1] == (
+        f"armwise report --from {log} --since 2023-11-14T22:14:20Z --until 2023-11-15T03:13:21Z -o week.html"
+    )
+    before = page.read_text(encoding="utf-8")
+    run(*again[1].split()[2:-1], page)
+    assert page.read_text(encoding="utf-8") == before
+
+
+def test_a_wrong_request_of_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with appearing(log) as file:
+        write_export(simulated(30), file, Header(written_at=0.0, reward=rule_of("reward", (0.0, 1.0))))
+    for words, message in (
+        (
+            ["--until", "2020-01-01"],
+            "--until 2020-01-01: a time after the first decision, 2023-11-14 22:14:20",
+        ),
+        (["--since", "2024-01-01"], "--since 2024-01-01: a time before the end of the period was expected"),
+        (["--until", "2024-01-01", "--since", "1d"], "no decision was made from 2023-12-31 00:00:00"),
+    ):
+        assert message in run("--from", log, *words, code=2)
+    assert "none.jsonl cannot be read" in run("--from", tmp_path / "none.jsonl", code=2)

@@ -304,7 +304,7 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> Non
     resources.feed(page)
     assert resources.found == []
     assert not re.search(r"url\((?!#|&quot;#)|@import", page)
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
     assert "prefers-color-scheme: dark" in page
     assert "armwise report -o week.html" in page
 

@@ -1,0 +1,1135 @@
+"""An audit of a log: are the propensities on record those that arms were drawn with?
+
+    found = audit(Draws(arms, drawn, propensity, p))      arrays in, verdict out
+    found.status, found.checks
+
+Every test is a bet against the log. Where the whole distribution p of each row is on record, another
+distribution q is fitted to the rows before (q is p with the odds of some cells multiplied, such as those of
+an arm, of an arm where a feature is set, of probabilities in a bin), and the wealth of the bet is the product
+of q / p of the drawn arms. Where only the propensity of the drawn arm is known, the wealth is the product of
+1 + bet (v - 1), with v = 1 / p where an arm was drawn and 0 elsewhere: the mean of v is 1, whatever the
+probabilities of the other arms were. Under true propensities both are martingales that begin at 1, so the
+probability that the wealth ever reaches 1 / a is at most a (Ville): the inverse of its maximum is a p-value.
+That holds for any number of rows, for weights of any size, and where the propensities follow from what was
+drawn and earned before, as those of a learner do; a chi-square test promises none of the three. Bets that
+differ (in the prior, the forgetting, the feature) share the stake, so a test of forty features is one test.
+
+All tests of an audit are corrected together (Holm) at `ERROR`.
+
+Source: Shafer (2021), "Testing by betting"; Ramdas, Grunwald, Vovk and Shafer (2023), "Game-theoretic
+statistics and safe anytime-valid inference"; Holm (1979), "A simple sequentially rejective multiple test
+procedure".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import exp, inf, log, sqrt
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.special import logsumexp
+
+from feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse
+
+ERROR = 0.01
+"""Largest probability that an audit of a true log finds any fault by a test."""
+
+STICKY_ERROR = 0.001
+"""Level at which draws of an episode or user count as repeated: the tests read its first row alone."""
+
+BEYOND_DOUBT = log(100 / ERROR)
+"""Evidence of a fault that Holm's procedure rejects among as many as 100 tests."""
+
+EDGES = np.array([0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99])
+"""Edges of the bins of probabilities: fixed, as a bet must not know the rows that it bets on."""
+
+PRIORS = np.array([[1.0, 1.0], [8.0, 1.0], [40.0, 1.0], [4.0, 0.6]])
+"""Draws that a cell is given in advance, and what counts of the rows before the last block, of each bet."""
+
+FEATURE_PRIORS = np.array([[4.0, 1.0], [40.0, 1.0]])
+"""As `PRIORS`, for tests of many cells."""
+
+BETS = np.array([0.01, 0.03, 0.1, 0.3, 0.6, 0.9])
+"""Shares of the stake, where only the propensity of the drawn arm is known."""
+
+SLICES = 12
+"""Stretches of a log that are tested by themselves."""
+
+LEAST_STRETCH = 20
+"""Rows in a row with a single possible arm that make a stretch, at least."""
+
+ENOUGH = 200
+"""Rows that tests need to say much."""
+
+LEAK = 0.999
+"""Correlation of a feature with the reward from which on it counts as made from the reward."""
+
+RARE = 0.001
+"""Propensity below which a single row weighs more than 1,000."""
+
+
+class Status(StrEnum):
+    """What a check says; the worst of all checks is that of the audit."""
+
+    PASS = "pass"
+    SKIPPED = "skipped"
+    """The log does not have what it takes."""
+    WARN = "warn"
+    """It limits what can be estimated."""
+    FAIL = "fail"
+    """Estimates from the log would be wrong without a sign of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: Name of the check.
+        status: What it says.
+        expected: What a true log has.
+        found: What this log has.
+        p_value: Probability of evidence as strong in a true log, at most; None where it is not a test.
+        advice: The fault and what would be right, in a sentence; empty where there is none.
+    """
+
+    name: str
+    status: Status
+    expected: str
+    found: str
+    p_value: float | None = None
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmDraws:
+    """The draws of an arm.
+
+    Attributes:
+        name: Name of the arm.
+        eligible: Rows in which it could be drawn.
+        drawn: Rows in which it was.
+        expected: Draws by the propensities; None where only those of drawn arms are known.
+        mean_weight: Sum of 1 / p over the rows that drew it, by the rows in which it could be drawn; 1 where
+            propensities are true. None where it is not known.
+        error: Standard error of it; None as there, or where it was hardly drawn.
+        least: Smallest propensity of it; None where none is known.
+        impossible: Rows in which it was eligible with a probability of 0.
+    """
+
+    name: str
+    eligible: int
+    drawn: int
+    expected: float | None
+    mean_weight: float | None
+    error: float | None
+    least: float | None
+    impossible: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result of an audit.
+
+    Attributes:
+        rows: Decisions that were audited.
+        tested: Decisions that the tests of draws read.
+        checks: The checks, in the order of this file.
+        arms: Draws of each arm.
+    """
+
+    rows: int
+    tested: int
+    checks: tuple[Check, ...]
+    arms: tuple[ArmDraws, ...]
+
+    @property
+    def status(self) -> Status:
+        """The worst status of a check."""
+        order = [Status.SKIPPED, Status.PASS, Status.WARN, Status.FAIL]
+        return max((check.status for check in self.checks), key=order.index, default=Status.SKIPPED)
+
+    @property
+    def faults(self) -> tuple[Check, ...]:
+        """The checks that fail."""
+        return tuple(check for check in self.checks if check.status is Status.FAIL)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Decisions as arrays, in the order in which they were made.
+
+    Attributes:
+        arms: Names of the columns.
+        drawn: Column of the drawn arm, shape (n,).
+        propensity: Probability of the drawn arm, shape (n,); NaN where none is on record.
+        p: The distribution, shape (n, n_arms), 0 for an arm that was not eligible; None where only the
+            propensities of drawn arms are known.
+        eligible: Whether an arm could be drawn, shape (n, n_arms); None where all could.
+        features: Small codes, from 0, of each feature of the rows, shape (n,), by name.
+        values: Numbers of features of the rows, shape (n,), by name, compared with the reward.
+        reward: Shape (n,), NaN where there is none; None where rewards are not part of the audit.
+        failed: Whether the drawn arm failed, shape (n,).
+        ids: Code of the id of each decision, shape (n,); None where each is its own.
+        groups: Codes of episodes, users and the like, shape (n,), -1 for none, by what they are.
+        at: When they were made, seconds since the epoch, shape (n,).
+        floor: Least probability that each row claims for an eligible arm, shape (n,), NaN for none.
+        rewarded_at: When the reward was known, seconds since the epoch, shape (n,), NaN where unknown.
+        deadline: Until when a reward counted, seconds since the epoch, shape (n,), NaN for none.
+        waiting: Whether a reward may still come, shape (n,).
+
+    Raises:
+        ValueError: Shapes that differ, or a column that there is not.
+    """
+
+    arms: tuple[str, ...]
+    drawn: Integers
+    propensity: Floats
+    p: Floats | None = None
+    eligible: Flags | None = None
+    features: Mapping[str, Integers] = field(default_factory=dict)
+    values: Mapping[str, Floats] = field(default_factory=dict)
+    reward: Floats | None = None
+    failed: Flags | None = None
+    ids: Integers | None = None
+    groups: Mapping[str, Integers] = field(default_factory=dict)
+    at: Floats | None = None
+    floor: Floats | None = None
+    rewarded_at: Floats | None = None
+    deadline: Floats | None = None
+    waiting: Flags | None = None
+
+    def __post_init__(self) -> None:
+        n, k = len(self.drawn), len(self.arms)
+        refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < k), f"a column below {k}")
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        for kind in ("features", "values", "groups"):
+            columns |= {f"{kind} {name!r}": column for name, column in getattr(self, kind).items()}
+        for name, column in columns.items():
+            if column is not None and column.shape != (n,):
+                raise ValueError(f"{name} must have the shape ({n},) of drawn, got {column.shape}")
+        for name in ("p", "eligible"):
+            if (matrix := getattr(self, name)) is not None and matrix.shape != (n, k):
+                raise ValueError(f"{name} must have the shape ({n}, {k}), got {matrix.shape}")
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def where(self, rows: Flags | Integers) -> "Draws":
+        """Return some rows."""
+        names = ("drawn", "p", "eligible", *_COLUMNS)
+        some: dict[str, Any] = {
+            name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in names
+        }
+        for kind in ("features", "values", "groups"):
+            some[kind] = {name: column[rows] for name, column in getattr(self, kind).items()}
+        return replace(self, **some)
+
+    @property
+    def possible(self) -> Flags:
+        """Whether an arm was eligible, shape (n, n_arms)."""
+        return (
+            np.ones((len(self), len(self.arms)), dtype=np.bool_) if self.eligible is None else self.eligible
+        )
+
+
+_COLUMNS = ("propensity", "reward", "failed", "ids", "at", "floor", "rewarded_at", "deadline", "waiting")
+
+
+def audit(draws: Draws, error: float = ERROR) -> Audit:
+    """Audit a log.
+
+    Args:
+        draws: The decisions, in the order in which they were made. Labels and forced ones are not drawn, and
+            do not belong here.
+        error: Largest probability that a true log fails or is warned of by a test.
+    """
+    if not len(draws):
+        nothing = Check("propensities", Status.FAIL, "decisions", "none", advice="There is nothing to audit.")
+        return Audit(0, 0, (nothing,), ())
+    known = ~np.isnan(draws.propensity)
+    checks = [_recorded(draws, known)]
+    tested = 0
+    if known.any():
+        counted, sound = _ranges(draws, known)
+        checks += counted
+        checks += [_floors(draws, sound), *_zeros(draws, sound), _stretches(draws, sound)]
+        rows = draws.where(sound & _firsts(draws))
+        tests, tested = _tests(rows)
+        checks += _corrected(tests, error)
+    checks += [_changes(draws), *_repeated(draws), *_times(draws), *_leaks(draws)]
+    return Audit(len(draws), tested, tuple(checks), tuple(_arms(draws, known)))
+
+
+# -- counts ------------------------------------------------------------------------------------------
+
+
+def _share(n: int, of: int) -> str:
+    """Return a number of rows with its share.
+
+    >>> _share(3, 12), _share(0, 0)
+    ('3 of 12 (25 %)', '0 of 0')
+    """
+    return f"{n:,} of {of:,} ({100 * n / of:.3g} %)" if n else f"0 of {of:,}"
+
+
+def _recorded(draws: Draws, known: Flags) -> Check:
+    n, have = len(draws), int(known.sum())
+    name, expected = "propensities on record", "one for each decision"
+    found = _share(have, n)
+    if not have:
+        advice = (
+            "No propensity on record: nothing to audit. Log the probability of the drawn arm, better that of "
+            "each arm, at the moment of the draw; it cannot be filled in afterwards."
+        )
+        return Check(name, Status.FAIL, expected, found, advice=advice)
+    if have < n:
+        advice = (
+            f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
+        )
+        return Check(name, Status.WARN, expected, found, advice=advice)
+    whole = "whole distributions" if draws.p is not None else "of the drawn arm alone"
+    return Check(name, Status.PASS, expected, f"{found}, {whole}")
+
+
+def _ranges(draws: Draws, known: Flags) -> tuple[list[Check], Flags]:
+    """Return the checks of ranges, and the rows whose propensities can be those of a draw, shape (n,)."""
+    w, rows = draws.propensity, np.arange(len(draws))
+    outside = known & ~((w > 0.0) & (w <= 1.0 + TOLERANCE))
+    masked = known & ~draws.possible[rows, draws.drawn]
+    name, expected = "propensities possible", "in (0, 1], summing to 1, the drawn arm among the eligible ones"
+    faults = []
+    if n := int(outside.sum()):
+        first = float(w[outside][0])
+        faults.append(
+            f"{n:,} drawn arms have a propensity of {first:.4g}, with which nothing is drawn: log the "
+            "distribution that the draw was made from, after any floor, epsilon or override"
+        )
+    if n := int(masked.sum()):
+        faults.append(
+            f"{n:,} drawn arms were not eligible: log the arms that could be drawn at that moment, and a "
+            "fallback as such, not as the drawn arm"
+        )
+    sound = known & ~outside & ~masked
+    if draws.p is not None:
+        p = draws.p
+        odd = known & ~((p >= 0.0).all(axis=1) & (np.abs(p.sum(axis=1) - 1.0) <= TOLERANCE))
+        differs = known & ~odd & ~(np.abs(p[rows, draws.drawn] - w) <= TOLERANCE)
+        if n := int(odd.sum()):
+            total = float(p[odd][0].sum())
+            faults.append(f"{n:,} distributions sum to another number than 1, such as {total:.6g}")
+        if n := int(differs.sum()):
+            faults.append(f"{n:,} propensities are not those of their distributions")
+        sound &= ~odd & ~differs
+    bad = int((known & ~sound).sum())
+    advice = "; ".join(faults) + "." if faults else ""
+    return [
+        Check(name, Status.FAIL if bad else Status.PASS, expected, _bad(bad, int(known.sum())), None, advice)
+    ], sound
+
+
+def _bad(n: int, of: int) -> str:
+    return f"{n:,} of {of:,} are not" if n else f"all {of:,} are"
+
+
+def _floors(draws: Draws, sound: Flags) -> Check:
+    name, expected = "floor", "no eligible arm below the floor that its decision claims"
+    if draws.floor is None or not (sound & (draws.floor > 0.0)).any():
+        return Check(name, Status.SKIPPED, expected, "no decision claims a floor")
+    width = draws.possible.sum(axis=1)
+    floor = np.where(np.isnan(draws.floor), 0.0, np.minimum(draws.floor, 1.0 / np.maximum(width, 1)))
+    least = draws.propensity
+    if draws.p is not None:
+        least = np.where(draws.possible, draws.p, inf).min(axis=1)
+    below = sound & (least < floor - TOLERANCE)
+    n, of = int(below.sum()), int((sound & (draws.floor > 0.0)).sum())
+    if not n:
+        return Check(name, Status.PASS, expected, f"none in {of:,} decisions")
+    row = int(np.flatnonzero(below)[0])
+    advice = (
+        f"A decision claims a floor of {floor[row]:.4g} and has a probability of {least[row]:.4g}: what is "
+        "logged "
+        "leaves out the floor. Log the distribution after the floor was mixed in."
+    )
+    return Check(name, Status.FAIL, expected, _share(n, of), advice=advice)
+
+
+def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
+    n, expected = int(sound.sum()), "every eligible arm could be drawn"
+    name = "arms that could not be drawn"
+    if draws.p is None:
+        yield Check(name, Status.SKIPPED, expected, "only the propensities of drawn arms are known")
+    else:
+        zero = ((draws.p <= 0.0) & draws.possible)[sound]
+        worst = int(zero.sum(axis=0).argmax())
+        rows = int(zero.any(axis=1).sum())
+        advice = ""
+        if rows:
+            advice = (
+                f"{draws.arms[worst]} was eligible with a probability of 0 in "
+                f"{_share(int(zero[:, worst].sum()), n)} "
+                "rows: nothing can be estimated of it there. A floor of .01 for every arm would change that."
+            )
+        yield Check(name, Status.WARN if rows else Status.PASS, expected, f"{_share(rows, n)}", None, advice)
+    least = float(draws.propensity[sound].min()) if n else 1.0
+    rare = int((draws.propensity[sound] < RARE).sum())
+    advice = ""
+    if rare:
+        advice = (
+            f"{rare:,} decisions were drawn with a probability below {RARE:g} and weigh up to "
+            f"{1 / least:,.0f}: "
+            "intervals are wide; a floor bounds the weights."
+        )
+    expected = f"none below {RARE:g}"
+    yield Check(
+        "weights", Status.WARN if rare else Status.PASS, expected, f"the least is {least:.4g}", None, advice
+    )
+
+
+def _stretches(draws: Draws, sound: Flags) -> Check:
+    several = draws.possible.sum(axis=1) > 1
+    certain = sound & several & (draws.propensity >= 1.0 - TOLERANCE)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], certain, [False]]).astype(np.int8)))
+    starts, ends = edges[::2], edges[1::2]
+    lengths = ends - starts
+    expected = f"no {LEAST_STRETCH} decisions in a row drawn with probability 1"
+    long = lengths >= LEAST_STRETCH
+    total, name = int(certain.sum()), "deterministic stretches"
+    if not long.any():
+        return Check(name, Status.PASS, expected, f"{_share(total, len(draws))} drawn with probability 1")
+    longest = int(lengths.argmax())
+    advice = (
+        f"{int(long.sum()):,} stretches, the longest of {int(lengths[longest]):,} decisions from the "
+        f"{int(starts[longest]) + 1:,}th on, drew a single arm with certainty: no other arm can be estimated "
+        "there. Draw at random, with a floor."
+    )
+    return Check(name, Status.WARN, expected, _share(int(lengths[long].sum()), len(draws)), advice=advice)
+
+
+def _firsts(draws: Draws) -> Flags:
+    """Return whether a row is the first of its id, shape (n,)."""
+    first = np.ones(len(draws), dtype=np.bool_)
+    if draws.ids is not None:
+        first[:] = False
+        first[np.unique(draws.ids, return_index=True)[1]] = True
+    return first
+
+
+def _changes(draws: Draws) -> Check:
+    name, expected = "arms", "the same ones could be drawn from the first decision to the last"
+    possible, n = draws.possible, len(draws)
+    late, gone = [], []
+    for column, arm in enumerate(draws.arms):
+        rows = np.flatnonzero(possible[:, column])
+        if not len(rows):
+            continue
+        if rows[0] > 0.05 * n:
+            late.append(f"{arm} from the {rows[0] + 1:,}th decision on")
+        if rows[-1] < 0.95 * n - 1:
+            gone.append(f"{arm} until the {rows[-1] + 1:,}th")
+    # rows of bits as texts, which sort faster than rows
+    packed = np.packbits(possible, axis=1)
+    sets = len(set(map(bytes, packed))) if n else 0
+    if not (late or gone):
+        return Check(name, Status.PASS, expected, f"{len(draws.arms):,} arms in {sets:,} sets")
+    advice = (
+        f"The arms changed: {'; '.join([*late, *gone][:4])}. An arm is compared on the decisions that could "
+        "draw "
+        "it; select a time in which the arms are the same to compare all of them."
+    )
+    return Check(name, Status.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
+
+
+def _repeated(draws: Draws) -> Iterator[Check]:
+    name, expected = "ids", "each decision once"
+    if draws.ids is None:
+        yield Check(name, Status.SKIPPED, expected, "there are none")
+    else:
+        again = int(len(draws) - _firsts(draws).sum())
+        advice = ""
+        if again:
+            advice = (
+                f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
+                "intervals "
+                "are too narrow. Write each decision once; later rewards belong to it."
+            )
+        yield Check(
+            name, Status.FAIL if again else Status.PASS, expected, _share(again, len(draws)), None, advice
+        )
+    if draws.reward is None:
+        return
+    name, expected = "rewards", "each given to one decision"
+    for what, group in draws.groups.items():
+        rows = (group >= 0) & ~np.isnan(draws.reward)
+        values, sizes = draws.reward[rows], np.bincount(group[rows])
+        several = sizes > 1
+        if several.sum() < 10 or len(np.unique(values)) < 3:
+            continue
+        low, high = np.full(len(sizes), inf), np.full(len(sizes), -inf)
+        np.minimum.at(low, group[rows], values)
+        np.maximum.at(high, group[rows], values)
+        same = several & (low == high)
+        if same.sum() >= 0.9 * several.sum():
+            advice = (
+                f"Decisions of the same {what} have the same reward, as if one reward was copied to each: "
+                "rows are "
+                f"not independent. Take intervals by {what}, or give the reward to the decision that earned "
+                "it."
+            )
+            yield Check(
+                name,
+                Status.WARN,
+                expected,
+                f"{int(same.sum()):,} of {int(several.sum()):,} {what}s",
+                None,
+                advice,
+            )
+            return
+
+
+def _times(draws: Draws) -> Iterator[Check]:
+    if draws.waiting is not None and draws.waiting.any():
+        n = int(draws.waiting.sum())
+        advice = (
+            f"{n:,} decisions still wait for a reward: estimates read those that have one, which were chosen "
+            "by how "
+            "soon it came. Evaluate up to the first that waits."
+        )
+        yield Check("waiting rewards", Status.WARN, "none", _share(n, len(draws)), advice=advice)
+    if draws.rewarded_at is None or draws.at is None:
+        return
+    known = ~np.isnan(draws.rewarded_at)
+    early = int((known & (draws.rewarded_at < draws.at)).sum())
+    advice = ""
+    if early:
+        advice = (
+            f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
+            "or clocks "
+            "differ. A reward must follow from the drawn arm."
+        )
+    status = Status.FAIL if early else Status.PASS
+    yield Check(
+        "early rewards", status, "none before its decision", _share(early, int(known.sum())), None, advice
+    )
+    if draws.deadline is None:
+        return
+    late = int((known & (draws.rewarded_at > draws.deadline)).sum())
+    advice = ""
+    if late:
+        advice = (
+            f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
+            "when the log "
+            "was read. Leave them out, or set a longer wait."
+        )
+    status = Status.WARN if late else Status.PASS
+    yield Check(
+        "late rewards", status, "none after its deadline", _share(late, int(known.sum())), None, advice
+    )
+
+
+def _leaks(draws: Draws) -> Iterator[Check]:
+    if draws.reward is None:
+        return
+    name, expected = "leaks", f"no feature with a correlation of {LEAK:g} with the reward"
+    rows = ~np.isnan(draws.reward)
+    r = draws.reward[rows]
+    if len(r) < 50 or not r.std() > 0.0 or not draws.values:
+        yield Check(name, Status.SKIPPED, expected, "too few rewards that differ, or no features")
+        return
+    best, feature = 0.0, ""
+    for label, column in draws.values.items():
+        x = column[rows]
+        if np.isfinite(x).all() and x.std() > 0.0:
+            found = abs(float(np.corrcoef(x, r)[0, 1]))
+            if found > best:
+                best, feature = found, label
+    leaks = best >= LEAK
+    advice = ""
+    if leaks:
+        advice = (
+            f"The feature {feature} is the reward, or was made from it: a model that sees it predicts what "
+            "is not "
+            "known when the arm is drawn. Log features as they were before the draw."
+        )
+    found_in_words = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
+    yield Check(name, Status.FAIL if leaks else Status.PASS, expected, found_in_words, None, advice)
+
+
+def _arms(draws: Draws, known: Flags) -> Iterator[ArmDraws]:
+    possible = draws.possible
+    for column, arm in enumerate(draws.arms):
+        eligible = possible[:, column]
+        mine = draws.drawn == column
+        n = int((eligible & known).sum())
+        weight = np.zeros(len(draws))
+        counted = mine & eligible & known & (draws.propensity > 0.0)
+        weight[counted] = 1.0 / draws.propensity[counted]
+        mean = float(weight.sum()) / n if n else None
+        error = None
+        if mean is not None and int((mine & known).sum()) > 1:
+            error = sqrt(max(0.0, float(weight @ weight) / n - mean**2) / n)
+        expected = least = None
+        impossible = 0
+        if known.any() and draws.p is not None:
+            column_p = draws.p[:, column]
+            expected = float(column_p[known].sum())
+            some = column_p[known & eligible]
+            least = float(some.min()) if len(some) else None
+            impossible = int((known & eligible & (column_p <= 0.0)).sum())
+        elif (mine & known).any():
+            least = float(draws.propensity[mine & known].min())
+        yield ArmDraws(arm, int(eligible.sum()), int(mine.sum()), expected, mean, error, least, impossible)
+
+
+# -- tests -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A test before it is corrected.
+
+    Attributes:
+        name: Name of the check.
+        expected: What a true log has.
+        found: What this log has.
+        evidence: Logarithm of the largest wealth of its bets; None where it cannot be made.
+        advice: The fault, if it is one.
+        fault: What it is, if the test rejects.
+        apart: Whether it does not follow from a fault that all rows have.
+    """
+
+    name: str
+    expected: str
+    found: str
+    evidence: float | None
+    advice: str = ""
+    fault: Status = Status.FAIL
+    apart: bool = False
+
+    @property
+    def p_value(self) -> float:
+        return min(1.0, exp(-(self.evidence or 0.0)))
+
+
+def _corrected(tests: Sequence[_Test], error: float) -> list[Check]:
+    """Return the checks that tests are, rejected by Holm's procedure."""
+    made = sorted((test for test in tests if test.evidence is not None), key=lambda test: test.p_value)
+    rejected: set[str] = set()
+    for place, test in enumerate(made):
+        if test.p_value > error / (len(made) - place):
+            break
+        rejected.add(test.name)
+    return [
+        Check(
+            test.name,
+            Status.SKIPPED if test.evidence is None else test.fault if test.name in rejected else Status.PASS,
+            test.expected,
+            test.found,
+            None if test.evidence is None else test.p_value,
+            test.advice if test.name in rejected else "",
+        )
+        for test in tests
+    ]
+
+
+def _tests(draws: Draws) -> tuple[list[_Test], int]:
+    """Return the tests of the draws, and on how many rows they are."""
+    sticky: list[_Test] = []
+    rows = draws
+    for what in draws.groups:
+        test, repeats = _within(rows, what)
+        sticky.append(test)
+        if repeats:
+            rows = rows.where(_first_of(rows.groups[what]))
+    if not len(rows):
+        return sticky, 0
+    bettor = _Bettor(rows)
+    first = [_mean_weights(rows, bettor), _calibration(rows, bettor)]
+    others = [_slices(rows, bettor), _by_features(rows, bettor), _serial(rows, bettor)]
+    if rows.reward is not None:
+        missing = np.where(_after_first_waiting(rows), -1, np.isnan(rows.reward))
+        others.append(_depends(rows, bettor, "missing rewards", missing, "have no reward"))
+    if rows.failed is not None:
+        others.append(_depends(rows, bettor, "failures", rows.failed.astype(np.int64), "failed"))
+    if _alike(rows):
+        first[1] = _explained(first[1], first[0])
+    strongest = max(first, key=lambda test: test.evidence or 0.0)
+    return [*first, *(_explained(test, strongest) for test in others), *sticky], len(rows)
+
+
+def _after_first_waiting(draws: Draws) -> Flags:
+    """Return whether a row is the first that waits for its reward, or later, shape (n,).
+
+    Which of these have a reward depends on how soon it came, and with that on the arm.
+    """
+    if draws.waiting is None:
+        return np.zeros(len(draws), dtype=np.bool_)
+    return np.asarray(np.maximum.accumulate(draws.waiting), dtype=np.bool_)
+
+
+def _alike(draws: Draws) -> bool:
+    """Return whether every propensity is 1 / n of several eligible arms."""
+    width = draws.possible.sum(axis=1)
+    return bool((width > 1).all() and np.all(np.abs(draws.propensity * width - 1.0) <= TOLERANCE))
+
+
+def _explained(test: _Test, other: _Test) -> _Test:
+    """Return a test with the advice to mend another fault first, where that leaves nothing for it to add.
+
+    A draw that is skewed for all rows is skewed for those with a feature too.
+    """
+    own, others = test.evidence or 0.0, other.evidence or 0.0
+    if test.apart or others < BEYOND_DOUBT or own > others - log(ERROR):
+        return test
+    advice = f"It may follow from the check above, {other.name}: mend that first."
+    return replace(test, advice=advice, fault=Status.WARN)
+
+
+def _first_of(group: Integers) -> Flags:
+    """Return whether a row is the first of its group, or of none, shape (n,)."""
+    first = group < 0
+    places = np.flatnonzero(~first)
+    first[places[np.unique(group[places], return_index=True)[1]]] = True
+    return np.asarray(first, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a bet found.
+
+    Attributes:
+        path: Logarithm of the wealth at the end of each block, shape (n_blocks,).
+        ratios: Draws of each cell by what was expected, shape (n_codes, n_arms); NaN where nothing was.
+        surprise: Standard errors from the expectation, as there.
+    """
+
+    path: Floats
+    ratios: Floats
+    surprise: Floats
+
+    @property
+    def evidence(self) -> float:
+        """Logarithm of the largest wealth."""
+        return evidence_of(self.path)
+
+    @property
+    def worst(self) -> tuple[int, int]:
+        """Code and column of the cell that is farthest from what was expected."""
+        place = int(np.nan_to_num(np.abs(self.surprise)).argmax())
+        return place // self.surprise.shape[1], place % self.surprise.shape[1]
+
+
+def evidence_of(*paths: Floats) -> float:
+    """Return the logarithm of the largest wealth of bets that share the stake, at least 0.
+
+    The wealth of the share is the mean of theirs at each moment; the mean of their largest is no such bound.
+
+    Args:
+        paths: Logarithm of the wealth of each at the end of each block, shape (n_blocks,).
+
+    >>> round(evidence_of(np.log([2.0, 8.0, 1.0]), np.log([1.0, 2.0, 20.0])), 6) == round(log(10.5), 6)
+    True
+    """
+    return max(0.0, float(_shared(np.array(paths)).max()))
+
+
+def _shared(paths: Floats) -> Floats:
+    """Return the path of bets that share the stake, from one for each along the first axis."""
+    path: Floats = logsumexp(paths, axis=0) - log(len(paths))
+    return path
+
+
+class _Bettor:
+    """Bets on the draws of some rows."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws = draws
+        self.n, self.n_arms = len(draws), len(draws.arms)
+        self.possible = draws.possible
+        self._blocks = list(_blocks(self.n))
+        self._block_of = np.repeat(
+            np.arange(len(self._blocks)), [stop - start for start, stop in self._blocks]
+        )
+
+    def bet(self, code: Integers, n_codes: int, priors: Floats = PRIORS) -> _Outcome:
+        """Bet that arms are drawn otherwise than logged in rows with the same code.
+
+        Args:
+            code: Shape (n,), in [0, n_codes), or -1 for a row without a bet.
+            n_codes: Number of codes.
+            priors: As `PRIORS`, for bets where whole distributions are known.
+        """
+        p = self.draws.p
+        if p is None:
+            return self._weighted(code, n_codes)
+        cell = code[:, np.newaxis] * self.n_arms + np.arange(self.n_arms)
+        path = self.tilted(np.where(code[:, np.newaxis] < 0, n_codes * self.n_arms, cell), priors)
+        observed, expected, variance = self._sums(code, n_codes)
+        return _Outcome(path, _ratio(observed, expected), _surprise(observed, expected, variance))
+
+    def _sums(self, code: Integers, n_codes: int) -> tuple[Floats, Floats, Floats]:
+        """Return draws of each cell, what was expected, and the variance of it, shape (n_codes, n_arms)."""
+        p = self.draws.p
+        assert p is not None
+        observed, expected, variance = (np.zeros((n_codes, self.n_arms)) for _ in range(3))
+        kept = code >= 0
+        np.add.at(observed, (code[kept], self.draws.drawn[kept]), 1.0)
+        for column in range(self.n_arms):
+            chance = p[kept, column]
+            expected[:, column] = np.bincount(code[kept], chance, n_codes)
+            variance[:, column] = np.bincount(code[kept], chance * (1.0 - chance), n_codes)
+        return observed, expected, variance
+
+    def tilted(self, cell: Integers, priors: Floats = PRIORS) -> Floats:
+        """Return the path of bets on cells whose odds differ from those on record, shape (n_blocks,).
+
+        Args:
+            cell: Cell of each arm of each row, shape (n, n_arms), from 0. A row whose arms share one is not
+                bet on.
+            priors: Draws that each cell has in advance, and the forgetting, shape (n_bets, 2).
+        """
+        p = self.draws.p
+        assert p is not None
+        cells = int(cell.max()) + 1
+        prior, kept = priors[:, :1], priors[:, 1:]
+        observed, expected = np.zeros((len(priors), cells)), np.zeros((len(priors), cells))
+        wealth, path = np.zeros(len(priors)), []
+        for start, stop in self._blocks:
+            here, chance = cell[start:stop], p[start:stop]
+            mine = here[np.arange(stop - start), self.draws.drawn[start:stop]]
+            factor = (observed + prior) / (expected + prior)
+            for bet, odds in enumerate(factor):
+                wealth[bet] += np.log(odds[mine]).sum() - np.log((chance * odds[here]).sum(axis=1)).sum()
+            path.append(wealth.copy())
+            observed = kept * observed + np.bincount(mine, minlength=cells)
+            expected = kept * expected + np.bincount(here.ravel(), chance.ravel(), cells)
+        return _shared(np.array(path).T)
+
+    def shaped(self) -> Mapping[str, Floats]:
+        """Return the path of a bet on each of `_shapes`, shape (n_blocks,), by what the draws would be."""
+        p = self.draws.p
+        assert p is not None
+        paths: dict[str, list[Floats]] = {}
+        chance = p[np.arange(self.n), self.draws.drawn]
+        for kind, shape in _shapes(p, self.possible):
+            with np.errstate(divide="ignore"):
+                gains = np.log(shape[np.arange(self.n), self.draws.drawn]) - np.log(chance)
+            # a bet that is lost stays lost, and the sums stay finite
+            gains = np.maximum(gains, RUIN)
+            paths.setdefault(kind, []).append(np.cumsum(np.bincount(self._block_of, gains)))
+        return {kind: _shared(np.array(found)) for kind, found in paths.items()}
+
+    def _weighted(self, code: Integers, n_codes: int) -> _Outcome:
+        """Bet where only the propensities of drawn arms are known: on the mean of 1 / p being above 1."""
+        w, drawn, kept = self.draws.propensity, self.draws.drawn, code >= 0
+        cells = n_codes * self.n_arms
+        value = np.where(kept, 1.0 / w, 0.0)
+        mine = np.where(kept, code, 0) * self.n_arms + drawn
+        row, column = np.nonzero(self.possible & kept[:, np.newaxis])
+        rows_of = self._by_block(code[row] * self.n_arms + column, row, np.ones(len(row)), cells)
+        every = np.arange(self.n)[kept]
+        logs = []
+        for bet in BETS:
+            gain = np.log1p(bet * (value[kept] - 1.0)) - np.log1p(-bet)
+            won = self._by_block(mine[kept], every, gain, cells)
+            logs.append(won + rows_of * np.log1p(-bet))
+        logs += self._below(rows_of, mine, kept, value, cells)
+        path = _shared(_shared(np.array(logs)).T)
+        n, total = rows_of[-1], np.bincount(mine[kept], value[kept], cells).astype(np.float64)
+        squares = np.bincount(mine[kept], value[kept] ** 2, cells)
+        shape = (n_codes, self.n_arms)
+        ratio, spread = _ratio(total, n), np.maximum(squares - total**2 / np.maximum(n, 1), 0.0)
+        return _Outcome(path, ratio.reshape(shape), _surprise(total, n, spread + 1.0).reshape(shape))
+
+    def _below(self, rows_of: Floats, mine: Integers, kept: Flags, value: Floats, cells: int) -> list[Floats]:
+        """Bet on a mean of 1 / p below 1, where every row claims a floor, which bounds 1 / p."""
+        floor = self.draws.floor
+        if floor is None or not (floor > 0.0).all():
+            return []
+        least = min(float(floor.min()), float(self.draws.propensity.min()))
+        if least >= 0.5:
+            return []
+        logs = []
+        for bet in (0.1, 0.5, 0.9):
+            stake = bet * least / (1.0 - least)
+            gain = np.log1p(stake * (1.0 - value[kept])) - np.log1p(stake)
+            won = self._by_block(mine[kept], np.arange(self.n)[kept], gain, cells)
+            logs.append(won + rows_of * np.log1p(stake))
+        return logs
+
+    def _by_block(self, cell: Integers, row: Integers, amount: Floats, cells: int) -> Floats:
+        """Return running sums by cell at the end of each block, shape (n_blocks, cells)."""
+        place = self._block_of[row] * cells + cell
+        sums = np.bincount(place, amount, len(self._blocks) * cells).reshape(-1, cells)
+        total: Floats = sums.cumsum(axis=0)
+        return total
+
+    def counts(self) -> Floats:
+        """Return the path of bets that too many rows were drawn with some propensities, shape (n_blocks,).
+
+        At most j arms have a probability above 1 / (j + 1), so the mean of 1 / p over rows with such a p is
+        at most j, and the mean of 1 / p over all rows is at most the number of arms.
+        """
+        w, width = self.draws.propensity, self.possible.sum(axis=1)
+        logs = []
+        for j in range(1, self.n_arms + 1):
+            last = width <= j
+            value = np.where(last, 1.0 / (w * width), (w > 1.0 / (j + 1)) / (w * j))
+            for bet in BETS:
+                gains = np.log1p(bet * (value - 1.0))
+                logs.append(np.cumsum(np.bincount(self._block_of, gains)))
+        return _shared(np.array(logs))
+
+
+RUIN = -700.0
+"""Logarithm of what is left of a bet that is lost."""
+
+FLATTER = "a floor or an epsilon, which the draws were made with and the propensities leave out"
+
+SHARPER = "a floor that was not applied, or rows that took the best arm: draws are greedier than logged"
+
+
+def _shapes(p: Floats, possible: Flags) -> Iterator[tuple[str, Floats]]:
+    """Yield other distributions that draws are often made with, each with what explains them.
+
+    Args:
+        p: The distributions on record, shape (n, n_arms).
+        possible: Whether an arm was eligible, shape (n, n_arms).
+    """
+    alike = possible / np.maximum(possible.sum(axis=1, keepdims=True), 1)
+    best = (p == p.max(axis=1, keepdims=True)) & possible
+    greedy = best / best.sum(axis=1, keepdims=True)
+    for share in (0.03, 0.1, 0.3):
+        yield FLATTER, (1.0 - share) * p + share * alike
+        yield SHARPER, (1.0 - share) * p + share * greedy
+    for power in (0.7, 1.4):
+        powered = np.where(p > 0.0, p, 1.0) ** power * (p > 0.0)
+        yield FLATTER if power < 1.0 else SHARPER, powered / powered.sum(axis=1, keepdims=True)
+
+
+def _blocks(n: int) -> Iterator[tuple[int, int]]:
+    """Yield begins and ends of blocks: a quarter of the rows before, at most a fortieth of all."""
+    start = 0
+    while start < n:
+        size = max(8, min(start // 4, n // 40))
+        yield start, min(n, start + size)
+        start += size
+
+
+def _ratio(observed: Floats, expected: Any) -> Floats:
+    ratio: Floats = np.divide(observed, expected, out=np.full(observed.shape, np.nan), where=expected > 0.0)
+    return ratio
+
+
+def _surprise(observed: Floats, expected: Any, variance: Any) -> Floats:
+    return np.asarray((observed - expected) / np.sqrt(np.maximum(variance, 0.25)))
+
+
+def _times_as_often(ratio: float) -> str:
+    """Return how often an arm was drawn beside what was logged.
+
+    >>> _times_as_often(1.5), _times_as_often(0.0)
+    ('1.50 times as often as logged', 'never, against what was logged')
+    """
+    return f"{ratio:.2f} times as often as logged" if ratio > 0.0 else "never, against what was logged"
+
+
+RIGHT = "Log the probabilities that the draw was made with, computed at that moment, after every override."
+
+
+def _mean_weights(draws: Draws, bettor: _Bettor) -> _Test:
+    found = bettor.bet(np.zeros(len(draws), dtype=np.int64), 1)
+    _, column = found.worst
+    arm, ratio = draws.arms[column], float(found.ratios[0, column])
+    drawn = float((draws.drawn == column).mean())
+    if _alike(draws):
+        advice = (
+            f"Every propensity on record is 1 / n of the eligible arms, and the draws are skewed: {arm} was "
+            "drawn for "
+            f"{drawn:.0%} of the rows, {_times_as_often(ratio)}. 1 / n was filled in. {RIGHT}"
+        )
+    else:
+        advice = f"{arm} was drawn {_times_as_often(ratio)}. {RIGHT}"
+    name = "mean weight of each arm"
+    return _Test(name, "1: each is drawn as often as logged", f"{ratio:.3f} of {arm}", found.evidence, advice)
+
+
+def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
+    name, expected = "calibration", "arms are drawn as often as logged in each range of probabilities"
+    if draws.p is None:
+        evidence, w = evidence_of(bettor.counts()), draws.propensity
+        width = float(draws.possible.sum(axis=1).mean())
+        mean = float((1.0 / w).mean())
+        large = float(w[w > 0.5].mean()) if (w > 0.5).any() else 0.0
+        if mean > width:
+            advice = (
+                f"The mean of 1 / p is {mean:.2f}, and cannot be above {width:.2f}, the number of arms: arms "
+                "with small "
+                "probabilities are drawn more often than logged, as where a floor or an epsilon was mixed in "
+                "after "
+                f"the probabilities were logged. {RIGHT}"
+            )
+        else:
+            advice = (
+                f"{float((w > 0.5).mean()):.0%} of the rows drew an arm with a probability above a half, of "
+                f"{large:.2f} "
+                "on average: fewer would have, if the others were drawn as logged, as where a floor was "
+                "logged and "
+                f"not applied. {RIGHT}"
+            )
+        return _Test(name, expected, f"mean of 1 / p is {mean:.3f}, of {width:.3g} arms", evidence, advice)
+    p, n_arms = draws.p, len(draws.arms)
+    place = np.searchsorted(EDGES, p)
+    shaped = bettor.shaped()
+    evidence = evidence_of(
+        bettor.tilted(place), bettor.tilted(place * n_arms + np.arange(n_arms)), *shaped.values()
+    )
+    low, high, ratio = _worst_bin(draws, bettor.possible, place)
+    kind = max(shaped, key=lambda one: float(shaped[one].max()))
+    cause = f" What explains it: {kind}." if evidence_of(shaped[kind]) > BEYOND_DOUBT else ""
+    how = _times_as_often(ratio)
+    advice = f"Arms with probabilities from {low:g} to {high:g} were drawn {how}.{cause} {RIGHT}"
+    return _Test(name, expected, f"{ratio:.3f} times, from {low:g} to {high:g}", evidence, advice)
+
+
+def _worst_bin(draws: Draws, possible: Flags, place: Integers) -> tuple[float, float, float]:
+    """Return the ends of the bin that is farthest from what was expected, and the ratio of draws in it."""
+    p = draws.p
+    assert p is not None
+    some, n_bins = possible & (p > 0.0), len(EDGES) + 1
+    observed = np.bincount(place[np.arange(len(draws)), draws.drawn], minlength=n_bins).astype(np.float64)
+    expected = np.bincount(place[some], p[some], n_bins)
+    variance = np.bincount(place[some], (p * (1.0 - p))[some], n_bins)
+    surprise = np.where(expected > 0.0, np.abs(_surprise(observed, expected, variance)), -1.0)
+    worst = int(surprise.argmax())
+    ends = np.concatenate([[0.0], EDGES, [1.0]])
+    ratio = float(np.nan_to_num(_ratio(observed, expected)[worst]))
+    return float(ends[worst]), float(ends[worst + 1]), ratio
+
+
+def _slices(draws: Draws, bettor: _Bettor) -> _Test:
+    code = np.arange(len(draws)) * SLICES // len(draws)
+    found = bettor.bet(code, SLICES, FEATURE_PRIORS)
+    part, column = found.worst
+    ratio = float(found.ratios[part, column])
+    begin = int(np.searchsorted(code, part)) + 1
+    advice = (
+        f"From the {begin:,}th decision on, {draws.arms[column]} was drawn {_times_as_often(ratio)} for a "
+        f"{SLICES}th of the log: something else decided then. Leave that time out. {RIGHT}"
+    )
+    where = f"{ratio:.3f} of {draws.arms[column]} from the {begin:,}th decision on"
+    # most of the log is as it should be
+    usual = float(np.median((np.nan_to_num(found.surprise) ** 2).sum(axis=1)))
+    apart = usual < float(stats.chi2.ppf(1.0 - ERROR, len(draws.arms)))
+    name, expected = "mean weight over time", f"1 in each {SLICES}th of the log"
+    return _Test(name, expected, where, found.evidence, advice, apart=apart)
+
+
+def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
+    name, expected = "draws and features", "no feature predicts the draw beyond the propensity"
+    found: dict[str, _Outcome] = {}
+    for feature, code in draws.features.items():
+        found[feature] = bettor.bet(code, int(code.max(initial=0)) + 1, FEATURE_PRIORS)
+    if not found:
+        return _Test(name, expected, "there are no features", None)
+    evidence = evidence_of(*(one.path for one in found.values()))
+    feature = max(found, key=lambda one: found[one].evidence)
+    part, column = found[feature].worst
+    ratio = float(found[feature].ratios[part, column])
+    where = f"{ratio:.3f} of {draws.arms[column]} by {feature}"
+    advice = (
+        f"{feature} predicts the draw: {_coded(part, draws.features[feature])}, {draws.arms[column]} was "
+        "drawn "
+        f"{_times_as_often(ratio)}. The router saw it, and the probabilities on record do not show it. "
+        f"{RIGHT}"
+    )
+    return _Test(name, expected, where, evidence, advice)
+
+
+def _coded(code: int, codes: Integers) -> str:
+    """Return which rows have a code.
+
+    >>> _coded(1, np.array([0, 1])), _coded(0, np.array([0, 1, 2]))
+    ('where it is set', 'in the lowest part of its 3')
+    """
+    n = int(codes.max()) + 1
+    if n <= 2:
+        return "where it is set" if code else "where it is not set"
+    parts = {0: "the lowest", n - 1: "the highest"}
+    return f"in {parts.get(code, 'a middle')} part of its {n}"
+
+
+def _serial(draws: Draws, bettor: _Bettor) -> _Test:
+    n_arms = len(draws.arms)
+    before = np.concatenate([[n_arms], draws.drawn[:-1]])
+    found = bettor.bet(before, n_arms + 1, FEATURE_PRIORS)
+    code, column = found.worst
+    last = draws.arms[code] if code < n_arms else "nothing"
+    ratio = float(found.ratios[code, column])
+    advice = (
+        f"After {last}, {draws.arms[column]} was drawn {_times_as_often(ratio)}: arms take turns, or repeat. "
+        "Draw "
+        "each decision afresh, by a random number of its own."
+    )
+    name, expected = "draws in a row", "the draw before does not predict a draw"
+    return _Test(name, expected, f"{ratio:.3f} of {draws.arms[column]} after {last}", found.evidence, advice)
+
+
+def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
+    """Return the test of the draws within groups, and whether they repeat beyond doubt."""
+    name, expected = f"draws within {what}s", f"the draw before in a {what} does not predict a draw"
+    before = _previous(draws.groups[what], draws.drawn)
+    n = int((before >= 0).sum())
+    if n < LEAST_STRETCH:
+        return _Test(name, expected, f"no {what} with several decisions", None), False
+    found = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
+    again = float((draws.drawn == before)[before >= 0].mean())
+    advice = (
+        f"{again:.0%} of the decisions of a {what} repeat the arm before: rows of a {what} are one draw. The "
+        "tests "
+        f"above read the first decision of each {what}; take intervals by {what}."
+    )
+    test = _Test(name, expected, f"{again:.0%} repeat the arm before", found.evidence, advice, Status.WARN)
+    return test, test.p_value <= STICKY_ERROR
+
+
+def _previous(group: Integers, drawn: Integers) -> Integers:
+    """Return the arm that the row before in the same group drew, shape (n,), -1 for none.
+
+    >>> _previous(np.array([0, 1, 0, -1]), np.array([2, 1, 0, 1])).tolist()
+    [-1, -1, 2, -1]
+    """
+    order = np.argsort(group, kind="stable")
+    same = (group[order][1:] == group[order][:-1]) & (group[order][1:] >= 0)
+    before = np.full(len(group), -1, dtype=np.int64)
+    before[order[1:][same]] = drawn[order[:-1][same]]
+    return before
+
+
+def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str) -> _Test:
+    """Return the test of a fact about rows that is known after the draw: it must not depend on the arm.
+
+    Args:
+        draws: The rows.
+        bettor: Bets on them.
+        name: Name of the check.
+        code: Whether it holds in each row, shape (n,), -1 where that is not known yet.
+        what: The fact, in words.
+    """
+    expected, n, of = "no dependence on the drawn arm", int((code == 1).sum()), int((code >= 0).sum())
+    if not 0 < n < of:
+        return _Test(name, expected, f"{_share(n, of)} {what}", None)
+    found = bettor.bet(code, 2, FEATURE_PRIORS)
+    columns = np.unique(draws.drawn[code >= 0])
+    shares = [float(code[(draws.drawn == column) & (code >= 0)].mean()) for column in columns]
+    names = [draws.arms[column] for column in columns]
+    most, least = int(np.argmax(shares)), int(np.argmin(shares))
+    by_arm = f"{shares[most]:.0%} of {names[most]} and {shares[least]:.0%} of {names[least]} {what}"
+    advice = (
+        f"{by_arm}: estimates are of the other rows alone, and compare arms on different rows. Give such "
+        "rows a "
+        "reward too (a default, or that of a failure)."
+    )
+    return _Test(name, expected, by_arm, found.evidence, advice, Status.WARN)
