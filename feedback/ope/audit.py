@@ -73,7 +73,7 @@ RARE = 0.001
 class Status(StrEnum):
     """What a check says; the worst of all checks is that of the audit."""
 
-    PASS = "pass"
+    PASS = "pass"  # nosec B105 - a verdict
     SKIPPED = "skipped"
     """The log does not have what it takes."""
     WARN = "warn"
@@ -401,8 +401,8 @@ def _stretches(draws: Draws, sound: Flags) -> Check:
         return Check(name, Status.PASS, expected, f"{_share(total, len(draws))} drawn with probability 1")
     longest = int(lengths.argmax())
     advice = (
-        f"{int(long.sum()):,} stretches, the longest of {int(lengths[longest]):,} decisions from the "
-        f"{int(starts[longest]) + 1:,}th on, drew a single arm with certainty: no other arm can be estimated "
+        f"{int(long.sum()):,} stretches, the longest of {int(lengths[longest]):,} decisions from decision "
+        f"{int(starts[longest]) + 1:,} on, drew a single arm with certainty: no other arm can be estimated "
         "there. Draw at random, with a floor."
     )
     return Check(name, Status.WARN, expected, _share(int(lengths[long].sum()), len(draws)), advice=advice)
@@ -426,9 +426,9 @@ def _changes(draws: Draws) -> Check:
         if not len(rows):
             continue
         if rows[0] > 0.05 * n:
-            late.append(f"{arm} from the {rows[0] + 1:,}th decision on")
+            late.append(f"{arm} from decision {rows[0] + 1:,} on")
         if rows[-1] < 0.95 * n - 1:
-            gone.append(f"{arm} until the {rows[-1] + 1:,}th")
+            gone.append(f"{arm} until decision {rows[-1] + 1:,}")
     # rows of bits as texts, which sort faster than rows
     packed = np.packbits(possible, axis=1)
     sets = len(set(map(bytes, packed))) if n else 0
@@ -1016,10 +1016,10 @@ def _slices(draws: Draws, bettor: _Bettor) -> _Test:
     ratio = float(found.ratios[part, column])
     begin = int(np.searchsorted(code, part)) + 1
     advice = (
-        f"From the {begin:,}th decision on, {draws.arms[column]} was drawn {_times_as_often(ratio)} for a "
+        f"From decision {begin:,} on, {draws.arms[column]} was drawn {_times_as_often(ratio)} for a "
         f"{SLICES}th of the log: something else decided then. Leave that time out. {RIGHT}"
     )
-    where = f"{ratio:.3f} of {draws.arms[column]} from the {begin:,}th decision on"
+    where = f"{ratio:.3f} of {draws.arms[column]} from decision {begin:,} on"
     # most of the log is as it should be
     usual = float(np.median((np.nan_to_num(found.surprise) ** 2).sum(axis=1)))
     apart = usual < float(stats.chi2.ppf(1.0 - ERROR, len(draws.arms)))
