@@ -280,7 +280,7 @@ def test_a_stretch_of_certain_draws_is_20_rows_in_a_row(length: int, status: Sta
     check = named(audit(Draws(("a", "b"), drawn, drawn_of(p, drawn), p)), "deterministic stretches")
     assert check.status is status
     if status is Status.WARN:
-        assert "1 stretches, the longest of 20 decisions from the 31th on" in check.advice
+        assert "1 stretches, the longest of 20 decisions from decision 31 on" in check.advice
 
 
 def test_weights_above_a_thousand_are_a_warning() -> None:
