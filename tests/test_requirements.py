@@ -30,6 +30,7 @@ OPTIONAL = (
     "langchain",
     "llamaindex",
     "haystack",
+    "litellm",
     "qdrant",
     "tantivy",
     "lancedb",
@@ -38,7 +39,7 @@ OPTIONAL = (
 )
 """The extras of the service. The others are of those who develop it: its code may not import them."""
 
-ELSEWHERE = {"haystack": ["haystack-ai"], "llama_index": ["llama-index-core"]}
+ELSEWHERE = {"haystack": ["haystack-ai"], "litellm": ["litellm"], "llama_index": ["llama-index-core"]}
 """Distributions of modules that are not installed where the tests run."""
 
 

@@ -40,22 +40,39 @@ def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[st
     >>> shares_by_kind([("a", who), ("b", who), ("b", how)])[1]
     [KindShares(name='who', n=2, shares={'a': 0.5, 'b': 0.5}), KindShares(name='how', n=1, shares={'b': 1.0})]
     """
-    named = [(arm, kinds_of(features)) for arm, features in draws]
-    heads = Counter(head for _, kinds in named for head in {head for head, _ in kinds})
+    feature, rows = rows_by_kind([features for _, features in draws])
+    found = {value: Counter(draws[row][0] for row in held) for value, held in rows.items()}
+    return feature, [
+        KindShares(value, drawn.total(), {arm: n / drawn.total() for arm, n in sorted(drawn.items())})
+        for value, drawn in found.items()
+    ]
+
+
+def rows_by_kind(questions: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, list[int]]]:
+    """Return the feature that separates most questions (`shares_by_kind`), and the questions by its values.
+
+    Args:
+        questions: Named features of some questions.
+
+    Returns:
+        The feature, and the places of the questions of each value, the most frequent value first and
+        `OTHERS` last; an empty name and no value where no feature names a kind.
+
+    >>> rows_by_kind([{"tier=pro": 1.0}, {"tier=free": 1.0}, {"tier=pro": 1.0}, {}])
+    ('tier', {'pro': [0, 2], 'free': [1], 'all others': [3]})
+    """
+    named = [kinds_of(features) for features in questions]
+    heads = Counter(head for kinds in named for head in {head for head, _ in kinds})
     if not heads:
-        return "", []
-    values_of = Counter(head for head, _ in {kind for _, kinds in named for kind in kinds})
+        return "", {}
+    values_of = Counter(head for head, _ in {kind for kinds in named for kind in kinds})
     forms = {name.partition("=")[0] for name in FORM}
     feature = max(heads, key=lambda head: (values_of[head] > 1, head not in forms, heads[head], head))
-    counts = Counter(value for _, kinds in named for head, value in kinds if head == feature)
+    counts = Counter(value for kinds in named for head, value in kinds if head == feature)
     shown = [value for value, _ in counts.most_common(MOST)]
-    drawn = defaultdict[str, Counter[str]](Counter)
-    for arm, kinds in named:
+    rows = defaultdict[str, list[int]](list)
+    for row, kinds in enumerate(named):
         values = [value for head, value in kinds if head == feature] or [OTHERS]
         for value in {value if value in shown else OTHERS for value in values}:
-            drawn[value][arm] += 1
-    return feature, [
-        KindShares(value, found.total(), {arm: n / found.total() for arm, n in sorted(found.items())})
-        for value in (*shown, OTHERS)
-        if (found := drawn.get(value))
-    ]
+            rows[value].append(row)
+    return feature, {value: rows[value] for value in (*shown, OTHERS) if value in rows}

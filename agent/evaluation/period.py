@@ -6,7 +6,8 @@ using the dearest arm in the same way. That arm is known only after looking, so 
 of all arms together. Costs have no declared range: the largest one that was observed stands for it.
 """
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
@@ -16,12 +17,12 @@ import numpy as np
 
 from agent.config import AppConfig
 from agent.evaluation.audit import propensity_doubt
-from agent.evaluation.kinds import KindShares, shares_by_kind
+from agent.evaluation.kinds import KindShares, rows_by_kind, shares_by_kind
 from agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
 from agent.evaluation.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
-from agent.evaluation.served import ERROR, Alternative, Comparison, compare, least_floor
+from agent.evaluation.served import ERROR, Alternative, Comparison, alternative, compare, least_floor
 from arms.base import Progress
-from feedback.arrays import Flags, Floats
+from feedback.arrays import Flags, Floats, Integers
 from feedback.clock import utc
 from feedback.drift import newest_alarms
 from feedback.log import Store, listing
@@ -35,8 +36,8 @@ NEWEST = 200
 NEWEST_VERDICTS = 20
 """Evaluations among which verdicts of the gate are looked for."""
 
-KINDS_OF = 1000
-"""Newest explored turns of the period whose kinds are counted."""
+KINDS_OF = 20_000
+"""Newest explored turns of the period that are compared by kind of question."""
 
 REPORT_EVERY = 5000
 """Turns between two reports of progress."""
@@ -90,6 +91,42 @@ class ArmFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class KindGain:
+    """What was served for a kind of question, beside the best single arm of the period.
+
+    Attributes:
+        name: The value of the feature.
+        beside: That arm on the decisions of the kind, with the lead of what was served.
+    """
+
+    name: str
+    beside: Alternative
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Kinds of questions.
+
+    Attributes:
+        feature: The feature whose values distinguish them; empty for none.
+        shares: Shares of the arms by kind.
+        positions: Positions of the decisions by kind.
+    """
+
+    feature: str
+    shares: tuple[KindShares, ...]
+    positions: Mapping[str, Integers]
+
+    @classmethod
+    def of(cls, draws: Sequence[rollups.NewestDraw]) -> "Kinds":
+        """Return the kinds of some explored decisions."""
+        feature, rows = rows_by_kind([draw.features for draw in draws])
+        _, shares = shares_by_kind([(draw.arm, draw.features) for draw in draws])
+        seq = np.array([draw.seq for draw in draws], dtype=np.int64)
+        return cls(feature, tuple(shares), {name: seq[held] for name, held in rows.items()})
+
+
+@dataclass(frozen=True, slots=True)
 class RawMean:
     """What an arm earned on what it was drawn for, which estimates nothing: others decided what that was.
 
@@ -115,6 +152,7 @@ class Period:
         arms: Figures of each arm, the most drawn first.
         feature: The feature by whose values kinds are listed; empty for none.
         kinds: Shares of the arms by kind of question.
+        gains: What was served beside the best single arm, by kind of question, the largest lead first.
         stretches: The course over the decisions of the period.
         dearest: The arm with the largest estimated cost; None where costs cannot be compared.
         usd: Saved dollars beside it; None where nothing was charged.
@@ -151,6 +189,7 @@ class Period:
     source: str = ""
     notes: tuple[str, ...] = ()
     doubt: str = ""
+    gains: tuple[KindGain, ...] = ()
 
     @property
     def rewarded(self) -> int:
@@ -196,7 +235,6 @@ def read_period(
     floor = least_floor(store, config)
     upto = listing.positions_at(store, [until])[0]
     draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
-    feature, kinds = shares_by_kind(draws)
     changes = changes_of(
         arm_sets.history(store)[1:],
         promotions.newest(store, NEWEST),
@@ -208,7 +246,7 @@ def read_period(
         floor,
         config.reward.clip,
         (since, until),
-        (feature, tuple(kinds)),
+        Kinds.of(draws),
         changes=tuple(one for one in changes if since <= one[0] < until),
         held=tuple(sorted(_held(store, since, until))),
     )
@@ -220,7 +258,7 @@ def period_of(
     floor: float,
     rewards: Interval,
     window: tuple[float, float],
-    kinds: tuple[str, tuple[KindShares, ...]],
+    kinds: Kinds,
     *,
     changes: tuple[tuple[float, str], ...] = (),
     held: tuple[tuple[float, str], ...] = (),
@@ -235,7 +273,7 @@ def period_of(
         floor: Least probability of an arm that could be drawn.
         rewards: Smallest and largest possible reward.
         window: Begin and end.
-        kinds: The feature of the kinds of questions, and the shares of the arms by kind.
+        kinds: Kinds of questions.
         changes: What changed.
         held: What the gate held.
         source: The file that they were read from; empty for the log of a service.
@@ -249,7 +287,8 @@ def period_of(
         *window,
         whole,
         turns.figures(),
-        *kinds,
+        kinds.feature,
+        kinds.shares,
         turns.stretches(best, len(names), floor, rewards),
         dearest,
         usd,
@@ -264,6 +303,7 @@ def period_of(
         source,
         notes,
         propensity_doubt(turns.draws()) or "",
+        () if best is None else turns.gains(kinds.positions, best, floor, rewards),
     )
 
 
@@ -311,6 +351,7 @@ class Turns:
     def __init__(self, turns: Iterator[served_turns.ServedTurn], on_progress: Progress) -> None:
         pools: dict[tuple[str, ...], int] = {}
         columns: list[tuple[Any, ...]] = []
+        positions = array("q")
         for one in turns:
             code = pools.setdefault(one.arms, len(pools))
             cost = one.cost
@@ -318,9 +359,10 @@ class Turns:
             earned = np.nan if one.reward is None or not one.explored else one.reward
             made = one.decided_at, one.propensity, one.explored, one.failed
             columns.append((code, one.drawn, *made, earned, *paid))
+            positions.append(one.seq)
             if len(columns) % REPORT_EVERY == 0:
                 on_progress("decisions", len(columns), None)
-        self.n = len(columns)
+        self.n, self._seq = len(columns), np.array(positions, dtype=np.int64)
         on_progress("decisions", self.n, self.n)
         by_column = list(zip(*columns, strict=True)) if columns else [()] * 9
         pool, drawn, at, propensity, explored, failed, reward, usd, seconds = by_column
@@ -396,6 +438,26 @@ class Turns:
             floor=floor,
             rewards=rewards,
         )
+
+    def gains(
+        self, kinds: Mapping[str, Integers], arm: str, floor: float, rewards: Interval
+    ) -> tuple[KindGain, ...]:
+        """Compare what was served with an arm on the decisions of each kind; the largest lead comes first.
+
+        Args:
+            kinds: Positions of the decisions of each kind.
+            arm: The arm.
+            floor: Least probability of an arm that could be drawn.
+            rewards: Smallest and largest possible reward.
+        """
+        found, error = [], ERROR / max(1, len(kinds))
+        for name, positions in kinds.items():
+            rows = self.having(arm) & np.isin(self._seq, positions)
+            sums = self.sums(rows, self.reward, self.always(arm))
+            beside = alternative(arm, sums, len(positions), 1.0 / floor, rewards, error)
+            if beside is not None:
+                found.append(KindGain(name, beside))
+        return tuple(sorted(found, key=lambda one: (-one.beside.lead, one.name)))
 
     def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
         """Return the dearest arm, and the dollars and the seconds that were saved beside always using it.

@@ -5,19 +5,18 @@ propensity on record stands for the exploration floor, which bounds the weights 
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
 from agent.evaluation.audit import FOREIGN
-from agent.evaluation.kinds import shares_by_kind
-from agent.evaluation.period import KINDS_OF, NothingServedError, Period, Turns, period_of
+from agent.evaluation.period import KINDS_OF, Kinds, NothingServedError, Period, Turns, period_of
 from arms.base import Progress
 from feedback.clock import utc
 from feedback.events import LABELS, Example, Mode
 from feedback.exchange import read_export, read_headers
 from feedback.reward import RewardRule
-from feedback.training_log import served_turns
+from feedback.training_log import rollups, served_turns
 
 FLOOR = 0.05
 """Least propensity where no decision of several arms has one on record."""
@@ -62,7 +61,6 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
             f"no decision was made from {utc(since)} to {utc(until)}: {path} has some from {utc(first)} to "
             f"{utc(last)}"
         )
-    feature, kinds = shares_by_kind(list(rows.draws))
     notes = ["A file has no promotions, alarms or verdicts: they are in the log of a service."]
     if rows.ours:
         notes.append(
@@ -76,7 +74,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         min(rows.least, 1.0 / max(2, len(turns.names))),
         rule.clip,
         (since, until),
-        (feature, tuple(kinds)),
+        Kinds.of(rows.draws),
         source=str(path),
         notes=tuple(notes),
     )
@@ -93,14 +91,14 @@ class _Rows:
 
     Attributes:
         least: Least propensity on record of an arm that could be drawn.
-        draws: Drawn arm and features of the newest explored decisions.
+        draws: The newest explored decisions.
         ours: Whether any was drawn by a policy of a service.
     """
 
     def __init__(self, path: Path, rule: RewardRule, since: float, until: float) -> None:
         self._path, self._rule, self._since, self._until = path, rule, since, until
         self.least, self.ours = FLOOR, False
-        self.draws: deque[tuple[str, Mapping[str, float]]] = deque(maxlen=KINDS_OF)
+        self.draws: deque[rollups.NewestDraw] = deque(maxlen=KINDS_OF)
 
     def __iter__(self) -> Iterator[served_turns.ServedTurn]:
         least = inf
@@ -110,7 +108,7 @@ class _Rows:
                 continue
             self.ours = self.ours or d.policy not in FOREIGN
             if d.mode is Mode.EXPLORE:
-                self.draws.append((d.drawn, d.context.features))
+                self.draws.append(rollups.NewestDraw(example.seq, d.drawn, d.context.features))
                 if len(d.arms) > 1 and (some := [p for p in d.probabilities if p > 0.0]):
                     least = min(least, *some)
             yield self._turn(example)

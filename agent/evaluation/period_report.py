@@ -9,7 +9,7 @@ from html import escape
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from agent.evaluation.period import Period, Saving
+from agent.evaluation.period import KindGain, Period, Saving
 from agent.evaluation.period_curve import AtEqualQuality
 from agent.evaluation.served import Alternative, rounded, summary_of
 from agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
@@ -91,6 +91,7 @@ def page_of(period: Period, command: str) -> str:
         costs=dollars if period.usd is not None or period.spent_usd > 0.0 else duration,
         saved=savings_in_words(period),
         unknown=unknowns(period),
+        gain=gain_in_words,
         kind_arms=sorted({arm for kind in period.kinds for arm in kind.shares}),
         alternatives=[one for one in (period.whole.uniform, *period.whole.arms) if one is not None],
         role=lambda one: _role(period, one),
@@ -142,6 +143,22 @@ def equal_in_words(period: Period) -> str:
         f"At equal quality, it saves {each} an answer beside {most.name}: it earns at most "
         f"{max(0.0, -most.low):.3f} less."
     )
+
+
+def gain_in_words(one: KindGain) -> str:
+    """Return whether a kind of question gains from what was served.
+
+    >>> found = Alternative("small", 100, 0.5, (0.4, 0.6), 0.1, 0.05, 0.15, None)
+    >>> gain_in_words(KindGain("pro", found))
+    'gains'
+    """
+    if one.beside.worse:  # the alternative
+        return "gains"
+    if one.beside.better:
+        return "loses"
+    if one.beside.more is None:
+        return "not known yet"
+    return f"not known yet: about {rounded(one.beside.more):,} more of the kind at least"
 
 
 def savings_in_words(period: Period) -> str:

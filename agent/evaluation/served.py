@@ -120,11 +120,11 @@ def compare(
     error = ERROR / (1 + (1 + len(arms) if several else 0))
     rewarded = uniform.n
     reach = 1.0 / (fewest_arms * floor)
-    chance = _alternative(None, uniform, decisions, reach, rewards, error) if several else None
+    chance = alternative(None, uniform, decisions, reach, rewards, error) if several else None
     found = [
         one
         for name, sums in arms.items()
-        if several and (one := _alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
+        if several and (one := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
     ]
     ranked = tuple(sorted(found, key=lambda one: (-one.value, one.name or "")))
     earned = None
@@ -138,10 +138,19 @@ def compare(
     return Comparison(decisions, explored, rewarded, most_arms, earned, chance, ranked)
 
 
-def _alternative(
+def alternative(
     name: str | None, sums: Weighted, decisions: int, reach: float, rewards: Interval, error: float
 ) -> Alternative | None:
-    """Return an alternative; None where no decision that drew it has a reward."""
+    """Return an alternative; None where no decision that drew it has a reward.
+
+    Args:
+        name: Name of the arm; None for a uniform choice.
+        sums: Sums over the rewarded decisions for which it could be drawn, with its weights.
+        decisions: Decisions so far, of which further ones are counted.
+        reach: Largest weight that a decision could have had.
+        rewards: Smallest and largest possible reward.
+        error: Probability with which its interval may miss.
+    """
     if sums.n < 1 or sums.w <= 0.0:
         return None
     errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)

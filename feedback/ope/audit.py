@@ -28,8 +28,6 @@ from math import exp, inf, log, sqrt
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.special import logsumexp
 
 from feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse
 
@@ -737,6 +735,8 @@ def evidence_of(*paths: Floats) -> float:
 
 def _shared(paths: Floats) -> Floats:
     """Return the path of bets that share the stake, from one for each along the first axis."""
+    from scipy.special import logsumexp  # takes a second to import
+
     path: Floats = logsumexp(paths, axis=0) - log(len(paths))
     return path
 
@@ -1022,6 +1022,8 @@ def _slices(draws: Draws, bettor: _Bettor) -> _Test:
     where = f"{ratio:.3f} of {draws.arms[column]} from decision {begin:,} on"
     # most of the log is as it should be
     usual = float(np.median((np.nan_to_num(found.surprise) ** 2).sum(axis=1)))
+    from scipy import stats  # takes a second to import
+
     apart = usual < float(stats.chi2.ppf(1.0 - ERROR, len(draws.arms)))
     name, expected = "mean weight over time", f"1 in each {SLICES}th of the log"
     return _Test(name, expected, where, found.evidence, advice, apart=apart)

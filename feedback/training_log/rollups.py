@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -295,10 +295,24 @@ def newest_rewards(
         ]
 
 
+class NewestDraw(NamedTuple):
+    """An explored decision.
+
+    Attributes:
+        seq: Position in the log.
+        arm: The drawn arm.
+        features: Named features of the question.
+    """
+
+    seq: int
+    arm: str
+    features: Mapping[str, float]
+
+
 def newest_draws(
     store: Store, limit: int, criteria: listing.DecisionFilter, upto: int | None = None
-) -> list[tuple[str, Mapping[str, float]]]:
-    """Return the drawn arm and the named features of the question of the newest explored decisions.
+) -> list[NewestDraw]:
+    """Return the newest explored decisions, with the named features of their questions, the newest first.
 
     Args:
         store: The log.
@@ -311,7 +325,7 @@ def newest_draws(
     """
     d = t.decisions.c
     query = (
-        sa.select(d.drawn, sa.cast(d.features, sa.Text))
+        sa.select(d.seq, d.drawn, sa.cast(d.features, sa.Text))
         .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
         .order_by(d.seq.desc())
         .limit(limit)
@@ -320,7 +334,7 @@ def newest_draws(
         last = head_of(connection) if upto is None else upto
         here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
         rows = connection.execute(query.where(*here)).all()
-    return [(arm, orjson.loads(features).get("sparse", {})) for arm, features in rows]
+    return [NewestDraw(seq, arm, orjson.loads(features).get("sparse", {})) for seq, arm, features in rows]
 
 
 _KEY = ("width", "start", "arm", "n_arms")

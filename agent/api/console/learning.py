@@ -30,7 +30,9 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     known = colours(point)
     if reads:
         criteria = decisions.filter_of(point, caller, DecisionQuery())
-        feature, kinds = shares_by_kind(rollups.newest_draws(point.store, NEWEST, criteria))
+        feature, kinds = shares_by_kind(
+            [(draw.arm, draw.features) for draw in rollups.newest_draws(point.store, NEWEST, criteria)]
+        )
     else:
         feature, kinds = "", []
     marks = curve.marks if reads else ()

@@ -649,7 +649,8 @@ async def test_an_evaluation_says_what_the_shadow_would_have_earned(on_each: Ser
             found = (await on_each.client.get(path)).json()
     assert found["status"] == "done", found
     result = found["result"]
-    assert (result["rows"], result["excluded"]["no distribution"]) == (8, 4), "those with a propensity"
+    left_out = result["excluded"]["no propensity on record"]
+    assert (result["rows"], left_out) == (8, 4), "those with a propensity"
     by_name = {one["name"]: one for one in result["candidates"]}
     assert by_name["shadow"]["rows"] == by_name["configured"]["rows"] == 8
     row = {name: await record(on_each, name) for name in ("p-1", "p-3", "q-1", "q-3")}

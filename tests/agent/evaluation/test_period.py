@@ -13,10 +13,10 @@ import pytest
 
 from agent.evaluation import Comparison, NothingServedError, Period, Saving, page_of, read_period, text_of
 from agent.evaluation.period import Turns
-from agent.evaluation.period_report import savings_in_words, unknowns
+from agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
 from agent.evaluation.served import Alternative
-from feedback.events import Mode
-from feedback.log import Store
+from feedback.events import Context, Cost, Execution, Feedback, Mode, Status
+from feedback.log import Store, listing
 from feedback.registry import arm_sets, promotions, runs
 from feedback.training_log import served_turns
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill
@@ -365,3 +365,44 @@ def test_savings_are_said_with_their_intervals(
     )
     rank = "slowest" if usd is None else "dearest"
     assert savings_in_words(made) == f"Beside always using a, the {rank} arm, {said}, on 50 answers."
+
+
+def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
+    """Feedback of every second kind favours the arm that is not the best one; the policy draws both alike."""
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    began(store, world := World({"a": 0.5, "b": 0.5}, greedy=0.0))
+    made = fill(store, world, 1, seed=1)
+    rng, facts = np.random.default_rng(5), list[Any]()
+    for i in range(4000):
+        kind, arm = ("good", "bad", "odd")[i % 3], "ab"[int(rng.random() < 0.5)]
+        right = {"good": {"a": 0.9, "b": 0.1}, "bad": {"a": 0.2, "b": 0.8}, "odd": {"a": 0.6, "b": 0.6}}[
+            kind
+        ][arm]
+        context = Context("?", {f"tier={kind}": 1.0})
+        d = replace(
+            made[0], id=f"k{i}", context=context, drawn=arm, probabilities=(0.5, 0.5), mode=Mode.EXPLORE
+        )
+        d = replace(d, decided_at=made[0].decided_at + 1.0 + i / 10, deadline=made[0].deadline + 1000.0)
+        done = Execution(d.id, arm, Status.OK, Cost(1), ("p",), "yes", "", d.decided_at + 0.1)
+        facts += [d, done, Feedback(f"f{i}", d.id, "right", float(rng.random() < right), d.decided_at + 0.2)]
+    for begin in range(0, len(facts), 1000):
+        store.append(facts[begin : begin + 1000])
+    add_up(store)
+    period = read_period(store, CONFIG, BEGIN, BEGIN + 1000.0, nothing)
+    store.close()
+    assert period.whole.best is not None
+    assert (period.whole.best.name, period.feature) == ("a", "tier")
+    gains = {one.name: one.beside for one in period.gains}
+    assert list(gains) == ["bad", "odd", "good"], "the largest lead first"
+    truth = {"bad": 0.3, "odd": 0.0, "good": -0.4}
+    for name, lead in truth.items():
+        assert gains[name].low <= lead <= gains[name].high
+        assert gains[name].n == pytest.approx(
+            len(facts) / 3 / 3 * listing.WINDOW_BY_REWARD / len(facts), abs=1
+        ), "the newest"
+    assert [gain_in_words(one) for one in period.gains][:3:2] == ["gains", "loses"]
+    assert gain_in_words(period.gains[1]).startswith("not known yet")
+    page = page_of(period, "armwise report")
+    assert "Which kinds gain: tier" in page
+    table = page.split("Which kinds gain")[1].split("</table>")[0]
+    assert re.findall(r'dir="auto">(\w+)', table)[:3] == ["bad", "odd", "good"]

@@ -326,13 +326,13 @@ def test_the_newest_draws_are_explored_ones_with_the_features_of_their_questions
     """Newest first, as many as are wanted, that meet criteria; forced ones and labels are none."""
     made = [d for d, _, _ in turns(np.random.default_rng(3)) if d.policy != LABELS and d.mode is Mode.EXPLORE]
     found = rollups.newest_draws(filled, 10, listing.DecisionFilter())
-    assert [arm for arm, _ in found] == [one.drawn for one in made[:-11:-1]]
+    assert [one.arm for one in found] == [one.drawn for one in made[:-11:-1]]
     of_b = rollups.newest_draws(filled, 1000, listing.DecisionFilter(arm="b"))
     assert len(of_b) == sum(one.drawn == "b" for one in made)
     context = Context("?", {"tier=free": 1.0, "length": 0.5})
-    filled.append([replace(made[0], id="late", context=context)])
+    receipts = filled.append([replace(made[0], id="late", context=context)])
     assert rollups.newest_draws(filled, 1, listing.DecisionFilter()) == [
-        (made[0].drawn, {"tier=free": 1.0, "length": 0.5})
+        (receipts[0].seq, made[0].drawn, {"tier=free": 1.0, "length": 0.5})
     ]
 
 

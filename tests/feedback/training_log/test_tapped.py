@@ -58,7 +58,7 @@ def test_each_is_an_example_and_one_without_a_propensity_is_not_evaluated(filled
     examples = list(read_examples(filled, RULE.join))
     assert [one.decision for one in examples[1:-1]] == list(TAPPED)
     log = read_log(filled, RULE, Selection())
-    assert (len(log.seq), log.excluded["no distribution"]) == (5, 1)
+    assert (len(log.seq), log.excluded["no propensity on record"]) == (5, 1)
     assert log.propensity.tolist() == [0.75] * 5
 
 
