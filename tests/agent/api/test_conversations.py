@@ -237,3 +237,14 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
             one.sums["reward"] for one in rollups.newest_rewards(store, rule, 9, listing.DecisionFilter())
         ]
         assert [batched, row.reward, *served, summed] == pytest.approx([expected] * 4)
+
+
+async def test_turns_that_the_decider_of_the_caller_takes_part_in_draw_each(tmp_path: Path) -> None:
+    """Its choice is of this turn: an arm that was kept would not be drawn from the mixture on record."""
+    changes: dict[str, Any] = {"policy": UNIFORM, "sticky": "episode", "tap": {"share": 0.5}}
+    async with Service(tmp_path, **changes).running() as service:
+        turns = [await turn(service, agent={"incumbent": {"arm": "bm25"}}) for _ in range(4)]
+        assert {one["mode"] for one in turns} == {"explore"}
+        assert all(one["pmf"]["bm25"] == pytest.approx(0.5 + 0.5 / 3) for one in turns)
+        assert (await turn(service))["mode"] == "explore", "nothing was kept"
+        assert (await turn(service))["mode"] == "continued"

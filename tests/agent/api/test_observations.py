@@ -661,3 +661,17 @@ async def test_an_evaluation_says_what_the_shadow_would_have_earned(on_each: Ser
         assert any("0 decisions were recomputed" in reason for reason in verdict["reasons"]), verdict
     (ips, *_) = by_name["shadow"]["estimates"]
     assert ips["value"]["value"] == pytest.approx(expected)
+
+
+async def test_how_a_decision_ended_that_was_carried_out_here_is_not_taken_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    arms = {"none": {"kind": "none"}, "other": {"kind": "none"}}
+    async with serving(tmp_path, arms=arms, tap={}).running() as service:
+        body = {"query": "who wrote Faust?"}
+        made = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "d-1"})
+        assert made.status_code == 200, made.text
+        ended = item("d-1", made.json()["agent"]["arm_drawn"], metrics={"right": True})
+        said = refused(await send(service, ended), 409, "idempotency_conflict", "items.0.id")
+        assert said == "no item was kept; items.0: 'd-1' was decided and carried out here"
+        assert (await record(service, "d-1"))["feedback"] == []
