@@ -61,6 +61,19 @@ async def test_a_continued_arm_that_its_draw_did_not_draw_is_not_verified(sticky
     assert verified["draw"]["arm"] == other
 
 
+@pytest.mark.parametrize("changed", [{"mode": Mode.FORCED}, {"episode_id": "another"}])
+async def test_a_continued_arm_whose_draw_is_none_of_its_episode_is_not_verified(
+    sticky: Service, changed: dict[str, Any]
+) -> None:
+    first, second = await turn(sticky), await turn(sticky)
+    with sticky.point.store.writing() as connection:
+        d = t.decisions
+        connection.execute(sa.update(d).where(d.c.id == first["decision_id"]).values(**changed))
+    verified = (await sticky.client.get(f"/v1/decisions/{second['decision_id']}/verify")).json()
+    assert not verified["verified"]
+    assert f"no draw {first['decision_id']!r} of its episode is in the log" in verified["why"][0]
+
+
 @pytest.mark.parametrize("episode", [None, "one of its own each time"])
 async def test_requests_of_no_episode_or_of_another_one_draw(sticky: Service, episode: str | None) -> None:
     named = [episode and f"e-{n}" for n in range(8)]
@@ -205,7 +218,8 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
     reward = {"metrics": {"thumb": {"range": [-1, 1]}}, "wait_time": "PT3M", "cost_weight": 0.1}
     async with Service(tmp_path, policy=UNIFORM, sticky="episode", reward=reward).running() as service:
         store, clock = service.point.store, service.clock
-        turns = [await turn(service) for _ in range(3)]
+        searching = {"excluded_arms": ["none"]}  # whose steps are 0
+        turns = [await turn(service, agent=searching) for _ in range(3)]
         for one, value in zip(turns, (1.0, 0.0, -0.25), strict=True):
             assert (await tell(service, one["decision_id"], value)).status_code == 202
         await service.learn()
@@ -223,6 +237,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         assert example.metrics == {"thumb": 0.25}
         steps = [done.cost.steps for done in executions if done]
         assert example.cost.steps == sum(steps)
+        assert sum(steps) == 3
         expected = 0.25 - 0.1 * sum(steps) / 3
         assert rule.reward_of(example) == pytest.approx(expected)
         (batched,) = LogSource(store, rule).log(rule).reward

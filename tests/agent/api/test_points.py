@@ -361,7 +361,7 @@ async def _beats_uniform(service: Service) -> None:
             shown = [
                 {"id": f"{step}-{n}-{i}", "features": {"topic": topic}} for i, topic in enumerate(topics)
             ]
-            found = await ranked(service, actions=shown, context={"user": user})
+            found = await ranked(service, f"r-{step}-{n}", actions=shown, context={"user": user})
             topic = topics[int(found["chosen"].rpartition("-")[2])]
             liked = topic == {"young": "games", "old": "opera"}[user]
             earned.append(float(rng.random() < (0.9 if liked else 0.1)))

@@ -13,12 +13,14 @@ import pytest
 
 from agent.evaluation import Comparison, NothingServedError, Period, Saving, page_of, read_period, text_of
 from agent.evaluation.period import Turns
+from agent.evaluation.period_file import read_file_period
 from agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
 from agent.evaluation.served import Alternative
 from feedback.events import Context, Cost, Execution, Feedback, Mode, Status
-from feedback.log import Store, listing
+from feedback.exchange import Header, appearing, write_export
+from feedback.log import Store
 from feedback.registry import arm_sets, promotions, runs
-from feedback.training_log import served_turns
+from feedback.training_log import read_examples, served_turns
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill
 
 WORLD = World(
@@ -373,7 +375,7 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     began(store, world := World({"a": 0.5, "b": 0.5}, greedy=0.0))
     made = fill(store, world, 1, seed=1)
     rng, facts = np.random.default_rng(5), list[Any]()
-    for i in range(4000):
+    for i in range(3000):
         kind, arm = ("good", "bad", "odd")[i % 3], "ab"[int(rng.random() < 0.5)]
         right = {"good": {"a": 0.9, "b": 0.1}, "bad": {"a": 0.2, "b": 0.8}, "odd": {"a": 0.6, "b": 0.6}}[
             kind
@@ -383,12 +385,18 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
             made[0], id=f"k{i}", context=context, drawn=arm, probabilities=(0.5, 0.5), mode=Mode.EXPLORE
         )
         d = replace(d, decided_at=made[0].decided_at + 1.0 + i / 10, deadline=made[0].deadline + 1000.0)
-        done = Execution(d.id, arm, Status.OK, Cost(1), ("p",), "yes", "", d.decided_at + 0.1)
+        if i % 30 == 29:  # of the kind odd: the better arm could not be drawn
+            d = replace(d, arms=("b",), probabilities=(1.0,), drawn="b")
+        done = Execution(d.id, d.drawn, Status.OK, Cost(1), ("p",), "yes", "", d.decided_at + 0.1)
         facts += [d, done, Feedback(f"f{i}", d.id, "right", float(rng.random() < right), d.decided_at + 0.2)]
     for begin in range(0, len(facts), 1000):
         store.append(facts[begin : begin + 1000])
     add_up(store)
     period = read_period(store, CONFIG, BEGIN, BEGIN + 1000.0, nothing)
+    exported = tmp_path / "log.jsonl"
+    with appearing(exported) as file:
+        write_export(read_examples(store, RULE.join), file, Header(written_at=0.0, reward=RULE))
+    of_file = read_file_period(exported, BEGIN, BEGIN + 1000.0, nothing)
     store.close()
     assert period.whole.best is not None
     assert (period.whole.best.name, period.feature) == ("a", "tier")
@@ -397,12 +405,27 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     truth = {"bad": 0.3, "odd": 0.0, "good": -0.4}
     for name, lead in truth.items():
         assert gains[name].low <= lead <= gains[name].high
-        assert gains[name].n == pytest.approx(
-            len(facts) / 3 / 3 * listing.WINDOW_BY_REWARD / len(facts), abs=1
-        ), "the newest"
+    assert {name: one.n for name, one in gains.items()} == {"bad": 1000, "odd": 900, "good": 1000}
+    found = [(one.name, one.beside.n, pytest.approx(one.beside.lead)) for one in of_file.gains]
+    assert [(one.name, one.beside.n, one.beside.lead) for one in period.gains] == found, (
+        "the file has the same"
+    )
     assert [gain_in_words(one) for one in period.gains][:3:2] == ["gains", "loses"]
     assert gain_in_words(period.gains[1]).startswith("not known yet")
     page = page_of(period, "armwise report")
     assert "Which kinds gain: tier" in page
     table = page.split("Which kinds gain")[1].split("</table>")[0]
     assert re.findall(r'dir="auto">(\w+)', table)[:3] == ["bad", "odd", "good"]
+
+
+def test_intervals_of_gains_hold_for_all_kinds_together(store: Store) -> None:
+    """The more kinds there are, the wider the interval of each is."""
+    began(store)
+    fill(store, WORLD, 600, seed=2)
+    turns = Turns(served_turns.between(store, RULE, BEGIN, BEGIN + 1000.0), nothing)
+    whole = np.arange(1, 5000)
+    (alone,) = turns.gains({"all": whole}, "large", FLOOR, RULE.clip)
+    beside, _ = turns.gains({"all": whole, "none": whole}, "large", FLOOR, RULE.clip)
+    widths = [one.beside.high - one.beside.low for one in (alone, beside)]
+    assert widths[1] > 1.02 * widths[0]
+    assert alone.beside.lead == beside.beside.lead
