@@ -299,7 +299,7 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     file.write_text(page_of(made, "armwise report -o week.html"), encoding="utf-8")
     page = chrome(width, scheme)
     page.goto(file.as_uri())
-    assert page.locator("figure svg").count() == 2
+    assert page.locator("figure svg").count() == 3
     assert_no_barrier(page, "week.html")
 
 
