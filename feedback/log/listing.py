@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Cost, Decision, Kind, Status
 from feedback.log import tables as t
 from feedback.log.backend import dumps
-from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, spent_by, tokens_of
+from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, reward_of, tokens_of
 from feedback.log.store import Store
-from feedback.reward import NUMBERS, RewardRule
+from feedback.reward import RewardRule
 
 WINDOW = 100_000
 """Positions of the log that one page looks at: a rare condition takes several pages, and none takes long."""
@@ -225,9 +224,8 @@ def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tupl
     if row["metrics"] is None:
         return total, None
     failed = row["status"] in (Status.ARM_FAILED, Status.FELL_BACK)
-    values = orjson.loads(row["metrics"])
-    of_turn = rule.priced(*spent_by(row["turns"], cost, row["tokens_by_model"]))
-    return total, rule.formula(values, of_turn, row["cost_weight"], failed=failed, arithmetic=NUMBERS)
+    spent = row["turns"], cost, row["tokens_by_model"]
+    return total, reward_of(rule, *spent, row["metrics"], row["cost_weight"], failed=failed)
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:

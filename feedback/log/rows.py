@@ -23,6 +23,7 @@ from feedback.events import (
     Status,
 )
 from feedback.log import tables as t
+from feedback.reward import NUMBERS, RewardRule
 
 
 def observation_of(row: sa.Row[Any]) -> Observation:
@@ -238,3 +239,28 @@ def spent_by(
     if turns is None:
         return cost, tokens_of(tokens_by_model), 1
     return Cost(**turns["cost"]), tokens_of(turns["tokens_by_model"]), turns["n"]
+
+
+def reward_of(
+    rule: RewardRule,
+    turns: Mapping[str, Any] | None,
+    cost: Cost,
+    tokens_by_model: Mapping[str, Sequence[float]] | None,
+    metrics: str,
+    weight: float | None,
+    *,
+    failed: bool,
+) -> float | None:
+    """Return the reward of an example from its columns; None where the rule declares none.
+
+    Args:
+        rule: The rule.
+        turns: As for `spent_by`, with the next two.
+        cost: Cost of the decision.
+        tokens_by_model: Tokens of the decision.
+        metrics: Aggregated values by metric, as JSON.
+        weight: Quality that the request gives up for a unit of cost; None for that of the rule.
+        failed: Whether the drawn arm failed.
+    """
+    total = rule.priced(*spent_by(turns, cost, tokens_by_model))
+    return rule.formula(orjson.loads(metrics), total, weight, failed=failed, arithmetic=NUMBERS)

@@ -8,16 +8,16 @@ decisions instead.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, nan
+from typing import Any
 
-import orjson
 import sqlalchemy as sa
 
 from feedback.events import LABELS, Cost, Decision, Kind, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.reward import NUMBERS, RewardRule
-from feedback.training_log.served_turns import BATCH, LATE_S
+from feedback.reward import RewardRule
+from feedback.training_log.served_turns import BATCH, LATE_S, pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DrawnTurn:
 def read(
     store: Store, rule: RewardRule, since: float | None = None, until: float | None = None
 ) -> Iterator[DrawnTurn]:
-    """Yield the decisions of a log in order, labels left out.
+    """Return the decisions of a log in order, labels left out.
 
     Args:
         store: The log.
@@ -62,8 +62,8 @@ def read(
     )
     query = (
         sa.select(
-            *(*log_rows.DECISION, e.status, e.tokens_by_model, sa.cast(x.metrics, sa.Text), *log_rows.COST),
-            *(received, d.user_digest, d.seq),
+            *(*log_rows.DECISION, e.status, e.tokens_by_model, sa.cast(x.metrics, sa.Text), x.turns),
+            *(*log_rows.COST, received, d.user_digest, d.seq),
         )
         .outerjoin(t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -71,38 +71,20 @@ def read(
         .order_by(d.seq)
         .limit(BATCH)
     )
-    first = -inf if since is None else since - LATE_S
-    after = 0 if since is None else listing.positions_at(store, [first])[0]
-    while True:
-        # by position, so that a page of a long log is read no slower than the first one
-        with store.reading() as connection:
-            page = connection.execute(query.where(d.seq > after)).all()
-        for row in page:
-            yield _turn_of(tuple(row), rule)
-        if len(page) < BATCH:
-            return
-        after = page[-1][-1]
+    after = 0 if since is None else listing.positions_at(store, [since - LATE_S])[0]
+    return (_turn_of(tuple(row), rule) for row in pages(store, query, after, store.log_seq()))
 
 
-def _turn_of(row: tuple[object, ...], rule: RewardRule) -> DrawnTurn:
+def _turn_of(row: tuple[Any, ...], rule: RewardRule) -> DrawnTurn:
     width = len(log_rows.DECISION)
     decision = log_rows.decision_of(row[:width])
-    status, tokens, metrics, *rest = row[width:]
-    *raw, received, user, _ = rest
+    status, tokens, metrics, turns, *raw, received, user, _ = row[width:]
     reward = None
     if status is not None and metrics is not None:
-        cost = Cost(*raw)  # type: ignore[arg-type]
-        total, values = rule.priced(cost, log_rows.tokens_of(tokens)), orjson.loads(str(metrics))  # type: ignore[arg-type]
-        weight = decision.cost_weight
-        reward = rule.formula(values, total, weight, failed=status != Status.OK, arithmetic=NUMBERS)
+        weight, failed = decision.cost_weight, status != Status.OK
+        reward = log_rows.reward_of(rule, turns, Cost(*raw), tokens, metrics, weight, failed=failed)
     failed = status not in (None, Status.OK, Status.CANCELLED)
-    return DrawnTurn(
-        decision,
-        reward,
-        failed,
-        nan if received is None else float(received),  # type: ignore[arg-type]
-        None if user is None else str(user),
-    )
+    return DrawnTurn(decision, reward, failed, nan if received is None else float(received), user)
 
 
 def explored(turn: DrawnTurn) -> bool:

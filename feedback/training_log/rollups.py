@@ -25,7 +25,7 @@ from feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.reward import NUMBERS, RewardRule
+from feedback.reward import RewardRule
 from feedback.training_log.join import head_of, position_of
 
 rollups, rollup_positions = t.rollups, t.rollup_positions
@@ -447,9 +447,8 @@ def _rewarded(
     for row in connection.execute(query):
         draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
-        total = rule.priced(*log_rows.spent_by(turns, Cost(*rest[:costs]), tokens))
-        failed = status != Status.OK
-        r = rule.formula(orjson.loads(values), total, weight, failed=failed, arithmetic=NUMBERS)
+        spent = turns, Cost(*rest[:costs]), tokens
+        r = log_rows.reward_of(rule, *spent, values, weight, failed=status != Status.OK)
         if r is None:
             continue
         w = 1.0 / propensity

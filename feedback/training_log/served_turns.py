@@ -11,7 +11,7 @@ from feedback.events import Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
-from feedback.reward import NUMBERS, RewardRule
+from feedback.reward import RewardRule
 from feedback.training_log.rollups import NOT_SERVED
 
 BATCH = 2000
@@ -49,7 +49,7 @@ class ServedTurn:
 
 
 def between(store: Store, rule: RewardRule, since: float, until: float) -> Iterator[ServedTurn]:
-    """Yield the turns whose decisions were made in a period, in order of the log.
+    """Return the turns whose decisions were made in a period, in order of the log.
 
     Labels are none, nor are decisions that another system made or took part in.
 
@@ -75,11 +75,26 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         .limit(BATCH)
     )
     after, last = listing.positions_at(store, [since - LATE_S, until + LATE_S])
+    return (_turn_of(row, rule) for row in pages(store, query, after, last))
+
+
+def pages(store: Store, query: sa.Select[Any], after: int, last: int) -> Iterator[sa.Row[Any]]:
+    """Yield the rows of a query on decisions by position, so that no page is read slower than the first.
+
+    Args:
+        store: The log.
+        query: In the order of `seq`, which is one of its columns, and limited to `BATCH` rows.
+        after: Position after which it begins.
+        last: Position with which it ends.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    seq = t.decisions.c.seq
     while after < last:
-        # by position, so that a page of a long period is read no slower than the first one
         with store.reading() as connection:
-            rows = connection.execute(query.where(d.seq > after, d.seq <= last)).all()
-        yield from (_turn_of(row, rule) for row in rows)
+            rows = connection.execute(query.where(seq > after, seq <= last)).all()
+        yield from rows
         if len(rows) < BATCH:
             return
         after = rows[-1].seq
@@ -90,8 +105,8 @@ def _turn_of(row: sa.Row[Any], rule: RewardRule) -> ServedTurn:
     cost = None if status is None else Cost(*raw)
     reward = None
     if cost is not None and metrics is not None:
-        total, values = rule.priced(*log_rows.spent_by(turns, cost, tokens)), orjson.loads(metrics)
-        reward = rule.formula(values, total, weight, failed=status != Status.OK, arithmetic=NUMBERS)
+        failed = status != Status.OK
+        reward = log_rows.reward_of(rule, turns, cost, tokens, metrics, weight, failed=failed)
     explored = mode == Mode.EXPLORE
     failed = status in (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
     return ServedTurn(

@@ -15,7 +15,15 @@ from feedback.events import Mode
 from feedback.log import Store, listing
 from feedback.log import tables as t
 from feedback.sources import LogSource
-from feedback.training_log import Joiner, Refold, read_examples, rollups, served_turns, take_epoch
+from feedback.training_log import (
+    Joiner,
+    Refold,
+    drawn_turns,
+    read_examples,
+    rollups,
+    served_turns,
+    take_epoch,
+)
 from tests.agent.asking import CHAT, QUESTION, look_up, tell
 from tests.agent.fakes import Service, failing
 
@@ -225,6 +233,10 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         await service.learn()
         assert list(read_examples(store, service.config.reward.join)) == [], "its last turn may get more"
         later, rule = clock() + 200.0, service.config.reward
+        with store.writing() as connection:  # so that the turns differ
+            e = t.executions
+            dearer = sa.update(e).where(e.c.decision_id == turns[1]["decision_id"]).values(steps=4)
+            connection.execute(dearer)
         executions = [store.record(one["decision_id"]).execution for one in turns]  # type: ignore[union-attr]
         url = service.config.database_url
     with closing(Store(url, rule.join, clock=lambda: later)) as store:
@@ -237,7 +249,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         assert example.metrics == {"thumb": 0.25}
         steps = [done.cost.steps for done in executions if done]
         assert example.cost.steps == sum(steps)
-        assert sum(steps) == 3
+        assert steps == [1, 4, 1]
         expected = 0.25 - 0.1 * sum(steps) / 3
         assert rule.reward_of(example) == pytest.approx(expected)
         (batched,) = LogSource(store, rule).log(rule).reward
@@ -247,11 +259,12 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         served = [
             one.reward for one in served_turns.between(store, rule, 0.0, later) if one.reward is not None
         ]
+        drawn = [one.reward for one in drawn_turns.read(store, rule) if one.reward is not None]
         rollups.advance(store, rule)
         (summed,) = [
             one.sums["reward"] for one in rollups.newest_rewards(store, rule, 9, listing.DecisionFilter())
         ]
-        assert [batched, row.reward, *served, summed] == pytest.approx([expected] * 4)
+        assert [batched, row.reward, *served, *drawn, summed] == pytest.approx([expected] * 5)
 
 
 async def test_turns_that_the_decider_of_the_caller_takes_part_in_draw_each(tmp_path: Path) -> None:
