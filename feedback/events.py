@@ -12,11 +12,17 @@ from math import nan
 LABELS = "labels"
 """Policy of a decision that no policy made: a label, inserted for a warm start."""
 
+IMPORTED = "imported"
+"""Policy of a decision in the converted log of another system."""
+
 ESTIMATED = "imported-estimated"
 """Policy of a decision of another system whose probabilities were estimated from frequencies of its draws."""
 
 OBSERVED = "observed"
 """Policy of a decision that another system made and carried out, and that was sent here: the tap."""
+
+FOREIGN = (IMPORTED, ESTIMATED, OBSERVED)
+"""Policies of decisions that nothing here drew."""
 
 INCUMBENT = "incumbent"
 """Policy of a decision that was drawn here from a mixture with what the caller's own decider draws from."""

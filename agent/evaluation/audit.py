@@ -29,7 +29,7 @@ from agent.reporting import counted, filled, moment
 from arms.base import Progress
 from feedback.arrays import Flags, Floats, Integers
 from feedback.dataset import Log
-from feedback.events import LABELS, Example
+from feedback.events import FOREIGN, LABELS, Example
 from feedback.exchange import read_export, read_headers
 from feedback.log import Store, without_password
 from feedback.ope import Audit, Check, Draws, Status, audit
@@ -440,10 +440,6 @@ class Columns:
             p[rows[:, np.newaxis], columns] = flat[start[rows, np.newaxis] + np.arange(len(columns))]
         p[width == 0] = nan
         return p
-
-
-FOREIGN = ("imported", "observed")
-"""Kinds of the policies of decisions that were made elsewhere."""
 
 
 class _Features:

@@ -362,7 +362,7 @@ class Learned:
     def _pay(self, pacer: Pacer, example: Example) -> None:
         """Charge what the candidate would have paid: the mean cost of each arm, by its distribution."""
         name, p = self._last
-        spent, paid = pacer.budget.spent(example.cost), None
+        spent, paid = pacer.budget.spent(example.cost) / example.turns, None  # a request's
         if name == example.decision.id:
             paid = math.fsum(share * cost for share, cost in zip(p.values(), pacer.costs([*p]), strict=True))
             self._paid.append(paid)

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
-from agent.evaluation.audit import FOREIGN
 from agent.evaluation.period import KINDS_OF, Kinds, NothingServedError, Period, Turns, period_of
 from arms.base import Progress
 from feedback.clock import utc
-from feedback.events import LABELS, Example, Mode
+from feedback.events import FOREIGN, LABELS, Example, Mode
 from feedback.exchange import read_export, read_headers
 from feedback.reward import RewardRule
 from feedback.training_log import rollups, served_turns

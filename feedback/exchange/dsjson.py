@@ -20,8 +20,8 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from feedback.arrays import TOLERANCE
-from feedback.events import Context, Cost, Decision, Example
-from feedback.exchange.imported import IMPORTED, LeftOut, drawn_first, possible, rewarded, sound, worth
+from feedback.events import IMPORTED, Context, Cost, Decision, Example
+from feedback.exchange.imported import LeftOut, drawn_first, possible, rewarded, sound, worth
 from feedback.exchange.jsonl import ExchangeError, explain, read_lines
 
 

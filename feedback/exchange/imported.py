@@ -11,9 +11,6 @@ from feedback.events import LABELS, Decision, Example, Mode
 from feedback.exchange.jsonl import ExchangeError, problems, unlikely
 from feedback.reward import Metric, RewardRule
 
-IMPORTED = "imported"
-"""Kind of the policy of a decision that was made elsewhere."""
-
 REWARD = "reward"
 """Default name of the metric that holds the reward of an imported log."""
 

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from feedback.arrays import TOLERANCE
-from feedback.events import Context, Cost, Decision, Example
-from feedback.exchange.imported import IMPORTED, LeftOut, possible, rewarded, sound, worth
+from feedback.events import IMPORTED, Context, Cost, Decision, Example
+from feedback.exchange.imported import LeftOut, possible, rewarded, sound, worth
 from feedback.exchange.jsonl import ExchangeError, explain
 
 POSITION = "position"

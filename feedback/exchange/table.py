@@ -24,8 +24,8 @@ import orjson
 
 from feedback.arrays import TOLERANCE
 from feedback.clock import require_date
-from feedback.events import ESTIMATED, Context, Cost, Decision, Example
-from feedback.exchange.imported import IMPORTED, LeftOut
+from feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
+from feedback.exchange.imported import LeftOut
 from feedback.exchange.jsonl import ExchangeError, problems
 from feedback.exchange.records import Record, names_in, opened_up, value_at
 

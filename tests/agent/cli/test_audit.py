@@ -96,6 +96,17 @@ def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None
     assert "of the drawn arm alone" in run(write(tmp_path / "mixed.jsonl", mixed))
 
 
+@pytest.mark.parametrize("policy", ["imported", "imported-estimated", "observed", "linucb"])
+def test_what_an_export_of_ours_lacks_is_said_of_no_other_log(tmp_path: Path, policy: str) -> None:
+    ours = policy == "linucb"
+    rows = [replace(one, decision=replace(one.decision, policy=policy)) for one in simulated(300)]
+    path = write(tmp_path / "log.jsonl", rows)
+    assert ("An export has the decisions that are learned from" in run(path)) == ours
+    page = tmp_path / "log.html"
+    run("--from", path, "-o", page, verb="report")
+    assert ("An export has the decisions that are learned from" in page.read_text()) == ours
+
+
 def test_what_was_not_drawn_and_other_times_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = simulated(40)
     rows[1] = replace(rows[1], decision=replace(rows[1].decision, policy="labels"))

@@ -1,6 +1,7 @@
 """A log is replayed under another ceiling, and under the prices that it was written with."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,15 @@ def test_a_candidate_pays_what_its_own_distribution_would() -> None:
     (note,) = one.notes()
     assert "ceiling of 1 steps" in note
     assert pacer.costs(ARMS) == tuple(map(float, STEPS.values()))
+
+
+def test_a_turn_of_a_conversation_is_a_request_of_its_budget() -> None:
+    pacers = [Pacer(Budget(steps_per_request=1.0)) for _ in "ab"]
+    for turns, pacer in zip((1, 3), pacers, strict=True):
+        one = Learned("", frozenset(ARMS), build_policy(parse(CONFIG).policy, ARMS), 0.01, pacer=pacer)
+        for number in range(30):
+            decision, execution, _ = turn(number, ARMS[number % 3])
+            cost = replace(execution.cost, steps=turns * execution.cost.steps)
+            one.learn(Example(number + 1, decision, cost, {"thumb": 1.0}, turns=turns), 0.5)
+    assert pacers[0].costs(ARMS) == pacers[1].costs(ARMS) == tuple(map(float, STEPS.values()))
+    assert (pacers[0].price, pacers[0].debt) == (pacers[1].price, pacers[1].debt)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from vowpalwabbit import LabelType, Workspace
 
 from agent.policies.vowpal import VowpalWabbit
-from feedback.events import LABELS, Example, Mode
+from feedback.events import IMPORTED, LABELS, Example, Mode
 from feedback.exchange.dsjson import read_dsjson, write_dsjson
-from feedback.exchange.imported import IMPORTED, rewarded
+from feedback.exchange.imported import rewarded
 from feedback.exchange.jsonl import ExchangeError
 from feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedback.dataset import Log
-from feedback.events import LABELS, Context, Example, Mode
-from feedback.exchange.imported import IMPORTED
+from feedback.events import IMPORTED, LABELS, Context, Example, Mode
 from feedback.exchange.jsonl import ExchangeError
 from feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
 from feedback.reward import Metric, RewardRule

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedback.dataset import Log
-from feedback.events import ESTIMATED, Cost
+from feedback.events import ESTIMATED, IMPORTED, Cost
 from feedback.exchange import Header, read_export, rule_of, write_export
-from feedback.exchange.imported import IMPORTED
 from feedback.exchange.propensities import Frequencies
 from feedback.exchange.table import Row
 from tests.feedback.exchange.traffic import (

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from agent.policies import FeatureSpec, describe
+from feedback.events import IMPORTED
 from feedback.exchange import ExchangeError, Header, read_export, rule_of, write_export
-from feedback.exchange.imported import IMPORTED
 from feedback.exchange.table import feature_of, number, seconds, text_of
 from tests.feedback.exchange.traffic import (
     ARMS,
