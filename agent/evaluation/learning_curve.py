@@ -321,13 +321,8 @@ class PositionSums:
     def _estimate(
         self, rows: rollups.Sums, scale: Floats, largest: float, level: float = intervals.LEVEL
     ) -> Estimate:
-        s = weighted(rows, scale)
-        return intervals.from_sums(
-            *(s.n, s.w, s.wr, s.w2, s.w2r, s.w2r2),
-            reach=largest / self._floor,
-            rewards=self._rewards,
-            level=level,
-        )
+        reach = largest / self._floor
+        return weighted(rows, scale).estimate(reach=reach, rewards=self._rewards, level=level)
 
 
 def weighted(rows: rollups.Sums, scale: Floats) -> Weighted:

@@ -536,20 +536,12 @@ class Turns:
             if best is not None:
                 level = 1.0 - ERROR / max(1, arms)
                 rows = here & self.having(best)
-                single = _estimate(
-                    self.sums(rows, self.reward, self.always(best)), 1.0 / floor, rewards, level
-                )
+                sums = self.sums(rows, self.reward, self.always(best))
+                single = sums.estimate(reach=1.0 / floor, rewards=rewards, level=level)
             reach = float(self.alike[here].max()) / floor
-            uniform = _estimate(self.sums(here, self.reward, self.alike), reach, rewards)
-            served = _estimate(self.sums(here, self.reward, self.served), 1.0, rewards)
+            uniform = self.sums(here, self.reward, self.alike).estimate(reach=reach, rewards=rewards)
+            served = self.sums(here, self.reward, self.served).estimate(reach=1.0, rewards=rewards)
             drawn = self._drawn[here & self._explored].tolist()
             shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
             found.append(Stretch(begin, end, served, uniform, single, shares))
         return tuple(found)
-
-
-def _estimate(
-    sums: Weighted, reach: float, rewards: Interval, level: float = intervals.LEVEL
-) -> tuple[float, Interval] | None:
-    weights = sums.n, sums.w, sums.wr, sums.w2, sums.w2r, sums.w2r2
-    return intervals.from_sums(*weights, reach=reach, rewards=rewards, level=level)

@@ -135,9 +135,8 @@ def curve_of(turns: "Turns", names: Sequence[str], floor: float, rewards: Interv
         both = []
         for values, possible in ((turns.reward, rewards), (costs, (0.0, top))):
             sums = turns.sums(rows, values, target)
-            weights = sums.n, sums.w, sums.wr, sums.w2, sums.w2r, sums.w2r2
             errors = confidence_sequences.asymptotic_errors(max(1, sums.n), level)
-            both.append((sums.n, intervals.from_sums(*weights, reach=reach, rewards=possible, errors=errors)))
+            both.append((sums.n, sums.estimate(reach=reach, rewards=possible, errors=errors)))
         (n, reward), (_, cost) = both
         if reward is not None and cost is not None:
             found.append(CurvePoint(name, n, reward[0], reward[1], cost[0], cost[1]))

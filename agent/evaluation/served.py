@@ -164,8 +164,7 @@ def alternative(
 
 def _interval(sums: Weighted, reach: float, rewards: Interval, error: float) -> Interval:
     errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)
-    weights = sums.n, sums.w, sums.wr, sums.w2, sums.w2r, sums.w2r2
-    found = intervals.from_sums(*weights, reach=reach, rewards=rewards, errors=errors)
+    found = sums.estimate(reach=reach, rewards=rewards, errors=errors)
     assert found is not None
     return found[1]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from feedback.arrays import TOLERANCE, Flags, Floats
-from feedback.ope.sample import NeverDrawnError, Sample, Terms, ones
+from feedback.ope.sample import NeverDrawnError, Sample, Terms, ones, row_products
 from feedback.ope.shrinkage import Trials, slope
 
 
@@ -53,7 +53,7 @@ def _alike(sample: Sample, feature: int) -> Flags:
 
 def _ratio(sample: Sample, alike: Flags) -> Floats:
     assert sample.p_log is not None
-    ratio: Floats = np.einsum("ij,ij->i", sample.p_target, alike) / np.einsum("ij,ij->i", sample.p_log, alike)
+    ratio: Floats = row_products(sample.p_target, alike) / row_products(sample.p_log, alike)
     return ratio
 
 
@@ -139,7 +139,7 @@ def embedding_weight(
             chance[:, classifier.classes_] = classifier.predict_proba(scaler.transform(embedding[held_out]))
         chance[:, seen] *= sample.p_log[np.ix_(held_out, seen)] / prior[seen]
         total = chance.sum(axis=1)
-        rows = np.einsum("ij,ij->i", chance, ratio[held_out])
+        rows = row_products(chance, ratio[held_out])
         weight[held_out] = np.divide(rows, total, out=sample.weight[held_out].copy(), where=total > 0.0)
     return weight
 

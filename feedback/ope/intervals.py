@@ -270,6 +270,13 @@ class Weighted:
     w2r2: float
     wr2: float
 
+    def estimate(
+        self, *, reach: float, rewards: Interval, level: float = LEVEL, errors: float | None = None
+    ) -> tuple[float, Interval] | None:
+        """Return the `snips` estimate of the target and an interval of it; see `from_sums`."""
+        sums = self.n, self.w, self.wr, self.w2, self.w2r, self.w2r2
+        return from_sums(*sums, reach=reach, rewards=rewards, level=level, errors=errors)
+
     def hedged(self, reach: float, rewards: Interval) -> "Weighted":
         """Return the sums with two imaginary rows of the largest weight, as `hedged` adds them to terms."""
         total, squares = sum(rewards), sum(end * end for end in rewards)

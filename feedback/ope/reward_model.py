@@ -58,15 +58,9 @@ def cross_fit(
         ValueError: Fewer than two questions or folds: nothing to hold out; a weight below
             0; a model of another name.
     """
-    n_questions = int(questions.max()) + 1
-    folds = min(folds, n_questions)
-    if folds < 2:
-        raise ValueError(
-            f"cross-fitting needs at least 2 folds and 2 questions, got {folds} and {n_questions}"
-        )
     if weight is not None:
         refuse("weight", weight, (weight >= 0.0) & np.isfinite(weight), "finite and at least 0")
-    fold = (rng.permutation(n_questions) % folds)[questions]
+    fold, folds = _folds(questions, folds, rng, "questions")
     match model:
         case "means":
             return _means(drawn, reward, fold, folds, n_arms, weight)
@@ -109,12 +103,8 @@ def predict_slates(
     Source: Kiyohara et al. (2022), as in `feedback.ope.estimators.cascade_dr`, with a table for their model.
     """
     _, groups = np.unique(groups, return_inverse=True)
-    n_groups, n_arms = int(groups.max()) + 1, p_target.shape[1]
-    folds = min(folds, n_groups)
-    if folds < 2:
-        raise ValueError(f"cross-fitting needs at least 2 folds and 2 groups, got {folds} and {n_groups}")
-    fold = (rng.permutation(n_groups) % folds)[groups]
-    following, q = rows.following, np.empty(p_target.shape)
+    fold, folds = _folds(groups, folds, rng, "groups")
+    n_arms, following, q = p_target.shape[1], rows.following, np.empty(p_target.shape)
     for part in range(folds):
         held_out = fold == part
         to_come = np.zeros(len(reward))  # what the target is expected to earn from a row on
@@ -129,6 +119,26 @@ def predict_slates(
             to_come[here] = p_target[here] @ table
             q[here[held_out[here]]] = table
     return q
+
+
+def _folds(groups: Integers, folds: int, rng: np.random.Generator, what: str) -> tuple[Integers, int]:
+    """Return the fold of each row, those of a group together, and how many folds there are.
+
+    Args:
+        groups: Codes from 0, none left out, shape (n,).
+        folds: How many parts the groups are cut into; at most one per group.
+        rng: Source of the folds.
+        what: The groups, for the message.
+
+    Raises:
+        ValueError: Fewer than two groups or folds: nothing to hold out.
+    """
+    n_groups = int(groups.max()) + 1
+    folds = min(folds, n_groups)
+    if folds < 2:
+        raise ValueError(f"cross-fitting needs at least 2 folds and 2 {what}, got {folds} and {n_groups}")
+    fold: Integers = (rng.permutation(n_groups) % folds)[groups]
+    return fold, folds
 
 
 def _means(

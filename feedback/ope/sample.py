@@ -330,7 +330,7 @@ def effective_size(weight: Floats) -> float:
     return float(weight.sum()) ** 2 / squares if squares > 0.0 else 0.0
 
 
-def row_products(p: Floats, q: Floats) -> Floats:
+def row_products(p: Floats, q: Floats | Flags) -> Floats:
     """Return the inner product of each row of `p` with that of `q`, both (n, n_arms), shape (n,).
 
     >>> row_products(np.array([[0.5, 0.5]]), np.array([[1.0, 3.0]])).tolist()
