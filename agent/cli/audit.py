@@ -1,23 +1,25 @@
 """The verb that audits a log: are the propensities on record those that arms were drawn with?"""
 
-import json
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point
-from agent.config import ConfigError, load
-from agent.evaluation import audit_file, audit_store, moment_of
-from feedback.exchange import appearing
+from agent.cli.options import (
+    CONFIG,
+    POINT,
+    ConfigPath,
+    Point,
+    moment,
+    require_report,
+    with_log,
+    write_report,
+)
+from agent.evaluation import audit_file, audit_store
 from feedback.log import Store
 from feedback.ope import Status
-
-SUFFIXES = (".json", ".html")
-"""What a report can be written as."""
 
 
 def audit(
@@ -38,38 +40,24 @@ def audit(
 ) -> None:
     """Check whether the propensities of a log are true; exits with 1 where they are not."""
     with explained():
-        if output is not None and output.suffix not in SUFFIXES:
-            raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
+        require_report(output)
         if log is not None and export is not None:
             raise ValueError(f"--from {export}: {log} was named already; name one of them")
         path = log or export
-        window = _moment("--since", since), _moment("--until", until)
-        if window[0] is not None and window[1] is not None and window[0] >= window[1]:
+        begin = None if since is None else moment("--since", since)
+        end = None if until is None else moment("--until", until)
+        if begin is not None and end is not None and begin >= end:
             raise ValueError(f"--since {since}: a time before --until {until} was expected")
         with progress(errors) as on_progress:
             if path is not None:
-                report = audit_file(path, on_progress, *window)
+                report = audit_file(path, on_progress, begin, end)
             else:
-                settings = load(config, ["router"]).of(point)
-                if settings.log_path is not None and not settings.log_path.exists():
-                    raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+                _, settings = with_log(config, point)
                 with closing(Store(settings.database_url, settings.reward.join)) as store:
-                    report = audit_store(store, settings, on_progress, *window)
+                    report = audit_store(store, settings, on_progress, begin, end)
         console.print(report.table())
         for line in (report.summary, *report.footnotes()):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        if output is not None:
-            html = output.suffix == ".html"
-            document = report.html() if html else json.dumps(report.as_json(), indent=2)
-            with appearing(output) as file:
-                file.write(document.encode())
+        write_report(report, output)
     if report.found.status is Status.FAIL:
         raise typer.Exit(1)
-
-
-def _moment(option: str, text: str | None) -> datetime | None:
-    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
-    try:
-        return None if text is None else moment_of(text)
-    except ValueError as error:
-        raise ValueError(f"{option} {error}") from None

@@ -1,11 +1,9 @@
 """The verbs that evaluate: `replay` candidates on the log, `simulate` traffic with known answers."""
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,18 +20,18 @@ from agent.cli.options import (
     Key,
     Point,
     Url,
+    moment,
     opened,
     renamed,
+    require_report,
     settings_options,
     unique,
+    write_report,
 )
-from agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, moment_of, spelled_out
+from agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
 from agent.simulation import Simulation, simulate
 from feedback.log import Store
 from feedback.sources import ExportSource, LogSource
-
-SUFFIXES = (".json", ".html")
-"""What a report can be written as."""
 
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -82,8 +80,7 @@ def replay(
 ) -> None:
     """Estimate from the log what other policies would have earned."""
     with explained():
-        if output is not None and output.suffix not in SUFFIXES:
-            raise ValueError(f"--output {output}: a name that ends with {' or '.join(SUFFIXES)} was expected")
+        require_report(output)
         request = EvaluationRequest.model_validate({**given, **_parsed(given)})
         settings = opened(config).of(point)
         with progress() as on_progress:
@@ -98,10 +95,7 @@ def replay(
         console.print(report.table())
         for note in report.footnotes():
             console.print(note, markup=False, style="dim")
-        if output is not None:
-            html = output.suffix == ".html"
-            document = report.html() if html else json.dumps(report.as_json(), indent=2)
-            output.write_text(document, encoding="utf-8")
+        write_report(report, output)
 
 
 def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,22 +103,14 @@ def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
     readers: Mapping[str, Callable[[Any], Any]] = {
         "candidates": lambda names: [spelled_out(name) for name in names],
         "baseline": spelled_out,
-        "since": partial(_moment, "--since"),
-        "until": partial(_moment, "--until"),
+        "since": partial(moment, "--since"),
+        "until": partial(moment, "--until"),
         "versions": _versions,
         "features": lambda pairs: dict(_pair("--feature", pair, _value) for pair in pairs),
         "cost": lambda pairs: dict(_pair("--price", pair, float) for pair in pairs),
         "budget": lambda pairs: dict(_pair("--budget", pair, float) for pair in pairs),
     }
     return {name: readers[name](value) for name, value in given.items() if name in readers}
-
-
-def _moment(option: str, text: str) -> datetime:
-    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
-    try:
-        return moment_of(text)
-    except ValueError as error:
-        raise ValueError(f"{option} {error}") from None
 
 
 def _versions(text: str) -> tuple[int, int]:

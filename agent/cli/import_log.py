@@ -300,18 +300,17 @@ def _convert(source: Path, read: Reads, output: Path, metric: str, scale: tuple[
         rows = _Counted(read(source, metric, scale, left_out), on_progress)
         write_export(rows, file, Header(written_at=time.time(), reward=rule_of(metric, scale)))
         if not rows.count:
-            reasons = "; ".join(_reason(n, reason) for reason, n in left_out.most_common())
+            reasons = "; ".join(f"{n:,} {_remedied(reason)}" for reason, n in left_out.most_common())
             raise ExchangeError(f"{source}: no row can be used; left out: {reasons or 'none, it is empty'}")
     say(f"{rows.count:,} decisions written to {output}")
     for reason, n in left_out.most_common():
-        remedy = remedy_of(reason)
-        say(f"left out {n:,}: {reason}" + (f" ({remedy})" if remedy else ""))
+        say(f"left out {n:,}: {_remedied(reason)}")
 
 
-def _reason(n: int, reason: str) -> str:
-    """Return how many rows were left out for a reason, and what it means."""
+def _remedied(reason: str) -> str:
+    """Return a reason with what it means and what to do."""
     remedy = remedy_of(reason)
-    return f"{n:,} {reason}" + (f" ({remedy})" if remedy else "")
+    return f"{reason} ({remedy})" if remedy else reason
 
 
 class _Counted:

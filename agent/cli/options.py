@@ -1,18 +1,21 @@
 """Options that several verbs share, options that are generated from a settings model, and their values."""
 
 import inspect
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args, get_origin
 
 import typer
 
 from agent.cli.console import PLAIN, errors
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
@@ -63,6 +66,64 @@ def open_home(settings: "AppConfig") -> None:
 
     for line in make_home(settings):
         errors.print(line, style="yellow", **PLAIN)
+
+
+def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
+    """Read the configuration for verbs that only read the log: the whole one, and that of a point.
+
+    Raises:
+        ConfigError: It cannot be read, or there is no log yet.
+    """
+    from agent.config import ConfigError, load
+
+    whole = load(config, ["router"])
+    settings = whole.of(point)
+    if settings.log_path is not None and not settings.log_path.exists():
+        raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+    return whole, settings
+
+
+def moment(option: str, text: str) -> "datetime":
+    """Read a date and a time, UTC where no zone is given. Raises ValueError."""
+    from agent.evaluation import moment_of
+
+    try:
+        return moment_of(text)
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None
+
+
+REPORTS = (".json", ".html")
+"""Ends of the names of the files that a report can be written to."""
+
+
+class WrittenReport(Protocol):
+    """A report that can be written to a file."""
+
+    def html(self) -> str:
+        """Return it as a page."""
+        ...
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return it as a document."""
+        ...
+
+
+def require_report(output: Path | None) -> None:
+    """Refuse a file that no report can be written to. Raises ValueError."""
+    if output is not None and output.suffix not in REPORTS:
+        raise ValueError(f"--output {output}: a name that ends with {' or '.join(REPORTS)} was expected")
+
+
+def write_report(report: WrittenReport, output: Path | None) -> None:
+    """Write a report as the name of its file says; None for no file."""
+    from feedback.exchange import appearing
+
+    if output is None:
+        return
+    document = report.html() if output.suffix == ".html" else json.dumps(report.as_json(), indent=2)
+    with appearing(output) as file:
+        file.write(document.encode())
 
 
 SCALARS = (int, float, bool, str, Path)

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point
-from agent.config import ConfigError, load
+from agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
 from agent.evaluation import Period, moment_of, page_of, read_file_period, read_period, span_of, text_of
 from feedback.clock import utc
 from feedback.log import Store
@@ -70,12 +69,9 @@ def report(
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of the log of a service, and the command that makes it again, but for the page."""
-    end = time.time() if until is None else instant("--until", until)
+    end = time.time() if until is None else moment("--until", until).timestamp()
     begin = begin_of(since or WEEK, end)
-    whole = load(config, ["router"])
-    settings = whole.of(point)
-    if settings.log_path is not None and not settings.log_path.exists():
-        raise ConfigError(f"{settings.log_path}: there is no log yet; `armwise serve` begins one")
+    whole, settings = with_log(config, point)
     ranks = point in whole.ranking
     with (
         closing(Store(settings.database_url, settings.reward.join)) as store,
@@ -90,7 +86,7 @@ def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, 
     """Return the report of a file, and the command that makes it again, but for the page."""
     first, last = span_of(path)
     # the last decision is part of it, and an end is left out
-    end = floor(last) + 1.0 if until is None else instant("--until", until)
+    end = floor(last) + 1.0 if until is None else moment("--until", until).timestamp()
     begin = floor(first) if since is None else begin_of(since, end)
     if not begin < end:
         raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
@@ -121,14 +117,6 @@ def begin_of(text: str, end: float) -> float:
     if not begin < end:
         raise ValueError(f"--since {text}: a time before the end of the period was expected")
     return begin
-
-
-def instant(option: str, text: str) -> float:
-    """Return the seconds since the epoch of a date, or of a date and a time. Raises ValueError."""
-    try:
-        return moment_of(text).timestamp()
-    except ValueError as error:
-        raise ValueError(f"{option} {error}") from None
 
 
 def _window(begin: float, end: float) -> list[str]:
