@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForeignIdError
-from agent.api import errors
+from agent.api import batches, errors
 from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import documented, link
 from agent.api.errors import ApiError
@@ -80,10 +80,8 @@ async def feedback(
     """
     if isinstance(body, FeedbackItem):
         return await _keep_one(item_of(point, caller, body, key))
-    names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
-    rows = await keep_each(point, caller, body.items, names)
-    items = [row.envelope(None) if isinstance(row, ApiError) else row for row in rows]
-    return StdlibJson(construct(FeedbackReceipts, items=items), 202)
+    rows = await keep_each(point, caller, body.items, batches.names_of(body.items, key))
+    return StdlibJson(construct(FeedbackReceipts, items=batches.replies(rows)), 202)
 
 
 async def keep_each(
@@ -111,25 +109,7 @@ async def keep_each(
                 continue
             one = outcome
         rows.append(errors.translate(one).shown_to(caller))
-    failures = [row for row in rows if isinstance(row, ApiError)]
-    if len(failures) == len(rows):
-        raise refusal(failures)
-    return rows
-
-
-def refusal(failures: Sequence[ApiError]) -> ApiError:
-    """Return the error for a batch of which nothing was kept: one that may pass later, or the first item's.
-
-    Args:
-        failures: The error of each item, in order.
-    """
-    passing = (index for index, one in enumerate(failures) if one.retryable)
-    index = next(passing, 0)
-    failure = failures[index]
-    param = f"items.{index}" if failure.param is None else f"items.{index}.{failure.param}"
-    reasons = [f"items.{n}: {one.code}: {one.message}" for n, one in enumerate(failures)]
-    message = f"no item was kept; items.{index}: {failure.message}"
-    return replace(failure, message=message, param=None if failure.retryable else param, reasons=reasons)
+    return batches.some_kept(rows)
 
 
 @router.post(

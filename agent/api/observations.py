@@ -17,11 +17,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from agent.api import errors
+from agent.api import batches, errors
 from agent.api.compiled_route import CompiledRoute
 from agent.api.documented import documented
 from agent.api.errors import ApiError
-from agent.api.feedback import REFUSALS, refusal
+from agent.api.feedback import REFUSALS
 from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of, point_of
 from agent.api.responses import StdlibJson
 from agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
@@ -114,11 +114,9 @@ async def observations(
     key needs the scope `feedback` too, or later by `POST /v1/feedback`. A batch of which no item was kept is
     refused as a whole; `reasons` then has the error of each item.
     """
-    names = [None if key is None else f"{key}:{index}" for index in range(len(body.items))]
     async with asking.place(point, caller, 0):
-        rows = await keep_each(point, caller, body.items, names)
-    items = [row.envelope(None) if isinstance(row, ApiError) else row for row in rows]
-    return StdlibJson(construct(ObservationReceipts, items=items), 202)
+        rows = await keep_each(point, caller, body.items, batches.names_of(body.items, key))
+    return StdlibJson(construct(ObservationReceipts, items=batches.replies(rows)), 202)
 
 
 async def keep_each(
@@ -144,14 +142,12 @@ async def keep_each(
         begun.append(await _begun(one, known) if isinstance(one, Item) else one)
     if commits := [one for one in begun if isinstance(one, asyncio.Task)]:
         await asyncio.wait(commits)
-    rows = [
-        one if isinstance(one, ObservationReceipt) else errors.translate(one).shown_to(caller)
-        for one in map(_outcome, begun)
-    ]
-    failures = [row for row in rows if isinstance(row, ApiError)]
-    if len(failures) == len(rows):
-        raise refusal(failures)
-    return rows
+    return batches.some_kept(
+        [
+            one if isinstance(one, ObservationReceipt) else errors.translate(one).shown_to(caller)
+            for one in map(_outcome, begun)
+        ]
+    )
 
 
 def _outcome(
@@ -264,15 +260,12 @@ def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: st
         there = ", ".join(one.name for one in point.service.points.values() if one.config.tap) or "none"
         message = f"point {point.name!r} takes no observations; those with `tap` configured: {there}"
         raise ApiError("invalid_value", message, "point")
-    limit, now = point.config.limits.question_chars, point.service.clock()
-    if len(item.question) > limit:
-        message = f"the question has {len(item.question)} characters; at most {limit} are read"
-        raise asking.InvalidAskError(message, "question")
+    question, now = asking.checked_question(item.question, point, "question"), point.service.clock()
     name = item.id or key
     decision_id = caller.stored(name) if name else caller.new_id()
     ask = Ask(
         decision_id=decision_id,
-        question=point.service.redact(item.question),
+        question=question,
         context=asking.checked_context(item.features, point, "features"),
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
         request_digest=asking.digest_of(item) if name else "",

@@ -123,10 +123,7 @@ async def choose(
         there = ", ".join(one.name for one in point.service.points.values() if one.external) or "none"
         message = f"the arms of point {point.name!r} answer here; those whose callers carry them out: {there}"
         raise _refused(message, "point")
-    limit = point.config.limits.question_chars
-    if len(body.question) > limit:
-        message = f"the question has {len(body.question)} characters; at most {limit} are read"
-        raise _refused(message, "question")
+    question = asking.checked_question(body.question, point, "question")
     incumbent, tap = asking.incumbent_of(point, body.incumbent, "incumbent"), point.config.tap
     if incumbent is None and tap is not None and tap.share < 1.0:
         message = (
@@ -135,7 +132,7 @@ async def choose(
         raise _refused(message, "incumbent")
     ask = Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
-        question=point.service.redact(body.question),
+        question=question,
         allowed=None if body.allowed_arms is None else frozenset(body.allowed_arms),
         excluded=frozenset(body.excluded_arms),
         explore=body.explore,

@@ -192,17 +192,15 @@ def ask_of(
     **rest: Any,
 ) -> Ask:
     """Check what the routes have in common, and return the question for the turn. Raises AskError."""
-    limit, options = point.config.limits.question_chars, body.agent
+    options = body.agent
     if not question.strip():
         raise InvalidAskError("the question is empty", param)
-    if len(question) > limit:
-        message = f"the question has {len(question)} characters; at most {limit} are read"
-        raise InvalidAskError(message, param)
+    question = checked_question(question, point, param)
     user = options.user or getattr(body, "user", None)
     groups = _groups(caller, options.groups)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
-        question=point.service.redact(question),
+        question=question,
         user_digest=user_digest(point, caller, user),
         forced=forced_arm(point, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
@@ -327,6 +325,15 @@ def distribution_of(point: DecisionPoint, given: Mapping[str, float], param: str
     if abs((total := math.fsum(found.values())) - 1.0) > TOLERANCE:
         raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
     return found
+
+
+def checked_question(question: str, point: DecisionPoint, param: str) -> str:
+    """Return a question within the limit, redacted; `param` is the field. Raises AskError."""
+    limit = point.config.limits.question_chars
+    if len(question) > limit:
+        message = f"the question has {len(question)} characters; at most {limit} are read"
+        raise InvalidAskError(message, param)
+    return point.service.redact(question)
 
 
 def checked_context(

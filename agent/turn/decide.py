@@ -826,10 +826,7 @@ class Decider:
         if draw is not None and draw.arm in names:
             return self._continued(ask, names, context, draw, {**masked, **unavailable})
         candidate, share = 0, 0.0
-        price, costs = 0.0, tuple[float, ...]()
-        if self.price is not None and ask.forced is None:
-            price, costs = self.price.price, self.price.costs(names)
-        penalty = tuple(price * cost for cost in costs)
+        price, costs, penalty = self._priced(names if ask.forced is None else ())
         kind, incumbent, rest = serving.policy.kind, np.zeros(0), 0.0
         if ask.forced is not None:
             mode, floor, p, shadow = Mode.FORCED, 0.0, np.ones(1), np.zeros(0)
@@ -888,6 +885,16 @@ class Decider:
             draw_id=ask.decision_id if mode is Mode.EXPLORE and self.keeps(ask) else None,
         )
 
+    def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+        """Return the price under the budget, the cost of each arm, and what that takes off its score.
+
+        There is no price without a budget, before its first request, and for no arms.
+        """
+        if self.price is None or not names:
+            return 0.0, (), ()
+        price, costs = self.price.price, self.price.costs(names)
+        return price, costs, tuple(price * cost for cost in costs)
+
     @staticmethod
     def _incumbent(named: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution of the caller's own decider, shape (n_arms,). Raises NoEligibleArmError."""
@@ -911,8 +918,7 @@ class Decider:
         """
         arms = observed.arms
         floor = sampling.lowered(self.floor, len(arms))
-        price, costs = (0.0, ()) if self.price is None else (self.price.price, self.price.costs(arms))
-        penalty = tuple(price * cost for cost in costs)
+        price, costs, penalty = self._priced(arms)
         shadow = served_distribution(serving.policy, context, arms, floor, penalty)
         return Decision(
             id=ask.decision_id,

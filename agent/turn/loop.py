@@ -520,10 +520,8 @@ class TurnLoop:
         """
         arms, decider, serving = self.arms, self.decider, self.decider.serving
         with turns.deciding() as span:
-            query, context = await self.describe(ask, arms, serving)
             names, masked = eligible(ask, arms), refused(ask, arms)
-            search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
-            scored = await decider.score(ask, names, query, context, search, serving)
+            scored = await self._scored(ask, names, arms, serving)
             seen = scored.context, scored.probes, serving, scored.candidate_scores
             decision = decider.choose(ask, names, *seen, masked)
             turns.decided(span, decision)
@@ -545,11 +543,17 @@ class TurnLoop:
             ArmError: An embedding, or what the router reads, is unavailable.
             PolicyError: The policy gave no distribution.
         """
-        arms, decider, serving = self.arms, self.decider, self.decider.serving
+        serving = self.decider.serving
+        scored = await self._scored(ask, observed.arms, self.arms, serving)
+        return self.decider.observe(ask, observed, scored.context, serving)
+
+    async def _scored(
+        self, ask: Ask, names: Sequence[str], arms: Mapping[str, ArmInfo], serving: Serving
+    ) -> Scored:
+        """Return what a policy sees of a question whose answer is given elsewhere. Raises ArmError."""
         query, context = await self.describe(ask, arms, serving)
         search = partial(self._search_first, ask, query, arms, _depth(serving), Spending())
-        scored = await decider.score(ask, observed.arms, query, context, search, serving)
-        return decider.observe(ask, observed, scored.context, serving)
+        return await self.decider.score(ask, names, query, context, search, serving)
 
     async def resume(
         self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object] = lambda _: None
