@@ -1,10 +1,12 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`, `id=<action>`.
 
 Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten and nothing that was
-learned from it changes. `feedback.log.append` has the other texts of a fact.
+learned from it changes. `feedback.log.append` has the other texts of a fact. Numbers of a caller are features
+too, as `compressed` has them.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -72,3 +74,16 @@ def value_of(features: Mapping[str, float], name: str, otherwise: Otherwise) -> 
     1.0
     """
     return features[name] if name in features else features.get(pseudonym(name), otherwise)
+
+
+def compressed(value: float) -> float:
+    """Return a number of a caller as a policy sees it: as it is in [-1, 1], beyond it by its logarithm.
+
+    All other features are at most 1. Much larger ones would take over the columns of a linear model that
+    they share with others, and the gradients of a network; a million is a 7.
+
+    >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
+    (0.5, 1.0, 4.0, -7.0)
+    """
+    size = abs(value)
+    return float(value) if size <= 1.0 else math.copysign(1.0 + math.log10(size), value)

@@ -178,9 +178,14 @@ def _would_have_served(decision: Decision, policy: Policy | None) -> "np.ndarray
     """Return the distribution of the policy of the version. Raises ValueError where it cannot be computed."""
     if policy is None or decision.floor is None:
         raise ValueError("its policy or its floor is not on record")
-    if decision.erased and getattr(policy, "reads_question", False):
-        raise ValueError("it reads the text of the question, which was erased")
+    _refuse_erased(decision, policy)
     return served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
+
+
+def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
+    """Raise ValueError where a policy reads the text of a question that was erased."""
+    if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies):
+        raise ValueError("it reads the text of the question, which was erased")
 
 
 def _distributions(
@@ -195,8 +200,7 @@ def _distributions(
         return np.ones(1), np.zeros(0)
     if decision.floor is None:
         raise ValueError("its floor is not on record")
-    if decision.erased and any(getattr(one, "reads_question", False) for one in (policy, candidate)):
-        raise ValueError("it reads the text of the question, which was erased")
+    _refuse_erased(decision, policy, candidate)
     seen = decision.context, decision.arms, decision.floor
     p = served_distribution(policy, *seen, decision.penalty)
     if decision.policy == INCUMBENT:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from arms.profile import ProfileSpec
 from feedback.events import ROUTER, Context
 from feedback.texts import FORM as FORM
-from feedback.texts import QUESTION_WORDS
+from feedback.texts import QUESTION_WORDS, compressed
 
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 
@@ -260,19 +260,6 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
     if not math.isfinite(value):
         raise FeatureError(f"context {key!r} is {value}; a finite number was expected")
     return key, compressed(value)
-
-
-def compressed(value: float) -> float:
-    """Return a number of a caller as a policy sees it: as it is in [-1, 1], beyond it by its logarithm.
-
-    All other features are at most 1. Much larger ones would take over the columns of a linear model that
-    they share with others, and the gradients of a network; a million is a 7.
-
-    >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
-    (0.5, 1.0, 4.0, -7.0)
-    """
-    size = abs(value)
-    return float(value) if size <= 1.0 else math.copysign(1.0 + math.log10(size), value)
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:

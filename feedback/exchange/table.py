@@ -28,6 +28,7 @@ from feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Exampl
 from feedback.exchange.imported import LeftOut
 from feedback.exchange.jsonl import ExchangeError, problems
 from feedback.exchange.records import Record, names_in, opened_up, value_at
+from feedback.texts import compressed
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
 """What a column can hold, besides costs and features."""
@@ -371,7 +372,7 @@ def feature_of(name: str, value: Any) -> tuple[str, float] | None:
         return f"{name}={value}", 1.0
     if isinstance(value, str) and value.strip().lower() in TRUE | FALSE:
         return f"{name}={value}", 1.0
-    return name, size if abs(size) <= 1.0 else math.copysign(1.0 + math.log10(abs(size)), size)
+    return name, compressed(size)
 
 
 def digest_of_user(user: str) -> str:
