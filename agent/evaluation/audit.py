@@ -268,10 +268,8 @@ def audit_file(
 
 EXPORTED = (
     "An export has the decisions that are learned from: without a default reward those with feedback, and "
-    "failed "
-    "ones only where failures have a reward. Where that depends on the arm, weights differ from 1; the log "
-    "itself "
-    "is audited without --from, on all its decisions."
+    "failed ones only where failures have a reward. Where that depends on the arm, weights differ from 1; "
+    "the log itself is audited without --from, on all its decisions."
 )
 
 

@@ -348,8 +348,7 @@ def _floors(draws: Draws, sound: Flags) -> Check:
     row = int(np.flatnonzero(below)[0])
     advice = (
         f"A decision claims a floor of {floor[row]:.4g} and has a probability of {least[row]:.4g}: what is "
-        "logged "
-        "leaves out the floor. Log the distribution after the floor was mixed in."
+        "logged leaves out the floor. Log the distribution after the floor was mixed in."
     )
     return Check(name, Status.FAIL, expected, _share(n, of), advice=advice)
 
@@ -367,8 +366,8 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
         if rows:
             advice = (
                 f"{draws.arms[worst]} was eligible with a probability of 0 in "
-                f"{_share(int(zero[:, worst].sum()), n)} "
-                "rows: nothing can be estimated of it there. A floor of .01 for every arm would change that."
+                f"{_share(int(zero[:, worst].sum()), n)} rows: nothing can be estimated of it there. A "
+                "floor of .01 for every arm would change that."
             )
         yield Check(name, Status.WARN if rows else Status.PASS, expected, f"{_share(rows, n)}", None, advice)
     least = float(draws.propensity[sound].min()) if n else 1.0
@@ -377,8 +376,7 @@ def _zeros(draws: Draws, sound: Flags) -> Iterator[Check]:
     if rare:
         advice = (
             f"{rare:,} decisions were drawn with a probability below {RARE:g} and weigh up to "
-            f"{1 / least:,.0f}: "
-            "intervals are wide; a floor bounds the weights."
+            f"{1 / least:,.0f}: intervals are wide; a floor bounds the weights."
         )
     expected = f"none below {RARE:g}"
     yield Check(
@@ -433,9 +431,8 @@ def _changes(draws: Draws) -> Check:
     if not (late or gone):
         return Check(name, Status.PASS, expected, f"{len(draws.arms):,} arms in {sets:,} sets")
     advice = (
-        f"The arms changed: {'; '.join([*late, *gone][:4])}. An arm is compared on the decisions that could "
-        "draw "
-        "it; select a time in which the arms are the same to compare all of them."
+        f"The arms changed: {'; '.join([*late, *gone][:4])}. An arm is compared on the decisions that "
+        "could draw it; select a time in which the arms are the same to compare all of them."
     )
     return Check(name, Status.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
 
@@ -450,8 +447,7 @@ def _repeated(draws: Draws) -> Iterator[Check]:
         if again:
             advice = (
                 f"{again:,} decisions stand again under the id of an earlier one: each counts twice, and "
-                "intervals "
-                "are too narrow. Write each decision once; later rewards belong to it."
+                "intervals are too narrow. Write each decision once; later rewards belong to it."
             )
         yield Check(
             name, Status.FAIL if again else Status.PASS, expected, _share(again, len(draws)), None, advice
@@ -472,9 +468,8 @@ def _repeated(draws: Draws) -> Iterator[Check]:
         if same.sum() >= 0.9 * several.sum():
             advice = (
                 f"Decisions of the same {what} have the same reward, as if one reward was copied to each: "
-                "rows are "
-                f"not independent. Take intervals by {what}, or give the reward to the decision that earned "
-                "it."
+                f"rows are not independent. Take intervals by {what}, or give the reward to the decision "
+                "that earned it."
             )
             yield Check(
                 name,
@@ -491,9 +486,8 @@ def _times(draws: Draws) -> Iterator[Check]:
     if draws.waiting is not None and draws.waiting.any():
         n = int(draws.waiting.sum())
         advice = (
-            f"{n:,} decisions still wait for a reward: estimates read those that have one, which were chosen "
-            "by how "
-            "soon it came. Evaluate up to the first that waits."
+            f"{n:,} decisions still wait for a reward: estimates read those that have one, which were "
+            "chosen by how soon it came. Evaluate up to the first that waits."
         )
         yield Check("waiting rewards", Status.WARN, "none", _share(n, len(draws)), advice=advice)
     if draws.rewarded_at is None or draws.at is None:
@@ -504,8 +498,7 @@ def _times(draws: Draws) -> Iterator[Check]:
     if early:
         advice = (
             f"{early:,} rewards were known before their decisions: they are joined to the wrong decisions, "
-            "or clocks "
-            "differ. A reward must follow from the drawn arm."
+            "or clocks differ. A reward must follow from the drawn arm."
         )
     status = Status.FAIL if early else Status.PASS
     yield Check(
@@ -518,8 +511,7 @@ def _times(draws: Draws) -> Iterator[Check]:
     if late:
         advice = (
             f"{late:,} rewards came after the deadline of their decisions: whether they count depends on "
-            "when the log "
-            "was read. Leave them out, or set a longer wait."
+            "when the log was read. Leave them out, or set a longer wait."
         )
     status = Status.WARN if late else Status.PASS
     yield Check(
@@ -548,8 +540,7 @@ def _leaks(draws: Draws) -> Iterator[Check]:
     if leaks:
         advice = (
             f"The feature {feature} is the reward, or was made from it: a model that sees it predicts what "
-            "is not "
-            "known when the arm is drawn. Log features as they were before the draw."
+            "is not known when the arm is drawn. Log features as they were before the draw."
         )
     found_in_words = f"the largest is {best:.3f}" + (f", of {feature}" if feature else "")
     yield Check(name, Status.FAIL if leaks else Status.PASS, expected, found_in_words, None, advice)
@@ -946,9 +937,8 @@ def _mean_weights(draws: Draws, bettor: _Bettor) -> _Test:
     drawn = float((draws.drawn == column).mean())
     if _alike(draws):
         advice = (
-            f"Every propensity on record is 1 / n of the eligible arms, and the draws are skewed: {arm} was "
-            "drawn for "
-            f"{drawn:.0%} of the rows, {_times_as_often(ratio)}. 1 / n was filled in. {RIGHT}"
+            f"Every propensity on record is 1 / n of the eligible arms, and the draws are skewed: {arm} "
+            f"was drawn for {drawn:.0%} of the rows, {_times_as_often(ratio)}. 1 / n was filled in. {RIGHT}"
         )
     else:
         advice = f"{arm} was drawn {_times_as_often(ratio)}. {RIGHT}"
@@ -965,19 +955,15 @@ def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
         large = float(w[w > 0.5].mean()) if (w > 0.5).any() else 0.0
         if mean > width:
             advice = (
-                f"The mean of 1 / p is {mean:.2f}, and cannot be above {width:.2f}, the number of arms: arms "
-                "with small "
-                "probabilities are drawn more often than logged, as where a floor or an epsilon was mixed in "
-                "after "
-                f"the probabilities were logged. {RIGHT}"
+                f"The mean of 1 / p is {mean:.2f}, and cannot be above {width:.2f}, the number of arms: "
+                "arms with small probabilities are drawn more often than logged, as where a floor or an "
+                f"epsilon was mixed in after the probabilities were logged. {RIGHT}"
             )
         else:
             advice = (
-                f"{float((w > 0.5).mean()):.0%} of the rows drew an arm with a probability above a half, of "
-                f"{large:.2f} "
-                "on average: fewer would have, if the others were drawn as logged, as where a floor was "
-                "logged and "
-                f"not applied. {RIGHT}"
+                f"{float((w > 0.5).mean()):.0%} of the rows drew an arm with a probability above a half, "
+                f"of {large:.2f} on average: fewer would have, if the others were drawn as logged, as "
+                f"where a floor was logged and not applied. {RIGHT}"
             )
         return _Test(name, expected, f"mean of 1 / p is {mean:.3f}, of {width:.3g} arms", evidence, advice)
     p, n_arms = draws.p, len(draws.arms)
@@ -1043,9 +1029,8 @@ def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
     where = f"{ratio:.3f} of {draws.arms[column]} by {feature}"
     advice = (
         f"{feature} predicts the draw: {_coded(part, draws.features[feature])}, {draws.arms[column]} was "
-        "drawn "
-        f"{_times_as_often(ratio)}. The router saw it, and the probabilities on record do not show it. "
-        f"{RIGHT}"
+        f"drawn {_times_as_often(ratio)}. The router saw it, and the probabilities on record do not show "
+        f"it. {RIGHT}"
     )
     return _Test(name, expected, where, evidence, advice)
 
@@ -1071,9 +1056,8 @@ def _serial(draws: Draws, bettor: _Bettor) -> _Test:
     last = draws.arms[code] if code < n_arms else "nothing"
     ratio = float(found.ratios[code, column])
     advice = (
-        f"After {last}, {draws.arms[column]} was drawn {_times_as_often(ratio)}: arms take turns, or repeat. "
-        "Draw "
-        "each decision afresh, by a random number of its own."
+        f"After {last}, {draws.arms[column]} was drawn {_times_as_often(ratio)}: arms take turns, or "
+        "repeat. Draw each decision afresh, by a random number of its own."
     )
     name, expected = "draws in a row", "the draw before does not predict a draw"
     return _Test(name, expected, f"{ratio:.3f} of {draws.arms[column]} after {last}", found.evidence, advice)
@@ -1089,9 +1073,8 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
     found = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
     again = float((draws.drawn == before)[before >= 0].mean())
     advice = (
-        f"{again:.0%} of the decisions of a {what} repeat the arm before: rows of a {what} are one draw. The "
-        "tests "
-        f"above read the first decision of each {what}; take intervals by {what}."
+        f"{again:.0%} of the decisions of a {what} repeat the arm before: rows of a {what} are one draw. "
+        f"The tests above read the first decision of each {what}; take intervals by {what}."
     )
     test = _Test(name, expected, f"{again:.0%} repeat the arm before", found.evidence, advice, Status.WARN)
     return test, test.p_value <= STICKY_ERROR
@@ -1131,7 +1114,6 @@ def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str
     by_arm = f"{shares[most]:.0%} of {names[most]} and {shares[least]:.0%} of {names[least]} {what}"
     advice = (
         f"{by_arm}: estimates are of the other rows alone, and compare arms on different rows. Give such "
-        "rows a "
-        "reward too (a default, or that of a failure)."
+        "rows a reward too (a default, or that of a failure)."
     )
     return _Test(name, expected, by_arm, found.evidence, advice, Status.WARN)

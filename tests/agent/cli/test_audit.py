@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
-import yaml
 from typer.testing import CliRunner
 
 from agent.cli.main import app
@@ -19,9 +18,8 @@ from feedback.exchange import Header, appearing, rule_of, write_export
 from feedback.log import Store
 from feedback.log import tables as t
 from tests.agent.cli.test_cli import said
-from tests.agent.evaluation.logged import BEGIN, FLOOR, World, fill
+from tests.agent.evaluation.logged import BEGIN, World, configured, fill
 from tests.agent.evaluation.test_period_file import row, simulated
-from tests.agent.fakes import CONFIG
 
 THIRD = (1 / 3, 1 / 3, 1 / 3)
 
@@ -153,19 +151,8 @@ WORLD = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, rated=0.7, forced=0.1, m
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    reward = {
-        "metrics": {"right": {}},
-        "cost_weight": 0.0,
-        "cost": {"steps": 0.0, "usd": 1.0},
-        "clip": [0, 1],
-    }
-    arms = {name: {"kind": "none"} for name in WORLD.right}
-    points = {"cheap": {"arms": arms}}
-    args = {**CONFIG, "home": str(tmp_path / "home"), "floor": FLOOR, "reward": reward, "arms": arms}
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"applications": [{"args": {**args, "points": points}}]}))
     (tmp_path / "home").mkdir(mode=0o700)
-    return path
+    return configured(tmp_path, WORLD)
 
 
 @pytest.fixture

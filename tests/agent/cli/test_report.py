@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from agent.cli.main import app
@@ -16,9 +15,8 @@ from feedback.exchange import Header, appearing, rule_of, write_export
 from feedback.log import Store
 from feedback.registry import arm_sets
 from tests.agent.cli.test_cli import said
-from tests.agent.evaluation.logged import BEGIN, FLOOR, World, fill
+from tests.agent.evaluation.logged import BEGIN, World, configured, fill
 from tests.agent.evaluation.test_period_file import simulated
-from tests.agent.fakes import CONFIG
 
 WORLD = World({"none": 0.3, "bm25": 0.8}, usd={"none": 0.001, "bm25": 0.02}, every_s=600.0)
 
@@ -27,18 +25,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    reward = {
-        "metrics": {"right": {}},
-        "cost_weight": 0.0,
-        "cost": {"steps": 0.0, "usd": 1.0},
-        "clip": [0, 1],
-    }
-    arms = {name: {"kind": "none"} for name in WORLD.right}
-    points = {"cheap": {"arms": arms}, "news": {"actions": "request", "floor": 0.01}}
-    args = {**CONFIG, "home": str(tmp_path / "home"), "floor": FLOOR, "reward": reward, "arms": arms}
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"applications": [{"args": {**args, "points": points}}]}))
-    return path
+    return configured(tmp_path, WORLD, news={"actions": "request", "floor": 0.01})
 
 
 @pytest.fixture

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from feedback.log import Store
 from feedback.reward import Metric, Prices, RewardRule
 from feedback.training_log import Joiner, rollups, take_epoch
+from tests.agent.fakes import CONFIG
 
 RULE = RewardRule(
     metrics={"right": Metric()}, cost_weight=0.0, cost=Prices(steps=0.0, usd=1.0), clip=(0.0, 1.0)
@@ -115,3 +119,25 @@ def expected(decisions: Sequence[Decision], of: Mapping[str, float]) -> float:
             ]
         )
     )
+
+
+def configured(folder: Path, world: World, **points: Any) -> Path:
+    """Write the configuration of a service whose log is of a world; return the file.
+
+    Args:
+        folder: Where it is, and the home of the service.
+        world: Its arms.
+        points: Further decision points, beside one named `cheap` with the same arms.
+    """
+    reward = {
+        "metrics": {"right": {}},
+        "cost_weight": 0.0,
+        "cost": {"steps": 0.0, "usd": 1.0},
+        "clip": [0, 1],
+    }
+    arms = {name: {"kind": "none"} for name in world.right}
+    args = {**CONFIG, "home": str(folder / "home"), "floor": FLOOR, "reward": reward, "arms": arms}
+    document = {**args, "points": {"cheap": {"arms": arms}, **points}}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    return path
