@@ -675,3 +675,19 @@ async def test_how_a_decision_ended_that_was_carried_out_here_is_not_taken_from_
         said = refused(await send(service, ended), 409, "idempotency_conflict", "items.0.id")
         assert said == "no item was kept; items.0: 'd-1' was decided and carried out here"
         assert (await record(service, "d-1"))["feedback"] == []
+
+
+async def test_the_same_id_at_two_points_is_two_decisions(tmp_path: Path) -> None:
+    points = {"models": {"arms": ARMS, "tap": {}}}
+    async with serving(tmp_path, points=points).running() as service:
+        service.step_at("models")
+        first, second = item("same", arm="large"), item("same", arm="small", point="models")
+        found = [await kept(service, first), await kept(service, second), await kept(service, second)]
+        assert [[one["status"] for one in row] for row in found] == [
+            ["accepted"],
+            ["accepted"],
+            ["duplicate"],
+        ]
+        assert [row[0]["decision_id"] for row in found] == ["same", "models:same", "models:same"]
+        both = await kept(service, first, second)
+        assert [one["arm"] for one in both] == ["large", "small"]
