@@ -691,7 +691,7 @@ def llm_findings(llm: LlmSpec, what: str = "the language model") -> Iterator[Fin
             yield from _weights(what, llm.model)
         case catalog.VllmSpec():
             if find_spec("vllm") is None:
-                yield Finding("vLLM is not installed", "`pip install 'armwise[gpu]'`")
+                yield Finding("vLLM is not installed", "`pip install 'armwise[vllm]'`")
             yield from _weights(what, llm.model)
         case catalog.OpenAISpec():
             yield from _endpoint(llm, what)

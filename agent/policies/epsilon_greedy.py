@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.sampling import greedy
-from agent.policies.serialization import ObjectFormat, seal, unseal
+from agent.policies.serialization import ObjectFormat, installed, seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym
@@ -113,7 +112,7 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 FORMAT = 3
 """Format of a state. 1 was a pickle, 2 had names of features: both are learned again from the log."""
 
-RIVER_VERSION = version("river")
+RIVER_VERSION = installed("river")
 """Part of every state: another version may read the same state differently, or not at all."""
 
 STATES = ObjectFormat(

@@ -1,5 +1,6 @@
 """The bytes of a policy's state: a header with a digest, and plain data, without a pickle.
 
+installed       the version of a library
 seal, unseal    one line of JSON with the settings of the policy and a digest of the body, then the body
 pack, unpack    JSON facts and arrays as a body; equal ones give equal bytes
 ObjectFormat    objects of allowed classes as a body, for a library that has no format of its own
@@ -11,6 +12,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import metadata
 from itertools import chain
 from operator import attrgetter
 from types import FunctionType, MethodType
@@ -18,8 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from agent.policies.base import PolicyError
 
@@ -28,6 +28,14 @@ HEADER_CHARS = 300
 
 PLAIN = frozenset({float, int, str, bool, type(None)})
 """Types that JSON has, and reads back as they were."""
+
+
+def installed(distribution: str) -> str:
+    """Return the version of a library whose format is part of a state; empty where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def seal(made_by: Mapping[str, Any], body: bytes) -> bytes:
@@ -58,6 +66,8 @@ def unseal(state: bytes, made_by: Mapping[str, Any]) -> bytes:
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return facts, which must be JSON, and arrays as one body."""
+    from safetensors.numpy import save  # here: a policy that only decides has no need of it
+
     return json.dumps(facts).encode() + b"\n" + save(dict(arrays))
 
 
@@ -67,6 +77,9 @@ def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     Raises:
         PolicyError: The body is not from `pack`.
     """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     facts, _, arrays = body.partition(b"\n")
     try:
         return json.loads(facts), {name: array.copy() for name, array in load(arrays).items()}

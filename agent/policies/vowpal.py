@@ -36,7 +36,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -46,14 +45,14 @@ from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
-from agent.policies.serialization import seal, unseal
+from agent.policies.serialization import installed, seal, unseal
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
-VW_VERSION = version("vowpalwabbit")
+VW_VERSION = installed("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""
 
 NAMES = "pseudonyms"

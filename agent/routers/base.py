@@ -13,9 +13,6 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from agent.routers.dataset import (
     SAME_AS,
@@ -181,6 +178,8 @@ class Router(ABC):
 
     def save(self) -> bytes:
         """Return the fitted router: its header on one line, then its arrays."""
+        from safetensors.numpy import save as save_arrays  # here: evaluation has no need of it
+
         schema = self._fitted
         arrays = save_arrays({name: np.asarray(value, order="C") for name, value in self._state().items()})
         return json.dumps(asdict(self._header(schema, arrays))).encode() + b"\n" + arrays
@@ -192,6 +191,9 @@ class Router(ABC):
             RouterError: The bytes are damaged, or of another kind, other parameters or another version, which
                 changes nothing; or the arrays do not fit, which leaves it not fitted.
         """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load as load_arrays
+
         header, arrays = read_header(saved)
         expected = self._header(header.schema, arrays)
         for key in ("format", "kind", "params", "blake2b"):

@@ -22,7 +22,6 @@ from typing import Any, Self
 
 import numpy as np
 import orjson
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from arms import manifest as file_manifest
@@ -277,6 +276,8 @@ def ingest(
         CorpusError: The source is missing or empty, has a bad record, or changed while it
             was read. Nothing is published then.
     """
+    from filelock import FileLock  # here: what only evaluates has no need of it
+
     reader = open_source(source)
     target.mkdir(parents=True, exist_ok=True)
     with FileLock(target / LOCK):

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import orjson
-from filelock import FileLock
 
 from arms import manifest
 from arms.manifest import Identity
@@ -162,6 +161,8 @@ def differing(kept: Identity, identity: Identity) -> Difference | None:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Hold a lock whose file is removed before it is released; a waiting process then locks a new file."""
+    from filelock import FileLock  # here: what only evaluates has no need of it
+
     with FileLock(path):
         try:
             yield

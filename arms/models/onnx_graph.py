@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
@@ -34,6 +34,9 @@ MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 REFUSED = 3
 """Exit status of the exporting process where the model itself is the reason."""
 
+SOURCES = ("onnx_export.py", "onnx_bert.py", "onnx_torch.py")
+"""Files of this package that shape what an export gives."""
+
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
 """Distributions whose version may change what an export gives."""
 
@@ -45,7 +48,11 @@ class NotExportableError(Exception):
 
 
 def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
-    """Log why a model runs on torch. Raises ModelNotFoundError for int8, in which torch cannot run it."""
+    """Log why a model runs on torch. Raises ModelNotFoundError where it cannot: in int8, or without torch."""
+    if find_spec("sentence_transformers") is None:
+        raise ModelNotFoundError(
+            f"model {model!r} cannot be read: {error}; `pip install 'armwise[train]'` brings torch"
+        ) from error
     if precision == "int8":
         raise ModelNotFoundError(
             f"model {model!r} cannot be read in int8: {error}; use precision: float32"
@@ -90,9 +97,29 @@ class Export:
     @property
     def key(self) -> str:
         """A hash of everything that shapes the graph, wherever the model is."""
-        by = [digest_of(Path(__file__).with_name("onnx_export.py")), *map(metadata.version, LIBRARIES)]
+        by = [digest_of(Path(__file__).with_name(name)) for name in SOURCES]
+        by += map(_version, LIBRARIES)
         shapes = {**asdict(self), "model": "", "by": by}
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _version(distribution: str) -> str:
+    """Return the version of a library; empty where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def texts_of(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:
+    """Return what a model reads of some texts: each, or each with the next one.
+
+    >>> texts_of("pairs", ["red", "blue"])
+    [('red', 'blue'), ('blue', 'red')]
+    """
+    if task == "sentences":
+        return list(samples)
+    return list(zip(samples, [*samples[1:], samples[0]], strict=True))
 
 
 def scorer_problem(model: "CrossEncoder") -> str:
@@ -172,6 +199,8 @@ def open_graph(export: Export, batch_size: int) -> OnnxGraph:
     Raises:
         NotExportableError: The model cannot be exported, or the cache cannot be written.
     """
+    from filelock import FileLock  # here: what only evaluates has no need of it
+
     # batches run side by side, so a thread pool in each tokenizer would only be in their way
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "armwise" / "onnx"

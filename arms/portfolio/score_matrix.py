@@ -15,11 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,6 +29,9 @@ from arms.models import Backbone
 from arms.questions import Question
 from arms.retrievers import ArmSpec
 from arms.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 Scores = NDArray[np.float32]
 
@@ -178,6 +180,9 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
     Raises:
         MatrixError: A file is missing or damaged, the files do not match, or an arm is missing.
     """
+    import pyarrow as pa  # here: what only evaluates has no need of it
+    import pyarrow.parquet as pq
+
     whole = read_arms(folder)
     if problems := manifest.problems(folder, contents=True):
         raise MatrixError(f"{folder}: {', '.join(problems)}; {AGAIN}")
@@ -199,7 +204,7 @@ def read_matrix(folder: Path, arms: Collection[str] | None = None) -> ScoreMatri
     return ScoreMatrix(questions, table, scores)
 
 
-def _fill(scores: Scores, file: pq.ParquetFile, table: ArmTable) -> Iterator[Question]:
+def _fill(scores: Scores, file: "ParquetFile", table: ArmTable) -> Iterator[Question]:
     """Copy the row groups into the matrix, and yield the questions."""
     at = 0
     for group in range(file.num_row_groups):
@@ -212,6 +217,9 @@ def _fill(scores: Scores, file: pq.ParquetFile, table: ArmTable) -> Iterator[Que
 
 
 def _write(folder: Path, arms: ArmTable, blocks: Blocks) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     document = TypeAdapter(ArmTable).dump_python(arms, mode="json", exclude={"manifest"})
     (folder / ARMS).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     schema = pa.schema([(name, pa.string()) for name in ABOUT] + [(arm, pa.float32()) for arm in arms.specs])

@@ -5,16 +5,14 @@ is stored by word, so a search reads only the postings of its words. The columns
 memory-mapped and shared between processes.
 """
 
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from rank_bm25 import BM25Okapi
 
 from arms.base import Progress, Query, Retrieval
 from arms.corpus import Corpus
@@ -23,9 +21,6 @@ from arms.manifest import Identity
 from arms.retrievers.kind import Kind, Members, Resources, of_corpus
 from arms.tokenizer import StopWords, words
 from arms.top_k import best
-
-if TYPE_CHECKING:
-    from scipy.sparse import csc_array
 
 FORMAT = 1
 """Format of the files below; raised when their contents change."""
@@ -101,41 +96,6 @@ class BM25Arm:
         return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(passages, rows, strict=True)))
 
 
-class _Counts(BM25Okapi):  # type: ignore[misc]  # it has no types
-    """The statistics of `rank_bm25`, with the counts of words in arrays and not in a dictionary a document.
-
-    Attributes:
-        terms: Terms of the documents, each once in a document, shape (n_postings,).
-        times: How often, shape (n_postings,).
-        ends: Where each document begins, and the last one ends, shape (n_documents + 1,).
-    """
-
-    def _initialize(self, corpus: Iterable[list[int]]) -> dict[int, int]:
-        """Count; return the number of documents of each term, in order of first occurrence."""
-        self.terms, self.times, self.ends = array("i"), array("i"), array("q", [0])
-        documents: dict[int, int] = {}
-        for document in corpus:
-            counted = Counter(document)
-            self.terms.extend(counted)
-            self.times.extend(counted.values())
-            self.ends.append(len(self.terms))
-            self.doc_len.append(len(document))
-            for term in counted:
-                documents[term] = documents.get(term, 0) + 1
-        self.corpus_size = len(self.doc_len)
-        self.avgdl = sum(self.doc_len) / self.corpus_size
-        return documents
-
-    def by_term(self, order: NDArray[np.integer], n_terms: int) -> "csc_array":
-        """Return the counts by term, the documents of each in this order, and give up the arrays."""
-        from scipy.sparse import csr_array  # a service that only searches does not load it
-
-        rows = csr_array((self.times, self.terms, self.ends), shape=(len(order), n_terms), dtype=np.int32)
-        del self.times, self.terms
-        rows = rows[order]
-        return rows.tocsc()  # sorts by counting, and keeps the order of the rows
-
-
 class Columns:
     """The weight of every word in every passage, stored by word; memory-mapped when loaded.
 
@@ -179,11 +139,13 @@ class Columns:
         Raises:
             ValueError: No document has a word.
         """
+        from arms.retrievers.bm25_counts import Counts  # here: a service that only searches does not load it
+
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
         numbered = ([vocabulary[word] for word in document] for document in documents)
         try:
-            counts = _Counts(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
+            counts = Counts(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
         except ZeroDivisionError:
             raise ValueError("no passage has a word to index: are all of them stop words?") from None
         n_terms = len(vocabulary)

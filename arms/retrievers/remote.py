@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from math import isfinite
 from reprlib import repr as shortened
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import httpx
 import orjson
@@ -23,15 +23,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    RetryError,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_before_delay,
-    wait_random_exponential,
-)
 
 from arms.async_bridge import Blocking
 from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
@@ -39,8 +30,8 @@ from arms.retrievers.kind import Kind, Members, Resources, reach_of
 from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
 from arms.secrets import secret_of
 
-PAUSE = wait_random_exponential(multiplier=0.1, max=2.0)
-"""Wait between attempts without Retry-After: random, up to 0.1 s, then 0.2, 0.4 and so on."""
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 """Connections of all remote arms of a process."""
@@ -322,6 +313,15 @@ class HttpArm:
 
     async def send(self, request: httpx.Request) -> Reply:
         """Return the first response that no further attempt would better. Raises ArmError."""
+        # here: a configuration that is only read has no need of it
+        from tenacity import (
+            AsyncRetrying,
+            RetryError,
+            retry_if_exception_type,
+            stop_after_attempt,
+            stop_before_delay,
+        )
+
         deadline = time.monotonic() + self._total_s
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgainError),
@@ -455,11 +455,18 @@ def fill(template: JsonValue, question: str, k: int) -> JsonValue:
     return re.sub(r"\{question\}|\{k\}", lambda mark: str(k) if mark[0] == "{k}" else question, template)
 
 
-def _pause_s(state: RetryCallState) -> float:
-    """Return the wait before the next attempt: Retry-After, or PAUSE."""
+def _pause_s(state: "RetryCallState") -> float:
+    """Return the wait before the next attempt: Retry-After, or a random one."""
     failed = state.outcome.exception() if state.outcome else None
     header = failed.retry_after if isinstance(failed, _TryAgainError) else None
-    return retry_after_s(header, default=PAUSE(state))
+    return retry_after_s(header, default=random_pause_s(state))
+
+
+def random_pause_s(state: "RetryCallState") -> float:
+    """Return a wait between attempts: random, up to 0.1 s, then 0.2, 0.4 and so on, at most 2 s."""
+    from tenacity import wait_random_exponential
+
+    return wait_random_exponential(multiplier=0.1, max=2.0)(state)
 
 
 def retry_after_s(header: str | None, default: float) -> float:

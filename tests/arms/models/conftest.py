@@ -8,6 +8,24 @@ TEXTS = ["a red fox", "a blue bird sings", "red", "the bird and the fox sing a s
 
 
 @pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a BERT of two small layers and its tokenizer, with random weights."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    every = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({w for t in TEXTS for w in t.split()})]
+    (folder / "vocab.txt").write_text("\n".join(every))
+    torch.manual_seed(11)
+    size = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+    config = BertConfig(vocab_size=len(every), num_labels=1, max_position_embeddings=48, **size)
+    config.layer_norm_eps = 1e-5
+    BertForSequenceClassification(config).save_pretrained(folder / "model")
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=40).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a sentence-transformers model of one small layer, with random weights."""
     import torch

@@ -113,7 +113,7 @@ TWO = {"id": "b", "title": "B", "text": "two"}
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(remote, "PAUSE", wait_none())
+    monkeypatch.setattr(remote, "random_pause_s", wait_none())
     server = Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -265,7 +265,7 @@ def test_a_service_is_given_the_time_that_it_asks_for() -> None:
 @pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.1), (2, 0.2), (3, 0.4), (9, 2.0)])
 def test_a_pause_is_drawn_from_a_range_that_doubles_up_to_two_seconds(attempt: int, most_s: float) -> None:
     state: Any = SimpleNamespace(attempt_number=attempt)
-    pauses = [remote.PAUSE(state) for _ in range(200)]
+    pauses = [remote.random_pause_s(state) for _ in range(200)]
     assert 0.0 <= min(pauses) < most_s / 2 < max(pauses) <= most_s
 
 

@@ -121,7 +121,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(remote, "PAUSE", wait_none())
+    monkeypatch.setattr(remote, "random_pause_s", wait_none())
     server, ready = Server(), Future[Callable[[], None]]()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(ready)))
     thread.start()
