@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 FUZZ_S ?= 600
+WHEEL  ?= --small
 ROOM   ?= agent/access
 DAY    ?= $(shell date +%Y%m%d)
 DOCS   := .venv-docs
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo test test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo dist test test-wheel test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -108,6 +109,23 @@ $(DOCS)/ready: requirements/docs.txt
 	$(DOCS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/docs.txt
 	@touch $@
 
+RELEASE := .venv-release
+
+dist: $(RELEASE)/ready  ## build wheel and source distribution into dist/, and check them
+	rm -rf dist build
+	$(RELEASE)/bin/python -m build --no-isolation --outdir dist .
+	rm -rf build
+	$(RELEASE)/bin/twine check --strict dist/*
+
+$(RELEASE)/ready: requirements/release.txt
+	@echo "== installing what builds and checks the distributions"
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/release.txt
+	@touch $@
+
+test-wheel: dist $(VENV)/ready-dev  ## install the wheel into an empty environment, and read a log with it; WHEEL= for the service, too
+	$(BIN)/python benchmarks/clean_machine.py dist $(WHEEL)
+
 sbom: $(VENV)/ready $(AUDIT)/ready  ## write build/sbom.json (CycloneDX) and build/licences.md: what is installed, and its licences
 	@mkdir -p build
 	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o build/sbom.json $(BIN)/python
@@ -181,4 +199,4 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-vllm build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-release .venv-vllm build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

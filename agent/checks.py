@@ -33,7 +33,7 @@ from arms.base import ArmError
 from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
 from arms.indexes import build_once
 from arms.llm import LlmSpec, catalog, writing
-from arms.models import Backbone, ModelNotFoundError, digest_of, locate, model_problems
+from arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
 from arms.retrievers import Resources
 from arms.retrievers import catalog as arms_catalog
 from arms.secrets import secret_of
@@ -41,13 +41,19 @@ from arms.suggestions import did_you_mean
 from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
 from feedback.log import Store, schema, tables, without_password
 
-NAMED = ("ray", "vowpalwabbit", "torch", "faiss-cpu")
+NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
 
 LOCK = Path(__file__).parents[1] / "requirements" / "base.txt"
 """Beside the packages in a checkout; not there where a wheel is installed."""
 
-REMEDY = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
+EXTRAS = ("", "serve", "parquet", "plots")
+"""Extras of which the service needs everything; the empty one is what has no extra."""
+
+PINNED = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
+
+REQUIRED = "`pip install --upgrade 'armwise[serve]'`"
+"""Remedy where there are no pins."""
 
 SHORTEST_KEY = 16
 """Characters of a key that cannot be guessed, at least."""
@@ -131,6 +137,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         lock: Pins of all packages, `NAME==VERSION` a line; one that is not there is left out.
     """
     about = metadata.metadata("armwise")
+    remedy = PINNED if lock.is_file() else REQUIRED
     wanted = SpecifierSet(about["Requires-Python"])
     if python_version() in wanted:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
@@ -138,13 +145,16 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         yield Finding(f"Python {python_version()} is not {wanted}", f"install Python {wanted}")
     unlike: dict[str, str] = {}
     for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        needed = (
+            any(requirement.marker.evaluate({"extra": one}) for one in EXTRAS) if requirement.marker else True
+        )
+        if not needed or requirement.name == about["Name"]:
             continue
         found = _installed(requirement.name)
         if found is None:
-            yield Finding(f"{requirement.name} is not installed", REMEDY)
+            yield Finding(f"{requirement.name} is not installed", remedy)
         elif not requirement.specifier.contains(found.partition("+")[0], prereleases=True):
-            yield Finding(f"{requirement.name} {found} is installed, not {requirement.specifier}", REMEDY)
+            yield Finding(f"{requirement.name} {found} is installed, not {requirement.specifier}", remedy)
             unlike[canonicalize_name(requirement.name)] = found
     yield Finding(", ".join(f"{name} {_installed(name) or 'missing'}" for name in NAMED))
     differing = [
@@ -154,7 +164,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
     ]
     if differing:
         what = f"not as {lock.name} pins them: {', '.join(differing)}"
-        yield Finding(what, REMEDY, serious=False)
+        yield Finding(what, remedy, serious=False)
 
 
 def _installed(name: str) -> str | None:
@@ -671,7 +681,7 @@ def _weights(what: str, model: str) -> Iterator[Finding]:
         yield Finding(f"{what}: {error}", "correct its name, or put it there")
         return
     if damage := model_problems(model):
-        yield Finding(f"{what} {model}: {', '.join(damage)}", "install it again: `make models`")
+        yield Finding(f"{what} {model}: {', '.join(damage)}", AGAIN)
     elif isinstance(place, Path):
         yield Finding(f"{what} is {model}, sha256 {digest_of(place)[:12]}")
     else:

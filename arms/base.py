@@ -241,6 +241,11 @@ RESERVED = frozenset(("auto",))
 """What is the name of nothing: `auto` in the place of a model has the policy choose."""
 
 
+def is_name(name: str) -> bool:
+    """Return whether something may have this name."""
+    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
+
+
 def checked_name(name: str) -> str:
     """Return the name of an arm, a corpus, a backbone, a language model or the like.
 

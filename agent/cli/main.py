@@ -6,6 +6,7 @@ exits with 2 for a wrong request, 1 for a failure on the way.
 
 import importlib
 import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -34,6 +35,7 @@ SERVE, DATA, LEARN, EVALUATE, OPERATE = (
 
 VERBS = {
     "init": Verb("setup:init", SERVE, "Write a configuration for a corpus of your own."),
+    "models": Verb("setup:models", SERVE, "Install the default models."),
     "schema": Verb("setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
     "serve": Verb("serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("service:ask", SERVE, "Ask a question and stream the answer."),
@@ -143,5 +145,14 @@ def armwise(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; a verb whose library is missing says which extra brings it."""
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from agent.cli.console import errors
+        from arms.extras import advice
+
+        if (text := advice(error)) is None:
+            raise
+        errors.print(text, style="red", markup=False, soft_wrap=True)
+        sys.exit(2)

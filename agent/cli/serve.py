@@ -55,6 +55,10 @@ class LaunchError(Exception):
 
 
 def serve(
+    documents: Annotated[
+        str | None,
+        typer.Argument(help=f"Serve these, without a configuration. {SOURCES} Else an example, or --config."),
+    ] = None,
     config: ConfigPath = CONFIG,
     prepare_only: Annotated[
         bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
@@ -66,16 +70,46 @@ def serve(
         str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
     ] = None,
     key: Key = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            "--llm",
+            help="Without a configuration: a model of the endpoint OPENAI_BASE_URL, or with OPENAI_API_KEY "
+            "of OpenAI's; or a GGUF file. Else the only one of the endpoint, or the bundled one.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help="Without a configuration: else 8000.")
+    ] = None,
 ) -> None:
     """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
     with explained():
+        remark = ""
+        if documents is not None and config != CONFIG:
+            raise ValueError(f"--config {config} says what is served: leave {documents} out, or --config")
+        if documents is not None or (config == CONFIG and not config.exists()):
+            from agent.cli.without_config import write
+
+            config, remark = write(documents, llm, port)
+        elif llm is not None or port is not None:
+            where = "llm" if port is None else "http_options.port"
+            raise ValueError(
+                f"--llm and --port are for a service without a configuration: set {where} in {config}"
+            )
         if prepare_only:
             _prepare(config, cold=cold)
             return
-        once = None if question is None else partial(print_answer, question, None, key=key)
+
+        def answered(url: str) -> None:
+            assert question is not None
+            print_answer(question, None, url, key)
+            console.print(remark, style="dim", **PLAIN)
+
+        once = None if question is None else answered
         with run_folder() as folder:
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
-            raise typer.Exit(run_service(config, folder, address_of(config), console, once, prepare_first))
+            address = address_of(config)
+            raise typer.Exit(run_service(config, folder, address, console, once, prepare_first, remark))
 
 
 def _prepare(config: Path, *, cold: bool) -> None:
@@ -92,6 +126,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     require_free_port(*address)
     open_home(settings)
+    install_missing_models(settings)
     if open_to_all and is_loopback(address[0]):
         console.print("open to every program of this machine: `armwise key create` closes it", **PLAIN)
     folder = os.environ.get(RUN_FOLDER)
@@ -105,6 +140,18 @@ def _prepare(config: Path, *, cold: bool) -> None:
                 _warm_start(settings, on_progress)
     if folder is not None:
         write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config)))
+
+
+def install_missing_models(settings: "AppConfig") -> None:
+    """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
+    from arms.llm.catalog import EmbeddedSpec
+    from arms.models import bundled
+
+    models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
+    models |= {one.model for one in settings.models.values() if isinstance(one, EmbeddedSpec)}
+    if bundled.missing(models):
+        console.print("installing the default models (175 MB)", **PLAIN)
+        bundled.install()
 
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
@@ -220,6 +267,7 @@ def run_service(
     console: Console,
     once: Callable[[str], None] | None = None,
     prepare_first: Callable[[], int] = lambda: 0,
+    remark: str = "",
 ) -> int:
     """Run the proxy and Ray Serve until interrupted; print when it is ready.
 
@@ -232,6 +280,7 @@ def run_service(
         console: Where to print.
         once: Called with the address as soon as the service is ready; then the service is stopped.
         prepare_first: Builds what is missing; returns an exit code, and another than 0 is the end.
+        remark: Printed with the address where the service is ready.
 
     Returns:
         The exit code of Ray Serve, or of what comes first where that fails; 0 after `once`.
@@ -263,11 +312,7 @@ def run_service(
                 _stop(process)
             return 0
         if ready:
-            console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
-            console.print(
-                f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN
-            )
-            console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
+            _say_ready(base, console, remark)
         with _build_behind(config, folder if ready else None):
             while _running(process, proxy):
                 time.sleep(LOOK_S)
@@ -279,6 +324,14 @@ def run_service(
     finally:
         if proxy is not None:
             proxy.stop()
+
+
+def _say_ready(base: str, console: Console, remark: str) -> None:
+    console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
+    console.print(f"ask:     armwise ask 'Which function merges sorted inputs lazily?' --url {base}", **PLAIN)
+    console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
+    if remark:
+        console.print(f"note:    {remark}", **PLAIN)
 
 
 def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
@@ -422,7 +475,8 @@ def require_free_port(host: str, port: int) -> None:
 
     if problem := bind_problem(host, port):
         raise LaunchError(
-            f"{problem}: stop what listens there, or change http_options.port in the configuration"
+            f"{problem}: stop what listens there, or change http_options.port in the configuration "
+            "(without one, --port)"
         )
 
 

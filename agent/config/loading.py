@@ -77,7 +77,7 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     try:
         document = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; start from serve_config.yaml") from None
+        raise ConfigError(f"{path}: no such file; `armwise init` writes a configuration") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from None
     applications = document.get("applications") if isinstance(document, dict) else None

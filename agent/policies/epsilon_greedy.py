@@ -16,6 +16,7 @@ from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.sampling import greedy
 from agent.policies.serialization import ObjectFormat, installed, seal, unseal
+from arms import extras
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym
@@ -235,11 +236,13 @@ class EpsilonGreedy:
         module, _, name = self.model.rpartition(".")
         try:
             if self.model == LINEAR:
-                from river import linear_model, optim
+                with extras.explained():
+                    from river import linear_model, optim
 
                 return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(0.1)} | self.params)
             # Imported here: trees and forests take time to load, and most policies need none.
-            build: type[Regressor] = getattr(importlib.import_module(module), name)
+            with extras.explained():
+                build: type[Regressor] = getattr(importlib.import_module(module), name)
             # Without a seed, equal histories would not give equal states.
             seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
             return build(**seed | self.params)

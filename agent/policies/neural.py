@@ -20,6 +20,7 @@ from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
 from agent.policies.epsilon_greedy import Decay, Exploration
 from agent.policies.serialization import pack, seal, unpack, unseal
+from arms import extras
 from arms.models import ModelNotFoundError, compute_cores, locate
 from feedback.events import Context, Decision
 
@@ -470,6 +471,7 @@ class EncoderNet:
 
 
 @lru_cache(maxsize=2)
+@extras.explained()
 def pretrained(place: str | Path) -> tuple[Any, Any]:
     """Load a tokenizer and an encoder, cached. Raises PolicyError."""
     from transformers import AutoModel, AutoTokenizer

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
+from arms import extras
 
 HEADER_CHARS = 300
 """Bytes of a refused header that a message quotes."""
@@ -64,6 +65,7 @@ def unseal(state: bytes, made_by: Mapping[str, Any]) -> bytes:
     return body
 
 
+@extras.explained()
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return facts, which must be JSON, and arrays as one body."""
     from safetensors.numpy import save  # here: a policy that only decides has no need of it
@@ -71,6 +73,7 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return json.dumps(facts).encode() + b"\n" + save(dict(arrays))
 
 
+@extras.explained()
 def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the facts and the arrays of a body; the arrays are writable.
 

@@ -46,6 +46,7 @@ from numpy.typing import NDArray
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.serialization import installed, seal, unseal
+from arms import extras
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
 from feedback.texts import by_pseudonym
@@ -404,6 +405,7 @@ def _check_token(token: str) -> None:
         raise PolicyError(f"vw argument {token!r} is empty, or has a space, a quote or a backslash")
 
 
+@extras.explained()
 def _workspace(tokens: Sequence[str]) -> Any:
     from vowpalwabbit import Workspace  # loaded when a policy needs it: most configurations have none
 

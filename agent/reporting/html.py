@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,9 +98,16 @@ def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
         data: What is drawn.
         draw: Makes the figure, with the colours of `COLOURS`.
         title: Text alternative for screen readers.
+
+    Returns:
+        The picture; where matplotlib is not installed a paragraph that says what to install.
     """
-    # Imported here as it takes a second that no other command should spend.
-    from matplotlib import rc_context
+    try:  # imported here as it takes a second that no other command should spend
+        from matplotlib import rc_context
+    except ModuleNotFoundError as error:
+        from arms.extras import advice
+
+        return f"<p>{title}: {escape(advice(error) or str(error))}</p>"
 
     file = StringIO()
     looks: Any = {

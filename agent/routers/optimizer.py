@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from agent.routers.base import Parameters
+from arms import extras
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn
@@ -115,7 +116,8 @@ def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch, and restore its random state afterwards."""
-    import torch
+    with extras.explained():
+        import torch
 
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)

@@ -17,6 +17,7 @@ from agent.routers.base import Parametrised, Schema, StageParameters, State
 from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
 from agent.routers.preprocessing import Preparation
 from agent.routers.ranking_targets import CentreParameters, centred
+from arms import extras
 
 THREADS = 1
 """One, so that a fit is deterministic. On busy cores, two took five times as long."""
@@ -86,6 +87,7 @@ class BoostedTrees(Parametrised[B]):
     def _ranked(self, sums: Floats) -> Floats:
         """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores (n, n_arms)."""
 
+    @extras.explained()
     def _fit(self, labels: RoutingDataset) -> None:
         import xgboost
 
@@ -151,6 +153,7 @@ class BoostedTrees(Parametrised[B]):
         model = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
         return {**self._preparation.state(), MODEL: model}
 
+    @extras.explained()
     def _restore(self, schema: Schema, state: State) -> None:
         import xgboost
 

@@ -1,7 +1,7 @@
 """Encoders, model files and threads."""
 
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
-from .files import ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
+from .files import AGAIN, ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
 from .onnx_graph import (
     Export,
     NotExportableError,
@@ -12,6 +12,7 @@ from .onnx_graph import (
 )
 
 __all__ = [
+    "AGAIN",
     "Backbone",
     "Embedder",
     "Export",

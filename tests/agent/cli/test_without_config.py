@@ -1,0 +1,265 @@
+"""`armwise serve` without a configuration: documents, an example, the language model of the environment."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.cli import without_config
+from agent.cli.serve import LaunchError
+from agent.config import AppConfig, load
+from tests.agent.cli.test_cli import run, said
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Endpoint:
+    """A server that names some models, and may want a key."""
+
+    url: str = ""
+    reply: bytes = b"{}"
+    key: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    def has(self, *models: str) -> None:
+        self.reply = json.dumps({"data": [{"id": name} for name in models]}).encode()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    found = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found.asked.append(self.path)
+            refused = found.key and self.headers["authorization"] != f"Bearer {found.key}"
+            self.send_response(401 if refused else 200)
+            self.end_headers()
+            self.wfile.write(found.reply)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, a home, and an environment that says nothing."""
+    for name in ("ARMWISE_HOME", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    return tmp_path / "empty"
+
+
+def documents(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "page.md").write_text("# Heaps\n\nA heap is a tree.\n")
+    return folder
+
+
+def test_an_empty_folder_gets_the_example_and_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, remark = without_config.write(None, None, None)
+    assert path == tmp_path / "home" / ".armwise" / "example" / "serve_config.yaml"
+    printed = capsys.readouterr().out
+    assert "serving: an example: Python's standard library and language reference" in printed
+    assert f"files:   {path.parent}" in printed
+    assert "`armwise serve FOLDER_OR_FILE` serves documents" in printed
+    assert "bundled, a placeholder; OPENAI_BASE_URL, OPENAI_API_KEY and --llm MODEL" in printed
+    assert "placeholder" in remark
+    config = load(path)
+    assert config.home_path == path.parent
+    assert list(config.corpora) == ["library", "language"]
+    assert "make" not in printed
+    assert "make" not in path.read_text()
+
+
+def args_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())["applications"][0]["args"]
+    return found
+
+
+def test_the_example_is_the_configuration_of_the_checkout_without_its_guides() -> None:
+    whole = args_of(ROOT / "serve_config.yaml")
+    whole["corpora"].pop("guides")
+    whole["arms"] = {name: arm for name, arm in whole["arms"].items() if not name.startswith("guides")}
+    assert args_of(ROOT / "agent/config/example.yaml") == whole
+
+
+def test_documents_get_a_home_of_their_own_and_the_same_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = documents(tmp_path / "a" / "manuals"), documents(tmp_path / "b" / "manuals")
+    monkeypatch.chdir(mine.parent)
+    first, _ = without_config.write("manuals", None, None)
+    config = load(first)
+    assert first.parent == config.home_path == tmp_path / "home" / ".armwise" / "manuals"
+    assert [one.source for one in config.corpus_sources] == [str(mine)]
+    second, _ = without_config.write(str(other), None, None)
+    assert second.parent.name.startswith("manuals-")
+    assert load(second).home_path == second.parent
+    assert without_config.write(str(mine), None, None)[0] == first
+    assert without_config.write(str(other), None, None)[0] == second
+
+
+def test_documents_called_example_are_not_the_example(tmp_path: Path) -> None:
+    path, _ = without_config.write(str(documents(tmp_path / "example")), None, None)
+    assert path.parent != without_config.write(None, None, None)[0].parent
+
+
+def test_the_home_of_the_environment_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "data"))
+    path, _ = without_config.write(None, None, None)
+    assert path == tmp_path / "data" / "serve_config.yaml"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert load(path).home_path == tmp_path / "data"
+
+
+def test_a_port_is_written(tmp_path: Path) -> None:
+    path, _ = without_config.write(None, None, 8123)
+    assert yaml.safe_load(path.read_text())["http_options"] == {"host": "127.0.0.1", "port": 8123}
+    path, _ = without_config.write(str(documents(tmp_path / "docs")), None, 8124)
+    assert yaml.safe_load(path.read_text())["http_options"]["port"] == 8124
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none", "none: no such file or folder"), ("other.yaml", "`armwise serve --config other.yaml` serves")],
+)
+def test_what_is_no_document_is_named(empty: Path, name: str, message: str) -> None:
+    (empty / "other.yaml").write_text("{}")
+    with pytest.raises(LaunchError, match=message):
+        without_config.write(name, None, None)
+
+
+def test_the_verb_refuses_what_contradicts_a_configuration(empty: Path) -> None:
+    (empty / "mine.yaml").write_text("{}")
+    assert "says what is served: leave docs out" in said(run("serve", "docs", "-c", "mine.yaml"), 2)
+    assert "set llm in mine.yaml" in said(run("serve", "-c", "mine.yaml", "--llm", "m"), 2)
+    assert "set http_options.port in mine.yaml" in said(run("serve", "-c", "mine.yaml", "--port", "81"), 2)
+    (empty / "serve_config.yaml").write_text("{}")
+    assert "set llm in serve_config.yaml" in said(run("serve", "--llm", "m"), 2)
+
+
+# -- the language model ------------------------------------------------------------------------------------
+
+
+def chosen(llm: str | None, environment: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+    return without_config.language_model(llm, environment)
+
+
+def test_an_endpoint_with_one_model_is_taken_and_said(endpoint: Endpoint) -> None:
+    endpoint.has("qwen")
+    found, said_ = chosen(None, {"OPENAI_BASE_URL": f"{endpoint.url}/"})
+    assert found == {"engine": "openai", "base_url": endpoint.url, "model": "qwen"}
+    assert said_ == f"qwen at {endpoint.url}, of OPENAI_BASE_URL"
+    assert endpoint.asked == ["/v1/models"]
+
+
+def test_of_several_models_none_is_taken_before_it_is_named(endpoint: Endpoint) -> None:
+    endpoint.has("small", "large")
+    environment = {"OPENAI_BASE_URL": endpoint.url}
+    found, said_ = chosen(None, environment)
+    assert found is None
+    assert "it has 2 models, --llm names one" in said_
+    assert chosen("large", environment)[0] == {
+        "engine": "openai",
+        "base_url": endpoint.url,
+        "model": "large",
+    }
+    with pytest.raises(LaunchError, match=r"--llm lage: .* has no such model; did you mean 'large'\?"):
+        chosen("lage", environment)
+
+
+def test_the_key_is_sent_and_named_by_its_variable(endpoint: Endpoint) -> None:
+    endpoint.has("m")
+    endpoint.key = "secret"
+    found, said_ = chosen(None, {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "secret"})
+    assert found is not None
+    assert found["api_key_env"] == "OPENAI_API_KEY"
+    assert "secret" not in said_ + str(found)
+    for key, message in (("wrong", "the key of OPENAI_API_KEY"), ("", "without a key; set OPENAI_API_KEY")):
+        with pytest.raises(LaunchError, match=rf"refuses .*{message}.*\(401\)"):
+            chosen(None, {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": key})
+
+
+def test_an_endpoint_that_names_no_models_is_believed(endpoint: Endpoint) -> None:
+    environment = {"OPENAI_BASE_URL": endpoint.url}
+    for reply in (b"{}", b"no JSON", b'{"data": [1]}'):
+        endpoint.reply = reply
+        found, _ = chosen("m", environment)
+        assert found is not None
+        assert found["model"] == "m"
+        assert "it does not name its models" in chosen(None, environment)[1]
+
+
+def test_a_key_alone_is_for_the_endpoint_of_openai(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.has("a", "b")
+    monkeypatch.setattr(without_config, "OPENAI", endpoint.url)
+    found, _ = chosen("b", {"OPENAI_API_KEY": "k"})
+    assert found == {
+        "engine": "openai",
+        "base_url": endpoint.url,
+        "model": "b",
+        "api_key_env": "OPENAI_API_KEY",
+    }
+    assert "of OPENAI_API_KEY is not used: it has 2 models" in chosen(None, {"OPENAI_API_KEY": "k"})[1]
+
+
+def test_an_endpoint_that_does_not_answer_is_named_without_its_password() -> None:
+    with pytest.raises(LaunchError, match=r"no language model answers at \S+9/v1 .ConnectError") as failed:
+        chosen(None, {"OPENAI_BASE_URL": "http://me:hidden@127.0.0.1:9/v1"})
+    assert "hidden" not in str(failed.value)
+
+
+@pytest.mark.parametrize("address", ["localhost:11434", "ftp://host/v1", "http://[", "file:///etc/passwd"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(LaunchError, match=r"OPENAI_BASE_URL .* is not an address such as"):
+        chosen(None, {"OPENAI_BASE_URL": address})
+
+
+def test_a_model_without_a_place_says_what_would_be_one() -> None:
+    with pytest.raises(LaunchError, match=r"--llm m: where is it\? OPENAI_BASE_URL names an endpoint"):
+        chosen("m", {})
+
+
+def test_a_file_is_a_model_of_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    with pytest.raises(LaunchError, match="no such file"):
+        chosen(str(file), {"OPENAI_BASE_URL": "http://127.0.0.1:9"})
+    file.write_bytes(b"")
+    found, _ = chosen(str(file), {})
+    assert found == {"engine": "embedded", "model": str(file), "context_tokens": 2048}
+
+
+@pytest.mark.parametrize("with_documents", [True, False])
+def test_the_model_is_written_into_either_configuration(
+    with_documents: bool, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.has("qwen")
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    given = str(documents(tmp_path / "docs")) if with_documents else None
+    path, remark = without_config.write(given, None, None)
+    config: AppConfig = load(path)
+    assert config.llm.model_dump(include={"engine", "model"}) == {"engine": "openai", "model": "qwen"}
+    assert remark == ""

@@ -1,0 +1,165 @@
+"""What to install where a library is missing, and that the small installation needs none of the others."""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from agent.cli import main as cli
+from arms import extras
+from tests.test_requirements import PACKAGES, PROJECT, ROOT, imported
+
+BASE = {line.partition(">")[0].replace("_", "-") for line in PROJECT["dependencies"]}
+
+OF_BASE = {"sklearn", "yaml"}
+"""Modules of the base under another name than their distribution's."""
+
+
+def modules() -> set[str]:
+    """Return the modules of others that the three packages import anywhere."""
+    found = {
+        name
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name in imported(path.read_text())
+        if name not in sys.stdlib_module_names and name not in PACKAGES
+    }
+    return {name for name in found if name.replace("_", "-") not in BASE and name not in OF_BASE}
+
+
+def test_every_library_beyond_the_small_installation_has_its_extra() -> None:
+    found = {name: extras.extra_of(name) for name in modules()}
+    assert "ray" in found
+    assert [name for name, extra in found.items() if extra is None] == []
+    assert found["torch"] == "train"
+    assert found["vllm"] == "vllm"
+    assert found["matplotlib"] == "plots"
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("faiss", "serve"), ("docx", "documents"), ("opentelemetry.sdk.trace", "serve"), ("ray.serve", "serve")],
+)
+def test_modules_are_known_by_their_distributions(module: str, extra: str) -> None:
+    assert extras.extra_of(module) == extra
+
+
+@pytest.mark.parametrize("module", ["numpy", "armwise", "no_such_module", "", "ra"])
+def test_what_no_extra_brings_has_none(module: str) -> None:
+    assert extras.extra_of(module) is None
+
+
+def test_files_without_an_installation_have_no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras.metadata, "requires", missing)
+    assert extras.extra_of("ray") is None
+
+
+def test_a_missing_module_says_what_brings_it() -> None:
+    advised = pytest.raises(ModuleNotFoundError, match=r"faiss is not installed: .*'armwise\[serve\]'")
+    with advised as failed, extras.explained():
+        raise ModuleNotFoundError("No module named 'faiss'", name="faiss")
+    assert failed.value.name == "faiss"
+    with pytest.raises(ModuleNotFoundError, match="No module named 'other'"), extras.explained():
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+
+def test_a_verb_without_its_library_ends_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
+        raise ModuleNotFoundError("No module named 'psutil'", name="psutil")
+
+    monkeypatch.setattr(cli, "app", run)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "psutil is not installed: `pip install 'armwise[serve]'` brings it" in capsys.readouterr().err
+
+    def fault() -> None:
+        raise ModuleNotFoundError("No module named 'agent.typo'", name="agent.typo")
+
+    monkeypatch.setattr(cli, "app", fault)
+    with pytest.raises(ModuleNotFoundError, match="typo"):
+        cli.main()
+
+
+HIDE = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def small(code: str, folder: Path) -> str:
+    """Run code in a process that has the libraries of the small installation alone."""
+    hidden = f"hidden = {modules()!r}\n{HIDE}"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + code], capture_output=True, text=True, check=False, cwd=folder
+    )
+    return done.stdout + done.stderr
+
+
+IMPORTED = (
+    *(
+        "agent.client",
+        "agent.policies",
+        "agent.routers",
+        "feedback.ope",
+        "feedback.exchange",
+        "arms.portfolio",
+    ),
+    *(f"agent.cli.{name}" for name in ("main", "service", "import_log", "audit", "evaluate", "report")),
+)
+
+
+def test_the_small_installation_imports_what_it_is_for(tmp_path: Path) -> None:
+    code = "import importlib\n" + "".join(f"importlib.import_module({name!r})\n" for name in IMPORTED)
+    assert small(code + "print('done')", tmp_path) == "done\n"
+
+
+def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
+    rows = [f"q{n},{'ab'[n % 2]},0.5,{n % 3 == 0:d}" for n in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(["question,arm,propensity,reward", *rows]))
+    columns = "--question question --arm arm --propensity propensity --reward reward --arms a,b"
+    verbs = [
+        f"import log.csv {columns} -o log.jsonl",
+        "audit log.jsonl",
+        "replay --from log.jsonl -o replay.html",
+        "report --from log.jsonl -o report.html",
+    ]
+    code = "from agent.cli.main import main\n"
+    for verb in verbs:
+        code += f"sys.argv[1:] = {verb.split()!r}\n"
+        code += "try: main()\nexcept SystemExit as end: print('exit', end.code)\n"
+    printed = small(code, tmp_path)
+    ends = [line for line in printed.splitlines() if line.startswith("exit ")]
+    assert ends == ["exit 0"] * 4, printed
+    for name in ("replay.html", "report.html"):
+        page = (tmp_path / name).read_text()
+        assert "matplotlib is not installed: `pip install &#x27;armwise[plots]&#x27;` brings it" in page
+    assert "configured" in (tmp_path / "replay.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        (
+            "from agent.policies import *; build_policy(PolicySpec(kind='vowpal'), ['a'])",
+            "serve",
+        ),
+        ("from agent.policies.serialization import pack; pack({}, {})", "serve"),
+        ("from agent.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
+    ],
+)
+def test_a_policy_or_a_router_without_its_library_says_what_brings_it(
+    code: str, extra: str, tmp_path: Path
+) -> None:
+    assert f"pip install 'armwise[{extra}]'` brings it" in small(code, tmp_path)
