@@ -4,10 +4,13 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
+from tests.agent.fakes import Service
 from tests.postgres import running
-from tests.release import snapshot
+from tests.release import check, snapshot
 
 
 def main() -> int:
@@ -16,8 +19,9 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("write", help="store the contract of this version")
     verbs.add_parser("compare", help="print what breaks the contract of a release")
+    verbs.add_parser("check", help="print what is missing for a release, and write its notes")
     verb = parser.parse_args().verb
-    return {"write": _write, "compare": _compare}[verb]()
+    return {"write": _write, "compare": _compare, "check": _check}[verb]()
 
 
 def _write() -> int:
@@ -49,6 +53,33 @@ def _compare() -> int:
     for version, one in found:
         sys.stdout.write(f"{version}: {one}\n")
     return 1 if found else 0
+
+
+def _check() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service(Path(folder))
+        documented = service.app.openapi()["info"]["version"]
+        service.close()
+    candidate = check.Candidate(
+        root=snapshot.ROOT,
+        installed=metadata.version("armwise"),
+        documented=documented,
+        contract=_present(),
+        today=datetime.now(UTC).date(),
+        auditor=snapshot.ROOT / ".venv-audit/bin/python",
+    )
+    found = check.problems(candidate)
+    for one in found:
+        sys.stdout.write(f"- {one}\n")
+    if found:
+        sys.stdout.write(f"{len(found)} problems before the release of {candidate.version}\n")
+        return 1
+    notes = check.write_notes(candidate).relative_to(snapshot.ROOT)
+    sys.stdout.write(
+        f"{candidate.version} can be released: git tag --annotate v{candidate.version} "
+        f"--file {notes} --cleanup=verbatim\n"
+    )
+    return 0
 
 
 if __name__ == "__main__":
