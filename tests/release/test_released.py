@@ -6,6 +6,7 @@ release is tagged, its snapshot is written again by `python -m tests.release wri
 
 import asyncio
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from agent.cli import start_ray
 from agent.config import parse
 from feedback.log import Store
 from feedback.log.database import open_database
@@ -258,6 +260,16 @@ async def test_a_service_goes_on_with_the_log_of_a_release(
             await service.learn()
             policy = (await service.client.get("/v1/policy")).json()
             assert policy["version"] > rows["versions"][-1]["version"]
+
+
+# -- the policy in words -----------------------------------------------------------------------------
+
+
+def test_the_page_names_what_is_compared() -> None:
+    page = (snapshot.ROOT / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+    assert [face for face in snapshot.FACES if f"`{face}`" not in page] == []
+    codes = re.findall(r"^\| (\d) \|", page, re.MULTILINE)
+    assert codes == ["0", "1", "2", str(start_ray.GAVE_UP)]
 
 
 # -- writing a snapshot ------------------------------------------------------------------------------
