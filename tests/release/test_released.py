@@ -102,6 +102,7 @@ def test_a_changed_default_of_a_setting_is_named_once() -> None:
     old = snapshot.stored("0.1.0")["config"]
     new = json.loads(json.dumps(old))
     new["$defs"]["Limits"]["properties"]["in_flight"]["default"] = 7
+    new["$defs"]["AppConfig"]["properties"]["limits"]["default"]["in_flight"] = 7
     was = old["$defs"]["Limits"]["properties"]["in_flight"]["default"]
     assert f"setting `limits.in_flight`: has the default 7, and had {was}" in snapshot.broken_settings(
         old, new
