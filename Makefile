@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-wheel test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm clean
+.PHONY: help serve demo dist test test-wheel test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -197,6 +197,9 @@ $(VLLM_MODEL)/config.json: | $(VLLM)/ready
 
 lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml; UPGRADE=--upgrade for the newest versions
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
+
+release-check: $(VENV)/ready-dev sbom dist  ## print what is missing for a release, and write its notes into build/RELEASE_NOTES.md
+	$(BIN)/python -m tests.release check
 
 clean:  ## remove the virtual environments and caches
 	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-release .venv-vllm build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ turns like those of `/v1/retrieve` and `/v1/chat/completions`, with a logged dec
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
@@ -92,7 +93,11 @@ def _handlers_of_root_kept() -> Iterator[None]:
 
 with _handlers_of_root_kept():
     SERVER = MCPServer(
-        "armwise", title="Armwise", version="0.1.0", instructions=INSTRUCTIONS, subscriptions=False
+        "armwise",
+        title="Armwise",
+        version=metadata.version("armwise"),
+        instructions=INSTRUCTIONS,
+        subscriptions=False,
     )
 
 logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # starts once a request

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import import_module
+from importlib import import_module, metadata
 
 from fastapi import FastAPI
 from starlette.routing import Route
@@ -63,6 +63,9 @@ ROUTES = [
 ]
 """Every route, built once: routes hold no state of a replica, so that all applications share them."""
 
+VERSION = metadata.version("armwise")
+"""The version that is installed, which the OpenAPI document names."""
+
 DIALECTS = (protocol.DIALECT, feedback_shapes.LANGFUSE, page.DIALECT)
 """How the clients of other APIs send their key and read errors."""
 
@@ -77,7 +80,7 @@ def create_app(replica: Replica) -> FastAPI:
         await replica.stop()
 
     app = FastAPI(
-        title="Armwise", version="0.1.0", lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
+        title="Armwise", version=VERSION, lifespan=lifespan, routes=ROUTES, docs_url=None, redoc_url=None
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.state.service = service = replica.service
