@@ -52,8 +52,13 @@ PAGES = (
     "docs/guide/keys.md",  # last: it closes the service
 )
 
+ALONE = ("armwise serve",)
+"""Commands that are run elsewhere where they are the whole line: the service of the fixture is there."""
+
 ELSEWHERE = {
     "make serve": "the fixture runs it",
+    "pip install": "benchmarks/clean_machine.py does, in an empty environment",
+    "~/.armwise/example": "likewise: what `armwise serve` leaves where there is no configuration",
     "make test": "it is what runs this test",
     "make demo": "it takes six minutes; tests/examples/test_demo.py runs its parts",
     "demo/config.yaml": "it is what a run of the demo leaves; tests/examples/test_demo.py writes one",
@@ -143,7 +148,9 @@ def lines_of(block: str) -> list[str]:
 
 def here(block: str) -> str:
     """Return a block without the commands that are run elsewhere, and with fewer questions."""
-    kept = "\n".join(line for line in lines_of(block) if not any(part in line for part in ELSEWHERE))
+    kept = "\n".join(
+        line for line in lines_of(block) if line not in ALONE and not any(part in line for part in ELSEWHERE)
+    )
     for many, few in FEWER.items():
         kept = kept.replace(many, few)
     return kept
@@ -181,7 +188,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     (folder / ".venv").symlink_to(environment)
     passages = [{"id": str(n), "title": f"note {n}", "text": f"The note of number {n}."} for n in range(20)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
-    found = {**os.environ, "ARMWISE_HOME": str(folder / "home"), "PYTHONPATH": str(folder)}
+    path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    found = {**os.environ, "PATH": path, "ARMWISE_HOME": str(folder / "home"), "PYTHONPATH": str(folder)}
     made = Copy(
         folder, {key: value for key, value in found.items() if not key.startswith(("PYTEST", "RAY_"))}
     )

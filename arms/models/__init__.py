@@ -1,5 +1,6 @@
 """Encoders, model files and threads."""
 
+from . import bundled
 from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import AGAIN, ModelNotFoundError, digest_of, is_below, locate, model_problems, require_whole
 from .onnx_graph import (
@@ -19,6 +20,7 @@ __all__ = [
     "ModelNotFoundError",
     "NotExportableError",
     "build_embedder",
+    "bundled",
     "compute_cores",
     "digest_backbone",
     "digest_of",

@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from agent.cli import main as cli
@@ -126,7 +127,8 @@ def test_the_small_installation_imports_what_it_is_for(tmp_path: Path) -> None:
 
 
 def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
-    rows = [f"q{n},{'ab'[n % 2]},0.5,{n % 3 == 0:d}" for n in range(300)]
+    drawn = np.random.default_rng(5).integers(2, size=(300, 2))
+    rows = [f"q{n},{'ab'[arm]},0.5,{reward}" for n, (arm, reward) in enumerate(drawn.tolist())]
     (tmp_path / "log.csv").write_text("\n".join(["question,arm,propensity,reward", *rows]))
     columns = "--question question --arm arm --propensity propensity --reward reward --arms a,b"
     verbs = [

@@ -70,12 +70,17 @@ def test_packages_that_are_missing_or_other_than_required_are_named(
 
     monkeypatch.setattr(checks.metadata, "version", version)
     found = lines(checks.version_findings(tmp_path / "none"))
-    here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "torch", "faiss-cpu")]
+    here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "onnxruntime", "faiss-cpu")]
     assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
     assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
         "problem: cronsim is not installed",
         "problem: ray 2.9.0 is installed, not ==2.60.0",
     ]
+    remedies = {line.partition("; ")[2] for line in found if line.startswith("problem")}
+    assert remedies == {"`pip install --upgrade 'armwise[serve]'`"}, "there are no pins here"
+    (tmp_path / "base.txt").write_text("")
+    found = lines(checks.version_findings(tmp_path / "base.txt"))
+    assert all("make .venv/ready" in line for line in found if line.startswith("problem"))
 
 
 def test_packages_that_are_not_as_the_lock_pins_them_are_a_remark(
