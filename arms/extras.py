@@ -21,7 +21,7 @@ def extra_of(module: str) -> str | None:
     """Return the extra that brings a module; None for no extra.
 
     Args:
-        module: Its whole name.
+        module: Name with that of its package, such as `pyarrow.parquet`.
 
     >>> extra_of("vowpalwabbit"), extra_of("pyarrow.parquet"), extra_of("numpy")
     ('serve', 'parquet', None)

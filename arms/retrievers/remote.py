@@ -340,7 +340,7 @@ class HttpArm:
 
     async def _attempt(self, request: httpx.Request, deadline: float) -> Reply:
         """Send one request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
-        limit_s = min(self._timeout_s, deadline - time.monotonic())
+        limit_s = max(0.0, min(self._timeout_s, deadline - time.monotonic()))
         try:
             async with asyncio.timeout(limit_s):
                 response = await self.connections.client.send(request, stream=True)

@@ -837,8 +837,10 @@ def test_serve_asks_its_one_question_with_the_key(
         _console: object,
         once: Callable[[str], None],
         prepare_first: Callable[[], int],
+        remark: str,
     ) -> int:
         assert prepare_first() == 0
+        assert remark == "", "a configuration says which model is its own"
         once(service.url)
         return 0
 
@@ -884,7 +886,7 @@ def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, bod
 def test_without_a_service_the_address_and_the_remedy_are_named(nowhere: str, verb: list[str]) -> None:
     output = said(run(*verb, "--url", nowhere), 1)
     assert f"no service answers at {nowhere}" in output
-    assert "`make serve`" in output
+    assert "`armwise serve`" in output
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://h:x"])

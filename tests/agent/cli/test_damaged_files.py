@@ -197,7 +197,7 @@ def test_an_index_that_another_process_has_built_again_meanwhile_stays(
                 (folder / name).write_bytes(content)
             return super().acquire(*args, **options)
 
-    monkeypatch.setattr(build_once, "FileLock", AfterTheOther)
+    monkeypatch.setattr("filelock.FileLock", AfterTheOther)
     inode = folder.stat().st_ino
     build_once.discard_damaged(home.config.indexes_path)
     assert folder.stat().st_ino == inode

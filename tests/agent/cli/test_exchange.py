@@ -336,3 +336,57 @@ def test_only_some_examples_are_in_memory(settings: AppConfig) -> None:
     assert sum(1 for _ in lines) == TURNS
     assert store.read == before + 2, "of 300 examples 200 at once"
     store.close()
+
+
+# -- replay without a configuration ----------------------------------------------------------------------
+
+
+def exported(config: Path, path: Path, **changes: Any) -> Path:
+    """Write the log, with other facts in the header of the file."""
+    run("export", "-o", path, "-c", config)
+    first, *rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([json.dumps(json.loads(first) | changes) + "\n", *rows]))
+    return path
+
+
+def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an arm has a name that no configuration may have."""
+    path = exported(config, tmp_path / "log.jsonl", arms=[*ARMS, "vendor/model"])
+    monkeypatch.chdir(tmp_path)
+    printed = run("replay", "--from", path, "--policy", "uniform", "--policy", "configured", "-o", "r.json")
+    assert "serve_config.yaml" not in printed
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["config"] == str(path)
+    own = run("replay", "--from", path, "--policy", "uniform", "-c", config, "-o", tmp_path / "own.json")
+    assert "uniform" in own
+    mine, theirs = (
+        {one["name"]: one for one in json.loads((tmp_path / name).read_text())["candidates"]}["uniform"]
+        for name in ("r.json", "own.json")
+    )
+    assert mine["estimates"] == theirs["estimates"]
+    assert list(tmp_path.glob(".armwise*")) == [], "no home is made"
+
+
+def test_a_configuration_that_is_named_has_to_be_there(config: Path, tmp_path: Path) -> None:
+    path = exported(config, tmp_path / "log.jsonl")
+    printed = run("replay", "--from", path, "-c", tmp_path / "none.yaml", code=2)
+    assert "none.yaml: no such file" in printed
+
+
+def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = exported(config, tmp_path / "one.jsonl")
+    other = exported(
+        config, tmp_path / "other.jsonl", reward=rule_of("click", (0.0, 1.0)).model_dump(mode="json")
+    )
+    both = tmp_path / "both.jsonl"
+    both.write_text(one.read_text() + other.read_text())
+    monkeypatch.chdir(tmp_path)
+    printed = run("replay", "--from", both, code=2)
+    assert "has 2 rules of rewards, with the metrics click, " in printed
+    assert "-c names a configuration" in printed
+    nothing = exported(config, tmp_path / "nothing.jsonl", reward={})
+    assert "with the metrics none" in run("replay", "--from", nothing, code=2)
