@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated
 
 import numpy as np
@@ -57,16 +58,20 @@ LEFT_OUT = ("ARMWISE_", "OPENAI_", "PYTHON", "VIRTUAL_ENV", "RAY_")
 class Environment:
     """A virtual environment, with a home and a folder of its own."""
 
-    def __init__(self, root: Path, python: str, port: int) -> None:
-        self.root, self.port = root, port
+    def __init__(self, root: Path, python: str, port: int, uv: str | None) -> None:
+        self.root, self.port, self.uv = root, port, uv
+        self.python = root / "env" / "bin" / "python"
         self.steps: list[Step] = []
         self.folder = root / "empty"
         self.folder.mkdir(parents=True)
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith(LEFT_OUT)}
         cache = os.environ.get("PIP_CACHE_DIR") or str(Path("~/.cache/pip").expanduser())
         self.environ |= {"HOME": str(root), "PIP_CACHE_DIR": cache}
+        if uv is not None:  # an environment as uv makes it: without pip
+            store = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
+            self.environ |= {"UV_CACHE_DIR": store, "PATH": f"{Path(uv).parent}:{os.environ['PATH']}"}
         made = [sys.executable, "-m", "virtualenv", "--quiet", "--python", python, str(root / "env")]
-        subprocess.run(made, check=True)
+        subprocess.run([*made, *(["--no-pip"] if uv is not None else [])], check=True)
         self.version = self.run("python", "-c", "import platform; print(platform.python_version())").strip()
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
@@ -91,24 +96,41 @@ class Environment:
         )
 
     def install(self, requirement: str) -> tuple[int, float]:
-        """Download, then install; return the number of distributions, and the megabytes of the downloads."""
-        files = self.root / "files"
-        pip = ("python", "-m", "pip", "--disable-pip-version-check")
+        """Install; return the number of distributions, and the megabytes of downloads; 0 by uv."""
+        mb = 0.0
+        if self.uv is not None:
+            with self.step("install, by uv") as said:
+                uv = [
+                    self.uv,
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--only-binary",
+                    ":all:",
+                    "--python",
+                    str(self.python),
+                ]
+                subprocess.run([*uv, requirement], env=self.environ, check=True)
+                n = self._measured(said)
+            return n, mb
+        pip, files = ("python", "-m", "pip", "--disable-pip-version-check"), self.root / "files"
         with self.step("download") as said:
             self.run(*pip, "download", "--quiet", "--only-binary", ":all:", "--dest", str(files), requirement)
             mb = sum(file.stat().st_size for file in files.iterdir()) / 1e6
             said.append(f"{mb:.0f} MB")
         with self.step("install") as said:
             self.run(*pip, "install", "--quiet", "--no-index", "--find-links", str(files), requirement)
-            here = json.loads(self.run(*pip, "list", "--format", "json"))
-            n = sum(one["name"] not in ("pip", "setuptools", "wheel") for one in here)
-            on_disk = sum(
-                file.stat().st_size
-                for file in (self.root / "env").rglob("*")
-                if file.is_file() and not file.is_symlink()
-            )
-            said.append(f"{n} distributions, {on_disk / 1e6:.0f} MB on disk")
+            n = self._measured(said)
         return n, mb
+
+    def _measured(self, said: list[str]) -> int:
+        """Return the number of distributions."""
+        names = "import importlib.metadata as m; print(*{one.name for one in m.distributions()})"
+        n = len(set(self.run("python", "-c", names).split()) - {"pip", "setuptools", "wheel"})
+        installed = [file.lstat() for file in (self.root / "env").rglob("*")]
+        on_disk = sum(one.st_size for one in installed if S_ISREG(one.st_mode)) / 1e6
+        said.append(f"{n} distributions, {on_disk:.0f} MB on disk")
+        return n
 
 
 def small(environment: Environment, wheel: Path) -> None:
@@ -139,7 +161,7 @@ def small(environment: Environment, wheel: Path) -> None:
 
 def served(environment: Environment, wheel: Path) -> None:
     """Install what serves, and live through the first minute."""
-    environment.install(f"armwise[serve] @ {wheel.absolute().as_uri()}")
+    environment.install(f"armwise[serve] @ {wheel.as_uri()}")
     began = time.perf_counter()
     command = [str(environment.root / "env" / "bin" / "armwise"), "serve", "--port", str(environment.port)]
     log = environment.root / "serve.log"
@@ -201,18 +223,22 @@ def main(
     dist: Annotated[Path, typer.Argument(help="Folder with the wheel of `make dist`.")],
     python: Annotated[list[str] | None, typer.Option("--python", help="A Python; repeatable.")] = None,
     only_small: Annotated[bool, typer.Option("--small", help="The small environment alone.")] = False,
+    by_uv: Annotated[
+        bool, typer.Option("--uv", help="Install by uv, in an environment without pip.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Port of the service.")] = 8000,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures, as JSON.")] = None,
 ) -> None:
     """Install the wheel of a folder into empty environments, and use it there."""
-    (wheel,) = dist.glob("armwise-*.whl")
+    (wheel,) = dist.absolute().glob("armwise-*.whl")
+    uv = str(Path(sys.executable).with_name("uv")) if by_uv else None
     found = []
     for each in python or [sys.executable]:
         for name, part in (("armwise", small), ("armwise[serve]", served)):
             if part is served and only_small:
                 continue
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                environment = Environment(Path(folder), each, port)
+                environment = Environment(Path(folder), each, port, uv)
                 part(environment, wheel)
             found.append(
                 {"python": environment.version, "of": name, "steps": list(map(asdict, environment.steps))}
