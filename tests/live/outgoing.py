@@ -25,6 +25,9 @@ RESOLVER = "192.0.2.53"
 CONTROL = ("192.0.2.1", "2001:db8::1")
 """Where the script sends a datagram to at the end, to show that it would have been seen."""
 
+CONTROL_S = 10.0
+"""How long the last control may take to be seen; without it the report shows that packets were missed."""
+
 DISCARD = 9
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 SO_ATTACH_FILTER = 26
@@ -36,8 +39,8 @@ PROTOCOL = 0xFFFFF000
 
 ALL = 0xFFFF
 
-UNREACHABLE = {(1, 3), (58, 1)}
-"""Protocol and type of the answers of this network itself to what nobody listens for."""
+UNREACHABLE = (1, 3)
+"""Protocol and type of the answer of this network itself to a datagram of IPv4 that nobody listens for."""
 
 PASSES_OTHERS = (
     (READ_HALF, 0, 0, PROTOCOL),
@@ -97,7 +100,7 @@ def places(packets: socket.socket) -> Iterator[str]:
             continue
         old = protocol == ETH_P_IP
         carried, to = (packet[9], packet[16:20]) if old else (packet[6], packet[24:40])
-        if (carried, packet[20 if old else 40]) in UNREACHABLE:
+        if old and (carried, packet[20]) == UNREACHABLE:
             continue
         to = ipaddress.ip_address(to)
         yield f"{carried} {to}"
@@ -117,7 +120,7 @@ def main(report: Path, command: list[str]) -> int:
         family = socket.AF_INET if "." in address else socket.AF_INET6
         with socket.socket(family, socket.SOCK_DGRAM) as control:
             control.sendto(b"", (address, DISCARD))
-    listening.join()
+    listening.join(CONTROL_S)
     report.write_text("".join(f"{place}\n" for place in dict.fromkeys(found)))
     return code
 

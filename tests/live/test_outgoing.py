@@ -56,8 +56,16 @@ def outgoing(folder: Path, command: list[str]) -> list[str]:
         ("create_connection(('2001:db8::7', 443), 5)", f"{TCP} 2001:db8::7"),
         ("create_connection(('::ffff:198.51.100.7', 443), 5)", f"{TCP} 198.51.100.7"),
         ("socket(AF_INET, SOCK_DGRAM).sendto(b'', ('203.0.113.9', 8125))", f"{UDP} 203.0.113.9"),
+        ("socket(AF_INET6, SOCK_DGRAM).sendto(b'', ('2001:db8::9', 8125))", f"{UDP} 2001:db8::9"),
     ],
-    ids=["a name", "a connection", "one over IPv6", "an address of IPv4 within IPv6", "a datagram"],
+    ids=[
+        "a name",
+        "a connection",
+        "a connection over IPv6",
+        "IPv4 within IPv6",
+        "a datagram",
+        "one over IPv6",
+    ],
 )
 def test_what_leaves_for_another_machine_is_listed(tmp_path: Path, code: str, seen: str) -> None:
     program = f"from socket import *\ntry:\n    {code}\nexcept OSError:\n    pass\n"
