@@ -1,12 +1,15 @@
 """What a long log costs: its size, the start of a service, a turn, learning, replay, pages and verification.
 
     python benchmarks/growth.py [--database sqlite] [--sizes 1000000,3000000,10000000] [--folder FOLDER]
+    python benchmarks/growth.py --sizes 50000 --archived
 
 A block of 10,000 turns is committed through `Store.append`, as a service does, and joined and added up by a
 learner. The database then copies it, with later positions, times and ids, until the log has each of the
 sizes; each copy is a turn with an answer of 60 words and a judgement. At each size a replica and a learner
-are opened on the log, in this process. What they add is removed again before the log grows on. PostgreSQL is
-the one that the tests start, with its settings as they are; all is in the folder, and removed at the end.
+are opened on the log, in this process. What they add is removed again before the log grows on. With
+`--archived` the features of all turns of the first size are moved to Parquet files instead, then all texts
+are erased, and the database is vacuumed after each. PostgreSQL is the one that the tests start, with its
+settings as they are; all is in the folder, and removed at the end.
 """
 
 import asyncio
@@ -30,11 +33,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent.learning import Learner, Recipe
 from benchmarks.console import POLICY, turn
-from feedback.log import Store, open_log, tables
+from feedback.log import Store, open_log
 from feedback.log import tables as t
+from feedback.log.erasures import erase_older
 from feedback.sources import read_log
 from feedback.training_log import archive, read_examples, take_epoch
 from tests.agent.fakes import Service
+from tests.postgres import Server, running
 
 BLOCK = 10_000
 FACTS = 3 * BLOCK
@@ -122,7 +127,7 @@ def grow(store: Store, have: int, want: int) -> None:
             f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} WHERE {which}"
         )
 
-    rollup = tables.rollups
+    rollup = t.rollups
     statements = [copied(one) for one in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
     with store.reading() as connection:
         start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
@@ -139,15 +144,15 @@ def grow(store: Store, have: int, want: int) -> None:
 
 def settle(store: Store, n: int) -> None:
     """Say how long the log is, and remove what is after its end."""
-    tables = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
+    facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
     with store.writing() as connection:
         at = connection.scalar(sa.select(t.decisions.c.logged_at).where(t.decisions.c.seq == 3 * n - 2))
-        for table in tables:
+        for table in facts:
             connection.execute(sa.delete(table).where(table.c.seq > 3 * n))
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
         connection.execute(sa.update(t.log_head).values(seq=3 * n, at=at))
         connection.execute(sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n))
-        connection.execute(sa.update(tables.rollup_positions).values(log_seq=3 * n, examples_seq=n))
+        connection.execute(sa.update(t.rollup_positions).values(log_seq=3 * n, examples_seq=n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
 
 
@@ -252,18 +257,28 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
     store.close()
 
 
+def vacuum(store: Store) -> None:
+    """Give back the space of rows that have shrunk, which takes a database that nobody uses."""
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        full = " FULL" if connection.dialect.name == "postgresql" else ""
+        connection.connection.driver_connection.execute(f"VACUUM{full}")  # type: ignore[union-attr]
+
+
 def compare_archived(store: Store, join: str, folder: Path, n: int) -> None:
-    """Print what moving all features takes and saves."""
-    table = Table("", "in the log", "archived", title=f"{n:,} turns")
+    """Print what moving all features, and erasing all texts, takes and saves."""
+    table = Table("", "in the log", "archived", "texts erased, too", title=f"{n:,} turns")
+    vacuum(store)
     sizes, reads, parts = [size_of(store) / n], list[float](), list[archive.Segment]()
-    for moved in (False, True):
-        if moved:
-            began = time.perf_counter()
+    for change in ("nothing", "archive", "erase"):
+        began = time.perf_counter()
+        if change == "archive":
             parts = list(archive.archive(store, str(folder / "archive"), store.log_seq()))
-            console.print(f"moved in {time.perf_counter() - began:.0f} s")
-            with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                full = " FULL decisions" if connection.dialect.name == "postgresql" else ""
-                connection.connection.driver_connection.execute(f"VACUUM{full}")  # type: ignore[union-attr]
+        elif change == "erase":
+            while erase_older(store, 1.0, time.time()):
+                pass
+        if change != "nothing":
+            console.print(f"{change}: {time.perf_counter() - began:.0f} s")
+            vacuum(store)
             sizes.append(size_of(store) / n)
         began = time.perf_counter()
         count = sum(1 for _ in read_examples(store, join))
@@ -274,6 +289,25 @@ def compare_archived(store: Store, join: str, folder: Path, n: int) -> None:
     console.print(table)
 
 
+def back_up(store: Store, server: Server | None, folder: Path, rows: Rows) -> None:
+    """Copy the log as a backup does, and add what that takes: `armwise backup`, or `pg_dump`."""
+    copy = folder / "copy"
+    with timed(rows, "a backup"):
+        if server is None:
+            store.backup(copy)
+        else:
+            schema = store.engine.url.username
+            server.run(f"pg_dump --format=custom --schema={schema} --file={server.folder}/copy postgres")
+            copy = server.folder / "copy"
+    rows.setdefault("bytes a decision in a backup", []).append(f"{copy.stat().st_size / rows_of(store):,.0f}")
+    copy.unlink()
+
+
+def rows_of(store: Store) -> int:
+    """Return the number of decisions."""
+    return store.counts()["decisions"]
+
+
 def main(
     database: Annotated[Literal["sqlite", "postgresql"], typer.Option(help="Which.")] = "sqlite",
     sizes: Annotated[
@@ -281,7 +315,8 @@ def main(
     ] = "1000000,3000000,10000000",
     folder: Annotated[Path | None, typer.Option(help="Where the log is; needs 30 GB for 10,000,000.")] = None,
     archived: Annotated[
-        bool, typer.Option("--archived", help="Compare the first size with an archive of it instead.")
+        bool,
+        typer.Option("--archived", help="Archive the first size, then erase its texts, instead."),
     ] = False,
 ) -> None:
     """Print the figures."""
@@ -291,11 +326,10 @@ def main(
             folder.mkdir(parents=True, exist_ok=True)
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         if database == "sqlite":
-            url = f"sqlite:///{place / 'log.db'}"
+            url, server = f"sqlite:///{place / 'log.db'}", None
         else:
-            from tests.postgres import running
-
-            url = stack.enter_context(running()).fresh()
+            server = stack.enter_context(running())
+            url = server.fresh()
         service = Service(place, log_url=url, policy=POLICY)
         begin(service, DIMS if archived else 0)
         have = BLOCK
@@ -309,6 +343,7 @@ def main(
                 compare_archived(store, service.config.reward.join, place, n)
                 return
             rows.setdefault("bytes a decision", []).append(f"{size_of(store) / n:,.0f}")
+            back_up(store, server, place, rows)
             learn(url, service, n, rows)
             settle(store, n)
             asyncio.run(serve(place, url, n, rows))

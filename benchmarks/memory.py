@@ -1,14 +1,15 @@
 """How much memory the idle default service takes, process by process, and how long its start is.
 
     python benchmarks/memory.py [--config agent/config/template.yaml] [--source FOLDER] [--arms bm25,dense]
+    python benchmarks/memory.py --replicas 2
     python benchmarks/memory.py --pid PID
 
 Builds the indexes where they are not there yet, starts `armwise serve`, waits until it is ready and
 settled, and prints its processes as a Markdown table. `--source` takes the code of another checkout, to
-compare; `--pid` attaches to a service that runs. Memory is the proportional set size: a page that several
-processes share counts for its part in each, so that the sum is what the service takes. `--arms` also
-prints how long one client then waits for `POST /v1/retrieve` with each of these arms, forced by
-`model: arm/<name>`, on one connection.
+compare; `--replicas` starts so many replicas of the HTTP surface; `--pid` attaches to a service that
+runs. Memory is the proportional set size: a page that several processes share counts for its part in
+each, so that the sum is what the service takes. `--arms` also prints how long one client then waits for
+`POST /v1/retrieve` with each of these arms, forced by `model: arm/<name>`, on one connection.
 """
 
 import itertools
@@ -16,12 +17,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import numpy as np
@@ -63,6 +65,7 @@ def service(
     / "agent/config/template.yaml",
     source: Annotated[Path, typer.Option("--source", help="The checkout whose code is served.")] = ROOT,
     pid: Annotated[int | None, typer.Option("--pid", help="Measure this `armwise serve`.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas of the HTTP surface.")] = None,
     settle: Annotated[float, typer.Option("--settle", help="Seconds of idle time.")] = SETTLE_S,
     arms: Annotated[str, typer.Option("--arms", help="Arms to time, with commas between.")] = "",
 ) -> None:
@@ -71,6 +74,16 @@ def service(
         print(table(usages(pid)))
         return
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        if replicas is not None:
+            document["applications"][0]["deployments"] = [{"name": "Ingress", "num_replicas": replicas}]
+            config = Path(folder) / config.name
+            config.write_text(yaml.safe_dump(document), encoding="utf-8")
+        measure(document, config, source, settle, arms)
+
+
+def measure(document: dict[str, Any], config: Path, source: Path, settle: float, arms: str) -> None:
+    """Start the service of a configuration, and print what it takes."""
     http = document.get("http_options") or {}
     base = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}"
     command = [sys.executable, "-c", "from agent.cli.main import main; main()", "serve", "-c", str(config)]

@@ -34,6 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
+import orjson
 import typer
 import uvloop
 import yaml
@@ -222,10 +223,12 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
             sides[OURS if count == replicas[0] else f"{OURS}, {count} replicas"] = side(
                 folder, port, armwise(config)
             )
+            uvloop.run(built(port))
         folder, port = root / "rrf", free_port()
         folder.mkdir()
         config = serve_config(folder, port, "agent.app:build", fused(folder), logging_config=QUIET)
         sides[FUSED] = side(folder, port, armwise(config))
+        uvloop.run(built(port))
         yield sides
 
 
@@ -283,6 +286,18 @@ async def ready(name: str, side: Side) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{name} did not answer within {START_S:g} s: {answer}")
         await asyncio.sleep(0.5)
+
+
+async def built(port: int) -> None:
+    """Wait until ours builds nothing behind its answers any more. Raises TimeoutError."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        answer = await ask_once(("127.0.0.1", port), request("GET", "/ready"), 5)
+        ready = isinstance(answer, Answer) and answer.status == 200
+        if ready and orjson.loads(answer.body)["building"] is None:
+            return
+        await asyncio.sleep(0.5)
+    raise TimeoutError(f"it still builds after {START_S:g} s")
 
 
 async def ask(name: str, side: Side, clients: int, seconds: float, *, noted: bool = True) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from agent.api import errors, reference
 from agent.api.personalizer.protocol import VERSIONS
 from agent.cli.main import VERBS
+from agent.config import Http, Limits
 from tests.agent.fakes import Service
 from tests.test_commands import ELSEWHERE, PAGES, blocks_of, lines_of
 
@@ -88,6 +90,36 @@ def test_the_page_of_errors_is_that_of_the_table() -> None:
     assert text_of("reference/errors.md") == "\n".join(errors.page()) + "\n", (
         "write it anew: python -m agent.api.errors > docs/reference/errors.md"
     )
+
+
+def test_the_limits_for_a_platform_team_are_the_defaults() -> None:
+    sections: dict[str, BaseModel] = {"limits": Limits(), "http": Http()}
+    rows = re.findall(r"`(\w+)\.(\w+)` \| ([\d,.]+) \|", text_of("reference/platform.md"))
+    assert len(rows) > 15
+    stated = {(section, key): float(value.replace(",", "")) for section, key, value in rows}
+    assert stated == {(section, key): getattr(sections[section], key) for section, key in stated}
+
+
+def test_every_cell_about_another_tool_leads_to_what_was_read() -> None:
+    """One without a link says no, or that a question does not arise; four rows have their sources below."""
+    page = text_of("reference/alternatives.md")
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if "|" in line]
+    head, _, *rows = (row for row in table if len(row) == 11)
+    assert head[1] == "Armwise"
+    assert len(rows) > 15
+    defined = re.findall(r"^\[([\w-]+)\]: ", page, re.MULTILINE)
+    used = re.findall(r"\]\[([\w-]+)\]", page)
+    assert sorted(defined) == sorted(set(used))
+    below = ("what it is", "languages of its own clients", "first commit, authors of commits", "licence")
+    assert {row[0] for row in rows} > set(below)
+    cells = {
+        cell
+        for row in rows
+        if row[0] not in below
+        for cell in row[2:]
+        if "](" not in cell and "][" not in cell
+    }
+    assert cells <= {"no", "?", "-", "no log", "any actions", "a Python library", "through other tools"}
 
 
 def test_every_verb_is_described() -> None:

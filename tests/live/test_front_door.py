@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import socket
 from contextlib import ExitStack
@@ -14,8 +15,9 @@ import pytest
 from ray.serve.generated.serve_pb2 import ASGIRequest
 from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
+from agent.checks import process_name
 from agent.proxy import haproxy_binary
-from tests.live.conftest import Live, until
+from tests.live.conftest import ROOT, Live, until
 from tests.other_users import IS_ROOT, refused
 
 AS_ROOT = pytest.mark.skipif(not IS_ROOT, reason="root alone can become another user")
@@ -49,6 +51,23 @@ def test_what_listens_on_more_than_the_loopback_address_are_replicas_alone(live:
     loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     wide = {title for title, host, _ in listening(live) if host not in loopback}
     assert [title for title in wide if not title.startswith("ray::ServeReplica")] == []
+
+
+def test_the_page_for_a_platform_team_lists_every_socket(live: Live) -> None:
+    """Each kind of process that listens has a row with its address, and each row of the page is there."""
+    page = (ROOT / "docs/reference/platform.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Ports\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (127\.0\.0\.1|all addresses) \|", section, re.MULTILINE)
+    found = {
+        (
+            process_name(title.split()).partition(":armwise")[0],
+            "127.0.0.1" if host in {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else "all addresses",
+        )
+        for title, host, _ in listening(live)
+    }
+    spare = {("ray::IDLE", "127.0.0.1")}  # a worker that Ray has started in reserve
+    assert found - spare == set(rows)
+    assert len(rows) == len(set(rows))
 
 
 def test_every_process_of_the_service_writes_for_its_user_alone(live: Live) -> None:
