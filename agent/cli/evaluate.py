@@ -65,7 +65,7 @@ SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": "--o
         "cost": "In place of a configured one, such as steps=0.02; repeatable.",
         "budget": "A ceiling for policies, such as usd_per_request=0.001; repeatable.",
         "estimators": "Repeatable; else ips, snips and dr.",
-        "interval": "Kind of the intervals; see docs/guide/replay.md.",
+        "interval": "Kind of the intervals: normal, bootstrap, bernstein, clopper_pearson or anytime.",
         "cluster": "Decisions that share this are one observation: question, episode, user; or none.",
         "reward_model": "What predicts rewards: ridge, or the faster means.",
         "gate": "Apply the gate to each candidate.",

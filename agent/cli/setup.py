@@ -92,7 +92,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
         address = address_of(path) if path.exists() else ("127.0.0.1", 8000)
         config = load(path, without=["router"])
     except (ConfigError, LaunchError) as error:
-        remedy = "docs/reference/configuration.md has every key"
+        remedy = "`armwise schema` prints every key"
         yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
         return
     try:

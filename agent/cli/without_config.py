@@ -17,7 +17,7 @@ import yaml
 
 from agent.cli.console import PLAIN, console
 from agent.cli.serve import LaunchError
-from agent.cli.setup import llm_written, render_config
+from agent.cli.setup import SCHEMA, llm_written, render_config
 from agent.config import CorpusSpec
 from feedback.log import without_password
 
@@ -83,6 +83,7 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
 
 def _example() -> str:
     text = resources.files("agent.config").joinpath(EXAMPLE).read_text(encoding="utf-8")
+    text = text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1)
     return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
 
 

@@ -90,7 +90,11 @@ def test_an_empty_folder_gets_the_example_and_what_it_says(
     assert config.home_path == path.parent
     assert list(config.corpora) == ["library", "language"]
     assert "make" not in printed
-    assert "make" not in path.read_text()
+    text = path.read_text()
+    assert "make" not in text
+    named = text.splitlines()[1].partition("$schema=")[2]
+    assert Path(named).is_file(), "an editor finds the schema"
+    assert "docs/" not in text
 
 
 def args_of(path: Path) -> dict[str, Any]:
