@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-wheel test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-wheel test-slow test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,9 @@ docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a bro
 
 pictures: $(VENV)/ready-dev browser  ## take the pictures of the console in docs/img, of a service that has learned for a day; two minutes
 	$(BIN)/python -m benchmarks.console_pictures
+
+demo-picture: demo browser $(VENV)/ready-dev  ## run the demo, and take the picture of its page in docs/img; seven minutes
+	$(BIN)/python -m benchmarks.console_pictures --demo demo/index.html
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
 	for file in decision routers estimators log learner bm25 pool portfolio memory service; do $(BIN)/python benchmarks/$$file.py || exit 1; done

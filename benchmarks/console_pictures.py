@@ -2,11 +2,14 @@
 
     make pictures
     python -m benchmarks.console_pictures [--folder docs/img] [--scheme light]
+    make demo-picture
+    python -m benchmarks.console_pictures --demo demo/index.html
 
 A help desk answers questions of three kinds by four arms, of which each kind has another best one. The day is
 played from a seed, over HTTP, by a clock that begins a day ago: at first arms are drawn evenly; then the gate
 judges a policy that has learned from this, which is promoted; in the evening another one becomes a canary.
-The pages are those of the service as it is, in Debian's chromium.
+The pages are those of the service as it is, in Debian's chromium. With `--demo`, the page that a run of the
+demo has left is taken instead.
 """
 
 import sys
@@ -295,7 +298,7 @@ def helping(folder: Path) -> Iterator[tuple[Service, str, int]]:
 def take_all(service: Service, address: str, canary: int, folder: Path, scheme: str) -> None:
     """Write a picture of each page that the guide shows."""
     folder.mkdir(parents=True, exist_ok=True)
-    suffix = "" if scheme == "light" else f"-{scheme}"
+    suffix = suffix_of(scheme)
     with browsing() as visit, service.working():
         pictures = {
             "overview": "?window=24h",
@@ -323,6 +326,27 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
             take(page, folder / f"console-{name}{suffix}.png")
 
 
+def take_demo(story: Path, folder: Path, scheme: str) -> None:
+    """Write a picture of the page of a demo: its summary and what was drawn and earned over time."""
+    if not story.is_file():
+        raise typer.BadParameter(f"{story} is not there: `make demo` leaves demo/index.html")
+    folder.mkdir(parents=True, exist_ok=True)
+    with browsing() as visit:
+        page = visit(1280, scheme)
+        page.goto(story.absolute().as_uri())
+        page.locator("svg").first.wait_for()
+        take(page, folder / f"demo{suffix_of(scheme)}.png")
+
+
+def suffix_of(scheme: str) -> str:
+    """Return what the names of pictures in a colour scheme end with.
+
+    >>> suffix_of("light"), suffix_of("dark")
+    ('', '-dark')
+    """
+    return "" if scheme == "light" else f"-{scheme}"
+
+
 def take(page: Any, file: Path) -> None:
     """Write a picture of the upper part of a page, in few colours."""
     page.wait_for_timeout(300)
@@ -338,8 +362,14 @@ def take(page: Any, file: Path) -> None:
 def main(
     folder: Annotated[Path, typer.Option(help="Where the pictures are written.")] = Path("docs/img"),
     scheme: Annotated[str, typer.Option(help="light, or dark: these have -dark in their names.")] = "light",
+    demo: Annotated[
+        Path | None, typer.Option(help="Page of a demo, whose picture is taken in place of those.")
+    ] = None,
 ) -> None:
     """Play the day, and take the pictures."""
+    if demo is not None:
+        take_demo(demo, folder, scheme)
+        return
     with TemporaryDirectory() as log, helping(Path(log)) as (service, address, canary):
         take_all(service, address, canary, folder, scheme)
 

@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from tests.other_users import USUAL, exposed
+from tests.pages import ROOT, commands_of
 
-ROOT = Path(__file__).parents[1]
 URL = "http://127.0.0.1:8000"
 START_S = 600.0
 PAGE_S = 900.0
@@ -45,7 +45,6 @@ PAGES = (
     "docs/guide/demo.md",
     "docs/guide/decision-points.md",
     "docs/guide/tap.md",
-    "docs/guide/personalizer.md",
     "docs/guide/data.md",
     "docs/guide/telemetry.md",
     "docs/guide/permissions.md",
@@ -136,11 +135,6 @@ class Copy:
         assert exposed(self.folder / "home") == [], "others can read what the commands made"
 
 
-def blocks_of(page: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
 def lines_of(block: str) -> list[str]:
     """Return the commands of a block, each with the lines that continue it."""
     return re.findall(r"(?:[^\n]*\\\n)*[^\n]+", block)
@@ -229,6 +223,6 @@ def ready() -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_work(page: str, copy: Copy) -> None:
-    commands = "\n".join(here(block) for block in blocks_of(page))
+    commands = "\n".join(here(block) for block in commands_of(page))
     assert commands.strip(), f"{page} shows no command"
     copy.run(commands)

@@ -14,7 +14,9 @@ from agent.api.personalizer.protocol import VERSIONS
 from agent.cli.main import VERBS
 from agent.config import Http, Limits
 from tests.agent.fakes import Service
-from tests.test_commands import ELSEWHERE, PAGES, blocks_of, lines_of
+from tests.pages import commands_of
+from tests.test_commands import ELSEWHERE, PAGES, lines_of
+from tests.test_tutorials import TUTORIALS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -131,14 +133,14 @@ def test_every_verb_is_described() -> None:
 def test_every_page_that_shows_commands_is_run() -> None:
     shown = {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "README.md", *(DOCS / "guide").rglob("*.md"))
-        if blocks_of(str(path.relative_to(ROOT)))
+        for path in (ROOT / "README.md", *(DOCS / "guide").rglob("*.md"), *(DOCS / "tutorials").rglob("*.md"))
+        if commands_of(str(path.relative_to(ROOT)))
     }
-    assert shown == set(PAGES)
+    assert shown == {*PAGES, *TUTORIALS}
 
 
 def test_every_command_that_is_run_elsewhere_is_shown() -> None:
-    lines = [line for page in PAGES for block in blocks_of(page) for line in lines_of(block)]
+    lines = [line for page in PAGES for block in commands_of(page) for line in lines_of(block)]
     assert [part for part in ELSEWHERE if not any(part in line for line in lines)] == []
 
 

@@ -1,4 +1,4 @@
-"""The example of docs/guide/from-routers.md, in LlamaIndex, in Haystack and here, as the page shows it."""
+"""The example of docs/tutorials/from-routers.md, in LlamaIndex, Haystack and here, as the page shows it."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from haystack import component  # after the look whether it is installed
 from haystack.dataclasses import ChatMessage
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
 
-PAGE = Path(__file__).parents[2] / "docs" / "guide" / "from-routers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "from-routers.md"
 TICKET = "Ticket 7: the printer jams on thick paper. Feeding it from the rear tray helped."
 
 
