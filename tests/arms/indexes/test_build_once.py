@@ -82,7 +82,7 @@ def test_who_waited_for_a_builder_goes_on_alone(
             stranger.submit(FileLock(lock).acquire, blocking=False).result()
         alone.append((folder / "half").exists())
 
-    monkeypatch.setattr(build_once, "FileLock", Watched)
+    monkeypatch.setattr("filelock.FileLock", Watched)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(publish, target, {}, first)
         assert building.wait(timeout=10)
