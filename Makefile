@@ -115,9 +115,9 @@ $(DOCS)/ready: requirements/docs.txt
 RELEASE := .venv-release
 
 dist: $(RELEASE)/ready  ## build wheel and source distribution into dist/, and check them
-	rm -rf dist build
+	rm -rf dist build/lib build/bdist.*
 	$(RELEASE)/bin/python -m build --no-isolation --outdir dist .
-	rm -rf build
+	rm -rf build/lib build/bdist.*
 	$(RELEASE)/bin/twine check --strict dist/*
 
 $(RELEASE)/ready: requirements/release.txt
