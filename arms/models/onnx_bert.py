@@ -30,7 +30,7 @@ MODULES = ("Transformer", "Pooling", "Normalize")
 
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
+    "pooling_mode_cls_token": "cls",  # nosec B105: no password
     "pooling_mode_max_tokens": "max",
 }
 """Keys of the configuration of a pooling; since version 5 sentence-transformers writes the name itself."""
