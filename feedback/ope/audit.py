@@ -1065,7 +1065,7 @@ def _serial(draws: Draws, bettor: _Bettor) -> _Test:
 
 def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
     """Return the test of the draws within groups, and whether they repeat beyond doubt."""
-    name, expected = f"draws within {what}s", f"the draw before in a {what} does not predict a draw"
+    name, expected = f"draws within {what}s", f"the draw before in the same {what} does not predict a draw"
     before = _previous(draws.groups[what], draws.drawn)
     n = int((before >= 0).sum())
     if n < LEAST_STRETCH:
@@ -1073,7 +1073,7 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
     found = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
     again = float((draws.drawn == before)[before >= 0].mean())
     advice = (
-        f"{again:.0%} of the decisions of a {what} repeat the arm before: rows of a {what} are one draw. "
+        f"{again:.0%} of the decisions of one {what} repeat the arm before: rows of one {what} are one draw. "
         f"The tests above read the first decision of each {what}; take intervals by {what}."
     )
     test = _Test(name, expected, f"{again:.0%} repeat the arm before", found.evidence, advice, Status.WARN)

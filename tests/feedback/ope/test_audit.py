@@ -187,7 +187,7 @@ def test_rows_of_a_user_that_keep_their_arm_are_one_draw() -> None:
     assert found.status is Status.WARN
     assert found.tested == len(np.unique(log.groups["user"]))
     assert (
-        "100% of the decisions of a user repeat the arm before" in named(found, "draws within users").advice
+        "100% of the decisions of one user repeat the arm before" in named(found, "draws within users").advice
     )
     assert audit(replace(log, groups={})).tested == 2000
 
