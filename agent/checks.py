@@ -31,6 +31,7 @@ from agent.config import DEFAULT_POINT, AppConfig, warm_start
 from arms import manifest
 from arms.base import ArmError
 from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
+from arms.extras import installed
 from arms.indexes import build_once
 from arms.llm import LlmSpec, catalog, writing
 from arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
@@ -150,28 +151,21 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         )
         if not needed or requirement.name == about["Name"]:
             continue
-        found = _installed(requirement.name)
-        if found is None:
+        found = installed(requirement.name)
+        if not found:
             yield Finding(f"{requirement.name} is not installed", remedy)
         elif not requirement.specifier.contains(found.partition("+")[0], prereleases=True):
             yield Finding(f"{requirement.name} {found} is installed, not {requirement.specifier}", remedy)
             unlike[canonicalize_name(requirement.name)] = found
-    yield Finding(", ".join(f"{name} {_installed(name) or 'missing'}" for name in NAMED))
+    yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
     differing = [
         f"{name} {found} (pinned {version})"
         for name, version in _pins(lock)
-        if (found := _installed(name)) is not None and found != version and name not in unlike
+        if (found := installed(name)) not in ("", version) and name not in unlike
     ]
     if differing:
         what = f"not as {lock.name} pins them: {', '.join(differing)}"
         yield Finding(what, remedy, serious=False)
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _pins(lock: Path) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Libraries that an extra of the package brings: what to install where one is missing."""
+"""Libraries that are installed, and those that an extra of the package brings: what to install for one."""
 
 import re
 from collections.abc import Iterator
@@ -17,6 +17,14 @@ DISTRIBUTIONS = {
 """Distributions of modules that have another name, by module."""
 
 
+def installed(distribution: str) -> str:
+    """Return the version of a distribution; empty where it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def extra_of(module: str) -> str | None:
     """Return the extra that brings a module; None for no extra.
 
@@ -32,7 +40,7 @@ def extra_of(module: str) -> str | None:
         requirements = metadata.requires("armwise") or ()
     except metadata.PackageNotFoundError:  # the files alone are on the path
         return None
-    for requirement in requirements:
+    for requirement in requirements:  # read by hand: `packaging` is an extra's, too
         what, _, marker = requirement.partition(";")
         name = re.split(r"[^\w.-]", what, maxsplit=1)[0]
         if name.replace("_", "-").lower() == wanted != "armwise" and "extra ==" in marker:

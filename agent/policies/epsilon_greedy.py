@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
 from agent.policies.sampling import greedy
-from agent.policies.serialization import ObjectFormat, installed, seal, unseal
+from agent.policies.serialization import ObjectFormat, seal, unseal
 from arms import extras
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
@@ -113,7 +113,7 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 FORMAT = 3
 """Format of a state. 1 was a pickle, 2 had names of features: both are learned again from the log."""
 
-RIVER_VERSION = installed("river")
+RIVER_VERSION = extras.installed("river")
 """Part of every state: another version may read the same state differently, or not at all."""
 
 STATES = ObjectFormat(

@@ -1,6 +1,5 @@
 """The bytes of a policy's state: a header with a digest, and plain data, without a pickle.
 
-installed       the version of a library
 seal, unseal    one line of JSON with the settings of the policy and a digest of the body, then the body
 pack, unpack    JSON facts and arrays as a body; equal ones give equal bytes
 ObjectFormat    objects of allowed classes as a body, for a library that has no format of its own
@@ -12,7 +11,6 @@ import hashlib
 import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib import metadata
 from itertools import chain
 from operator import attrgetter
 from types import FunctionType, MethodType
@@ -29,14 +27,6 @@ HEADER_CHARS = 300
 
 PLAIN = frozenset({float, int, str, bool, type(None)})
 """Types that JSON has, and reads back as they were."""
-
-
-def installed(distribution: str) -> str:
-    """Return the version of a library whose format is part of a state; empty where it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def seal(made_by: Mapping[str, Any], body: bytes) -> bytes:

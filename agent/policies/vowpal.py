@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from agent.policies.base import PolicyError
 from agent.policies.encoding import check_context, check_reward
-from agent.policies.serialization import installed, seal, unseal
+from agent.policies.serialization import seal, unseal
 from arms import extras
 from arms.suggestions import did_you_mean
 from feedback.events import Context, Decision
@@ -53,7 +53,7 @@ from feedback.texts import by_pseudonym
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
-VW_VERSION = installed("vowpalwabbit")
+VW_VERSION = extras.installed("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""
 
 NAMES = "pseudonyms"

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from arms.extras import installed
 from arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
 
 if TYPE_CHECKING:
@@ -98,17 +98,9 @@ class Export:
     def key(self) -> str:
         """A hash of everything that shapes the graph, wherever the model is."""
         by = [digest_of(Path(__file__).with_name(name)) for name in SOURCES]
-        by += map(_version, LIBRARIES)
+        by += map(installed, LIBRARIES)
         shapes = {**asdict(self), "model": "", "by": by}
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _version(distribution: str) -> str:
-    """Return the version of a library; empty where it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def texts_of(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from arms import extras
 from arms.models import ModelNotFoundError, embedding, onnx_graph
 from arms.models.embedding import Backbone, build_embedder
 from arms.models.files import digest_of
@@ -135,7 +136,7 @@ def test_everything_that_shapes_a_graph_is_in_its_key() -> None:
 def test_versions_of_the_libraries_are_in_the_key_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Export("/model", "", "digest", "sentences", "float32")
     before = one.key
-    monkeypatch.setattr(onnx_graph.metadata, "version", lambda _: "0")
+    monkeypatch.setattr(extras.metadata, "version", lambda _: "0")
     assert one.key != before
 
 
