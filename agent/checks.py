@@ -712,9 +712,8 @@ def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
     base = without_password(address)
     began = time.monotonic()
     try:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        reply = httpx.get(f"{address}/models", headers=headers, timeout=MODELS_TIMEOUT_S)
-    except (httpx.HTTPError, UnicodeError) as error:
+        reply = ask_for_models(address, key)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         what = f"no language model answers at {base} ({type(error).__name__})"
         yield Finding(what, "start it, or correct llm.base_url")
         return
@@ -724,14 +723,35 @@ def _endpoint(llm: catalog.OpenAISpec, what: str) -> Iterator[Finding]:
             f"{base} refuses {of} ({reply.status_code})", "let llm.api_key_env name one that it takes"
         )
         return
-    try:
-        names = [str(one["id"]) for one in reply.json()["data"]]
-    except (ValueError, KeyError, TypeError):
+    names = names_of_models(reply)
+    if names is None:
         what = f"{base} does not name its models (status {reply.status_code})"
         yield Finding(what, "check llm.base_url; it mostly ends in /v1", serious=False)
-        return
-    if llm.model not in names:
+    elif llm.model not in names:
         what = f"{base} has no model {llm.model!r}{did_you_mean(llm.model, names)}"
         yield Finding(what, "correct llm.model")
     else:
         yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")
+
+
+def ask_for_models(address: str, key: str) -> httpx.Response:
+    """Ask an endpoint of OpenAI's protocol for its models.
+
+    Args:
+        address: Base URL, without a slash at its end.
+        key: Sent with the request; empty for none.
+
+    Raises:
+        HTTPError: Of httpx, as InvalidURL: nothing answers.
+        UnicodeError: The address cannot be sent.
+    """
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.get(f"{address}/models", headers=headers, timeout=MODELS_TIMEOUT_S)
+
+
+def names_of_models(reply: httpx.Response) -> list[str] | None:
+    """Return the models that an endpoint names; None where the response is no list of models."""
+    try:
+        return [str(one["id"]) for one in reply.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return None

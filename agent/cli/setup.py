@@ -256,7 +256,7 @@ def _language_model(
             if key not in found:
                 if not asks:
                     raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
-                found[key] = _asked(question, None, _web_address if key == "base_url" else str)
+                found[key] = _asked(question, None, require_web_address if key == "base_url" else str)
         if asks and engine is Engine.OPENAI and "api_key_env" not in found:
             answer = _asked("Variable of the environment that holds its key (- for none)", "-", str)
             found |= {} if answer == "-" else {"api_key_env": answer}
@@ -297,9 +297,14 @@ def _draft(
     return parse(document["applications"][0]["args"])
 
 
-def _web_address(text: str) -> None:
-    address = urlsplit(text)
-    if address.scheme not in ("http", "https") or not address.hostname:
+def require_web_address(text: str) -> None:
+    """Refuse what is no address of HTTP. Raises ValueError."""
+    try:
+        address = urlsplit(text)
+        sound = address.scheme in ("http", "https") and bool(address.hostname)
+    except ValueError:
+        sound = False
+    if not sound:
         raise ValueError(f"{text!r} is not an address such as http://localhost:11434/v1")
 
 

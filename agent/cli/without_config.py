@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from agent.cli.console import PLAIN, console
 from agent.cli.serve import LaunchError
-from agent.cli.setup import SCHEMA, llm_written, render_config
+from agent.cli.setup import SCHEMA, llm_written, render_config, require_web_address
 from agent.config import CorpusSpec
 from feedback.log import without_password
 
@@ -28,9 +27,6 @@ BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 """Variables that clients of OpenAI's API read, too."""
 
 OPENAI = "https://api.openai.com/v1"
-
-ASKED_S = 5.0
-"""How long an endpoint may take to name its models."""
 
 PLACEHOLDER = (
     "the bundled model has 135 million parameters: a placeholder, which shows the way of an answer and not "
@@ -142,7 +138,10 @@ def language_model(
             )
         return None, f"bundled, a placeholder; {BASE_URL}, {API_KEY} and --llm MODEL name another"
     address = (base or OPENAI).rstrip("/")
-    _require_web_address(address)
+    try:
+        require_web_address(address)
+    except ValueError as error:
+        raise LaunchError(f"{BASE_URL} {error}") from None
     place = without_password(address)
     source = BASE_URL if base else API_KEY
     names = _models(address, key)
@@ -158,25 +157,17 @@ def language_model(
     return found | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
 
 
-def _require_web_address(address: str) -> None:
-    try:
-        parts = urlsplit(address)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        sound = False
-    if not sound:
-        raise LaunchError(f"{BASE_URL} {address!r} is not an address such as http://localhost:11434/v1")
-
-
 def _models(address: str, key: str | None) -> list[str]:
     """Return the models that an endpoint names; none where it names none.
 
     Raises:
         LaunchError: It does not answer, or refuses the key.
     """
-    headers, place = {"authorization": f"Bearer {key}"} if key else {}, without_password(address)
+    from agent.checks import ask_for_models, names_of_models
+
+    place = without_password(address)
     try:
-        reply = httpx.get(f"{address}/models", headers=headers, timeout=ASKED_S)
+        reply = ask_for_models(address, key or "")
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise LaunchError(
             f"no language model answers at {place} ({type(error).__name__}): start it, or unset "
@@ -185,7 +176,4 @@ def _models(address: str, key: str | None) -> list[str]:
     if reply.status_code in (401, 403):
         with_key = f"the key of {API_KEY}" if key else f"a request without a key; set {API_KEY}"
         raise LaunchError(f"{place} refuses {with_key} ({reply.status_code})")
-    try:
-        return sorted(str(one["id"]) for one in reply.json()["data"])
-    except (ValueError, KeyError, TypeError):
-        return []
+    return sorted(names_of_models(reply) or ())
