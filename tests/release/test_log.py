@@ -1,9 +1,7 @@
 """The comparison of tables and migrations: additions pass, and what a log of the release loses is named."""
 
-import copy
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import sqlalchemy as sa
 
 from feedback.log.database import open_database
 from feedback.log.schema import MIGRATIONS, prepare
+from tests.release.changes import Change, changed
 from tests.release.log import broken_migrations, broken_tables, migrations_of, tables_of
 
 
@@ -29,8 +28,6 @@ TABLES: dict[str, Any] = {
     },
     "notes": {"columns": {"seq": column()}, "key": ["seq"], "unique": [], "foreign": [], "indexes": []},
 }
-
-Change = Callable[[dict[str, Any]], object]
 
 
 def columns(made: dict[str, Any]) -> dict[str, Any]:
@@ -80,22 +77,15 @@ ADDITIONS: dict[str, Change] = {
 }
 
 
-def after(change: Change) -> dict[str, Any]:
-    made = copy.deepcopy(TABLES)
-    change(made)
-    assert made != TABLES
-    return made
-
-
 @pytest.mark.parametrize("case", BREAKS)
 def test_what_a_log_loses_is_named(case: str) -> None:
     change, expected = BREAKS[case]
-    assert broken_tables(TABLES, after(change)) == [expected]
+    assert broken_tables(TABLES, changed(TABLES, change)) == [expected]
 
 
 @pytest.mark.parametrize("case", ADDITIONS)
 def test_what_a_log_has_besides_passes(case: str) -> None:
-    assert broken_tables(TABLES, after(ADDITIONS[case])) == []
+    assert broken_tables(TABLES, changed(TABLES, ADDITIONS[case])) == []
 
 
 def test_tables_are_those_of_the_database(database_url: str) -> None:

@@ -1,11 +1,11 @@
 """The comparison of OpenAPI documents and of error codes: what a client relies on is named when it goes."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.release.changes import Change, changed
 from tests.release.openapi import breaks, broken_codes
 from tests.release.snapshot import stored, versions
 
@@ -56,8 +56,6 @@ DOCUMENT: dict[str, Any] = {
     },
 }
 GET, PUT = "GET /items/{name}", "PUT /items/{name}"
-
-Change = Callable[[dict[str, Any]], object]
 
 
 def operation(made: dict[str, Any], method: str = "get") -> dict[str, Any]:
@@ -196,22 +194,15 @@ ADDITIONS: dict[str, Change] = {
 }
 
 
-def after(change: Change) -> dict[str, Any]:
-    made = copy.deepcopy(DOCUMENT)
-    change(made)
-    assert made != DOCUMENT
-    return made
-
-
 @pytest.mark.parametrize("case", BREAKS)
 def test_what_breaks_a_client_is_named(case: str) -> None:
     change, expected = BREAKS[case]
-    assert breaks(DOCUMENT, after(change)) == expected
+    assert breaks(DOCUMENT, changed(DOCUMENT, change)) == expected
 
 
 @pytest.mark.parametrize("case", ADDITIONS)
 def test_what_is_added_for_clients_passes(case: str) -> None:
-    assert breaks(DOCUMENT, after(ADDITIONS[case])) == []
+    assert breaks(DOCUMENT, changed(DOCUMENT, ADDITIONS[case])) == []
 
 
 CODES = {"not_ready": {"status": 503, "retryable": True}, "unknown_arm": {"status": 404, "retryable": False}}

@@ -8,8 +8,8 @@ import asyncio
 import json
 import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -227,19 +227,26 @@ def test_the_log_of_a_release_migrates_with_nothing_lost(released: tuple[str, Ro
         assert store.counts()["decisions"] == len(before["decisions"])
 
 
+@asynccontextmanager
+async def serving(url: str, configuration: dict[str, Any], folder: Path) -> AsyncIterator[Service]:
+    """Migrate the log of a release, and serve on it."""
+    await asyncio.to_thread(migrate, url)
+    with history.keyed() as headers:
+        async with Service(folder, **{**configuration, "log_url": url}).running() as service:
+            service.client.headers.update(headers)
+            yield service
+
+
 async def test_the_decisions_of_a_release_are_verified(
     released: tuple[str, Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
     url, rows, configuration = released
-    await asyncio.to_thread(migrate, url)
-    with history.keyed() as headers:
-        async with Service(tmp_path, **{**configuration, "log_url": url}).running() as service:
-            service.client.headers.update(headers)
-            found = {}
-            for one in rows["decisions"]:
-                reply = await service.client.get(f"/v1/decisions/{one['id']}/verify")
-                assert reply.status_code == 200, reply.text
-                found[one["id"]] = (reply.json()["verified"], reply.json()["why"])
+    async with serving(url, configuration, tmp_path) as service:
+        found = {}
+        for one in rows["decisions"]:
+            reply = await service.client.get(f"/v1/decisions/{one['id']}/verify")
+            assert reply.status_code == 200, reply.text
+            found[one["id"]] = (reply.json()["verified"], reply.json()["why"])
     assert len(found) >= 25
     assert {name: why for name, (verified, why) in found.items() if not verified} == {}
 
@@ -248,19 +255,16 @@ async def test_a_service_goes_on_with_the_log_of_a_release(
     released: tuple[str, Rows, dict[str, Any]], tmp_path: Path
 ) -> None:
     url, rows, configuration = released
-    await asyncio.to_thread(migrate, url)
-    with history.keyed() as headers:
-        async with Service(tmp_path, **{**configuration, "log_url": url}).running() as service:
-            service.client.headers.update(headers)
-            answered = await service.client.post("/v1/retrieve", json={"query": history.QUESTIONS[0]})
-            assert answered.status_code == 200, answered.text
-            decided = answered.json()["agent"]
-            assert decided["policy_version"] >= rows["versions"][-1]["version"]
-            body = {"decision_id": decided["decision_id"], "metric_name": "thumb", "value": 1.0}
-            assert (await service.client.post("/v1/feedback", json=body)).is_success
-            await service.learn()
-            policy = (await service.client.get("/v1/policy")).json()
-            assert policy["version"] > rows["versions"][-1]["version"]
+    async with serving(url, configuration, tmp_path) as service:
+        answered = await service.client.post("/v1/retrieve", json={"query": history.QUESTIONS[0]})
+        assert answered.status_code == 200, answered.text
+        decided = answered.json()["agent"]
+        assert decided["policy_version"] >= rows["versions"][-1]["version"]
+        body = {"decision_id": decided["decision_id"], "metric_name": "thumb", "value": 1.0}
+        assert (await service.client.post("/v1/feedback", json=body)).is_success
+        await service.learn()
+        policy = (await service.client.get("/v1/policy")).json()
+        assert policy["version"] > rows["versions"][-1]["version"]
 
 
 # -- the policy in words -----------------------------------------------------------------------------
