@@ -241,11 +241,6 @@ RESERVED = frozenset(("auto",))
 """What is the name of nothing: `auto` in the place of a model has the policy choose."""
 
 
-def is_name(name: str) -> bool:
-    """Return whether something may have this name."""
-    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
-
-
 def checked_name(name: str) -> str:
     """Return the name of an arm, a corpus, a backbone, a language model or the like.
 
@@ -263,6 +258,15 @@ def checked_name(name: str) -> str:
     if name.lower() in RESERVED:
         raise ValueError(f"{name!r} is not a valid name: it stands for the choice of the policy")
     return name
+
+
+def is_name(name: str) -> bool:
+    """Return whether `checked_name` takes a name."""
+    try:
+        checked_name(name)
+    except ValueError:
+        return False
+    return True
 
 
 Embed = Callable[[str, frozenset[str]], "Mapping[str, NDArray[np.float32]]"]

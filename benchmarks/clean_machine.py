@@ -97,22 +97,11 @@ class Environment:
 
     def install(self, requirement: str) -> tuple[int, float]:
         """Install; return the number of distributions, and the megabytes of downloads; 0 by uv."""
-        mb = 0.0
         if self.uv is not None:
+            uv = [self.uv, "pip", "install", "--quiet", "--only-binary=:all:", f"--python={self.python}"]
             with self.step("install, by uv") as said:
-                uv = [
-                    self.uv,
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--only-binary",
-                    ":all:",
-                    "--python",
-                    str(self.python),
-                ]
                 subprocess.run([*uv, requirement], env=self.environ, check=True)
-                n = self._measured(said)
-            return n, mb
+                return self._measured(said), 0.0
         pip, files = ("python", "-m", "pip", "--disable-pip-version-check"), self.root / "files"
         with self.step("download") as said:
             self.run(*pip, "download", "--quiet", "--only-binary", ":all:", "--dest", str(files), requirement)
@@ -147,9 +136,7 @@ def small(environment: Environment, wheel: Path) -> None:
         rows.append(f"question {number},{arm},{p},{int(rng.random() < right)}")
     (environment.folder / "log.csv").write_text("\n".join(rows) + "\n")
     with environment.step("import, audit, replay, report") as said:
-        columns = [
-            word for name in ("question", "arm", "propensity", "reward") for word in (f"--{name}", name)
-        ]
+        columns = [word for name in rows[0].split(",") for word in (f"--{name}", name)]
         environment.run("armwise", "import", "log.csv", *columns, "--arms", "large,small", "-o", "log.jsonl")
         environment.run("armwise", "audit", "log.jsonl")
         environment.run("armwise", "replay", "--from", "log.jsonl", "-o", "replay.html")

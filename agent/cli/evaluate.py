@@ -116,7 +116,8 @@ def configured_by(export: Path) -> "AppConfig":
 
     headers = list(read_headers(export))
     rules = {one.reward.model_dump_json(): one.reward for one in headers}
-    if len(rules) != 1 or len((rule := next(iter(rules.values()))).metrics) == 0:
+    rule = headers[0].reward
+    if len(rules) > 1 or not rule.metrics:
         found = sorted({name for one in headers for name in one.reward.metrics})
         raise ConfigError(
             f"{export} has {len(rules)} rules of rewards, with the metrics {', '.join(found) or 'none'}: "

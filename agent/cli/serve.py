@@ -99,17 +99,17 @@ def serve(
         if prepare_only:
             _prepare(config, cold=cold)
             return
-
-        def answered(url: str) -> None:
-            assert question is not None
-            print_answer(question, None, url, key)
-            console.print(remark, style="dim", **PLAIN)
-
-        once = None if question is None else answered
+        once = None if question is None else partial(_ask_once, question, key, remark)
         with run_folder() as folder:
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
             address = address_of(config)
             raise typer.Exit(run_service(config, folder, address, console, once, prepare_first, remark))
+
+
+def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
+    print_answer(question, None, url, key)
+    if remark:
+        console.print(remark, style="dim", **PLAIN)
 
 
 def _prepare(config: Path, *, cold: bool) -> None:

@@ -124,11 +124,11 @@ def language_model(
     Raises:
         LaunchError: There is no such model, or nothing says where it is.
     """
-    if llm is not None and (llm.endswith(".gguf") or Path(llm).expanduser().is_file()):
-        if not Path(llm).expanduser().is_file():
-            raise LaunchError(f"--llm {llm}: no such file")
-        place = str(Path(llm).expanduser().absolute())
-        return {"engine": "embedded", "model": place, "context_tokens": 2048}, f"{place}, in this machine"
+    file = None if llm is None else Path(llm).expanduser().absolute()
+    if file is not None and file.is_file():
+        return {"engine": "embedded", "model": str(file), "context_tokens": 2048}, f"{file}, in this machine"
+    if file is not None and file.suffix == ".gguf":
+        raise LaunchError(f"--llm {llm}: no such file")
     base, key = environment.get(BASE_URL), environment.get(API_KEY)
     if not base and not key:
         if llm is not None:

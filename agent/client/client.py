@@ -15,7 +15,6 @@ from collections.abc import (
 )
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import count
 from time import sleep
 from typing import Any, Self, TypeVar
 
@@ -355,12 +354,13 @@ class Client(_Connection):
         return call.reply(self._repeat(call, attempt))
 
     def _repeat(self, call: Call[Any], attempt: Callable[[], httpx.Response]) -> httpx.Response:
-        for number in count(1):
+        number = 1
+        while True:
             try:
                 return attempt()
             except _AgainError as failed:
                 sleep(self._pause_s(call, number, failed))
-        raise AssertionError  # count does not end
+            number += 1
 
     def _lines(self, call: Call[Any]) -> Generator[str, None, None]:
         def attempt() -> httpx.Response:
@@ -500,12 +500,13 @@ class AsyncClient(_Connection):
     async def _repeat(
         self, call: Call[Any], attempt: Callable[[], Awaitable[httpx.Response]]
     ) -> httpx.Response:
-        for number in count(1):
+        number = 1
+        while True:
             try:
                 return await attempt()
             except _AgainError as failed:
                 await asyncio.sleep(self._pause_s(call, number, failed))
-        raise AssertionError  # count does not end
+            number += 1
 
     async def _lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
         async def attempt() -> httpx.Response:

@@ -17,11 +17,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from arms.models.onnx_graph import INPUTS
+
 OPSET, IR = 20, 10
 
 WEIGHTS = "model.safetensors"
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 PREFIX = "bert."
 """What the names of tensors begin with where BERT is a part of the model, as in a cross-encoder."""
@@ -73,13 +73,13 @@ def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> Layout:
     Raises:
         NoBertError: It is no BERT, or has parts that no graph is written of.
     """
-    config = _read(folder / "config.json")
+    config = {"position_embedding_type": "absolute"} | _read(folder / "config.json")
     for key, wanted in (
         ("model_type", "bert"),
         ("hidden_act", "gelu"),
         ("position_embedding_type", "absolute"),
     ):
-        if (found := config.get(key, "absolute" if key.startswith("position") else None)) != wanted:
+        if (found := config.get(key)) != wanted:
             raise NoBertError(f"{key} is {found!r}, not {wanted!r}")
     if config.get("is_decoder") or not (folder / WEIGHTS).is_file():
         raise NoBertError(f"it is a decoder, or has no {WEIGHTS}")

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What a graph may read of a text, in this order."""
+
 REFUSED = 3
 """Exit status of the exporting process where the model itself is the reason."""
 

@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 
-from arms.models.onnx_graph import MODEL, TOKENIZER, Export, NotExportableError, scorer_problem, texts_of
+from arms.models.onnx_graph import (
+    INPUTS,
+    MODEL,
+    TOKENIZER,
+    Export,
+    NotExportableError,
+    scorer_problem,
+    texts_of,
+)
 
 OPSET = 17
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class Traced(nn.Module):
