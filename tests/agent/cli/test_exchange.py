@@ -19,6 +19,7 @@ import yaml
 from typer.testing import CliRunner
 
 from agent.api import Export, Window
+from agent.cli.evaluate import configured_by
 from agent.cli.main import app
 from agent.config import AppConfig, load
 from feedback.events import Example
@@ -367,6 +368,7 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     )
     assert mine["estimates"] == theirs["estimates"]
     assert list(tmp_path.glob(".armwise*")) == [], "no home is made"
+    assert set(configured_by(path).actions) == set(ARMS), "each arm whose name may be configured"
 
 
 def test_a_configuration_that_is_named_has_to_be_there(config: Path, tmp_path: Path) -> None:
