@@ -23,8 +23,8 @@ import yaml
 
 from benchmarks.nodes_machines import ROOT, Machine, Network, NetworkError
 from tests.neighbours import write_corpus
+from tests.pages import commands_of
 from tests.postgres import running
-from tests.test_commands import blocks_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,7 +65,7 @@ class Followed:
 
     def follow(self, word: str, *machines: Machine) -> None:
         """Run the block of the section with a word in it, on several machines at once."""
-        (block,) = [one for one in blocks_of(PAGE) if word in one and one in self.section]
+        (block,) = [one for one in commands_of(PAGE) if word in one and one in self.section]
         block = block.replace("head.internal", self.machines[0].address)
         ends = [machine.type(block) for machine in machines]
         until(
