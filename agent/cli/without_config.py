@@ -23,6 +23,9 @@ from feedback.log import without_password
 EXAMPLE = "example.yaml"
 """The configuration of the example, in `agent.config`."""
 
+EXAMPLE_NAME = "example"
+"""Name of the home of the example."""
+
 BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 """Variables that clients of OpenAI's API read, too."""
 
@@ -52,8 +55,7 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     """
     model, said = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
-    name = "example" if corpus is None else corpus.name
-    home = Path(os.environ.get("ARMWISE_HOME") or Path("~/.armwise") / name).expanduser().absolute()
+    home = _home(corpus)
     text = _example() if corpus is None else render_config(corpus, model)
     if corpus is None and model is not None:
         text = llm_written(text, model)
@@ -75,6 +77,22 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     for what, line in lines.items():
         console.print(f"{what + ':':9}{line}", **PLAIN)
     return path, PLACEHOLDER if model is None else ""
+
+
+def _home(corpus: CorpusSpec | None) -> Path:
+    """Return the home of a corpus, None for the example; other documents have another one."""
+    named = os.environ.get("ARMWISE_HOME")
+    home = (
+        Path(named or Path("~/.armwise") / (corpus.name if corpus else EXAMPLE_NAME)).expanduser().absolute()
+    )
+    if named and (home / FILE).is_file():
+        there, wanted = _source(home / FILE), corpus.source if corpus else None
+        if there != wanted:
+            raise LaunchError(
+                f"ARMWISE_HOME: {home} has the files of {there or 'the example'}, which would share a log "
+                f"with {wanted or 'the example'}: name another folder, or unset it"
+            )
+    return home
 
 
 def _example() -> str:
@@ -101,15 +119,27 @@ def _corpus(documents: str) -> CorpusSpec:
     source = located(documents)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
     taken = Path("~/.armwise").expanduser() / corpus.name / FILE
-    if corpus.name == "example" or (taken.is_file() and _source(taken) != source):
+    if corpus.name == EXAMPLE_NAME or (taken.is_file() and _source(taken) != source):
         return CorpusSpec(name=f"{corpus.name[:90]}-{digest}", source=source)
     return CorpusSpec(name=corpus.name, source=source)
 
 
-def _source(path: Path) -> object:
-    """Return the documents that a configuration of `write` serves."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return document["applications"][0]["args"].get("corpus", {}).get("source")
+def _source(path: Path) -> str | None:
+    """Return the documents that a configuration of `write` serves; None for the example.
+
+    Raises:
+        LaunchError: It is not as `write` left it.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        source: str | None = document["applications"][0]["args"].get("corpus", {}).get("source")
+    except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
+        why = str(error).partition("\n")[0] if isinstance(error, yaml.YAMLError) else "no application in it"
+        raise LaunchError(
+            f"{path}: not as `armwise serve` wrote it ({why}). Move it away, or `armwise serve -c` serves by "
+            "a file of your own"
+        ) from None
+    return source
 
 
 def language_model(

@@ -138,6 +138,40 @@ def test_the_home_of_the_environment_is_taken(tmp_path: Path, monkeypatch: pytes
     assert load(path).home_path == tmp_path / "data"
 
 
+def test_the_home_of_the_environment_is_not_shared_by_other_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "data"))
+    mine, other = documents(tmp_path / "a" / "manuals"), documents(tmp_path / "b" / "manuals")
+    path, _ = without_config.write(str(mine), None, None)
+    for documents_, wanted in ((str(other), str(other)), (None, "the example")):
+        before = path.read_bytes()
+        with pytest.raises(LaunchError, match=f"has the files of {mine}, which would .* with {wanted}: name"):
+            without_config.write(documents_, None, None)
+        assert path.read_bytes() == before
+    assert without_config.write(str(mine), None, None)[0] == path
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "while parsing"),
+        ("applications: []", "no application in it"),
+        ("- 1", "no application in it"),
+        ("", "no application in it"),
+        ("applications: [{args: {corpus: manuals}}]", "no application in it"),
+    ],
+)
+def test_an_edited_configuration_that_is_none_is_named(tmp_path: Path, text: str, why: str) -> None:
+    mine = str(documents(tmp_path / "manuals"))
+    path, _ = without_config.write(mine, None, None)
+    path.write_text(text)
+    with pytest.raises(LaunchError, match=rf"{path}: not as `armwise serve` wrote it \({why}.*Move it away"):
+        without_config.write(mine, None, None)
+    path.unlink()
+    assert without_config.write(mine, None, None)[0] == path
+
+
 def test_a_port_is_written(tmp_path: Path) -> None:
     path, _ = without_config.write(None, None, 8123)
     assert yaml.safe_load(path.read_text())["http_options"] == {"host": "127.0.0.1", "port": 8123}
