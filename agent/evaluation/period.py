@@ -25,6 +25,7 @@ from arms.base import Progress
 from feedback.arrays import Flags, Floats, Integers
 from feedback.clock import utc
 from feedback.drift import newest_alarms
+from feedback.events import ELSEWHERE
 from feedback.log import Store, listing
 from feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
 from feedback.registry import arm_sets, evaluations, promotions, runs
@@ -308,6 +309,11 @@ def period_of(
 
 
 def _nothing(store: Store, since: float, until: float) -> str:
+    if listing.has_decisions_of(store, ELSEWHERE, since, until):
+        return (
+            f"no decision was made by this service alone from {utc(since)} to {utc(until)}: another system "
+            "decided, or took part. `armwise replay` says what policies would have earned on its decisions"
+        )
     from_to = f"no decision was made from {utc(since)} to {utc(until)}"
     span = listing.span(store)
     if span is None:

@@ -16,7 +16,7 @@ from agent.evaluation.period import Turns
 from agent.evaluation.period_file import read_file_period
 from agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
 from agent.evaluation.served import Alternative
-from feedback.events import Context, Cost, Execution, Feedback, Mode, Status
+from feedback.events import INCUMBENT, OBSERVED, Context, Cost, Execution, Feedback, Mode, Status
 from feedback.exchange import Header, appearing, write_export
 from feedback.log import Store
 from feedback.registry import arm_sets, promotions, runs
@@ -210,6 +210,20 @@ def test_a_period_without_a_decision_says_when_there_are_some(store: Store) -> N
     fill(store, WORLD, 20, seed=1)
     with pytest.raises(NothingServedError, match="the log has some from 2023-11-14 22:13:20 UTC to 2023-11-"):
         read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 6000.0, nothing)
+
+
+@pytest.mark.parametrize("policy", [OBSERVED, INCUMBENT])
+def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str) -> None:
+    """Neither what it decided nor what it took part in was served by this service alone."""
+    fill(store, WORLD, 20, seed=1)
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE decisions SET policy = '{policy}'")
+    with pytest.raises(
+        NothingServedError, match=r"by this service alone from 2023-11-14 22:13:20 UTC to .* took"
+    ):
+        read_period(store, CONFIG, BEGIN, BEGIN + 1.0, nothing)
+    with pytest.raises(NothingServedError, match="the log has some from"):
+        read_period(store, CONFIG, BEGIN - 10.0, BEGIN, nothing)
 
 
 def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: Store) -> None:
