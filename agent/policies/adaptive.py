@@ -1,7 +1,8 @@
 """A linear bandit for a world that changes: it forgets, weighs its trust in a router, and starts anew.
 
 Every arm has a ridge regression of its own of the reward less a prior, discounted with each reward. Three
-members read the same statistics; a decision is the arm with the highest weighted upper confidence bound:
+members read the same statistics; a decision is the arm with the highest weighted upper confidence bound. The
+ridges are for rewards as noisy as single ratings; where they are calmer, fewer of them outweigh a prior:
 
     member      prior             ridge   follows
     trusting    the router's      1000    a router that is right
@@ -61,6 +62,12 @@ LEVEL_COUNTS = np.array([10.0, 20.0])
 NOISE, NOISE_COUNT, NOISE_DECAY = 0.2, 20.0, 0.999
 """Variance of a reward at the start, the rewards that it is worth, and its discount."""
 
+LEAST_VARIANCE = 0.0004
+"""Least variance: where all rewards are equal, the next one that differs is no miracle."""
+
+MOST_SURPRISE = 4.0
+"""Standard deviations of a reward that a residual counts at most: a single one shows no change."""
+
 LEARNED = 30
 """Rewards of an arm after which its residuals may restart: those before show that it was unknown."""
 
@@ -81,8 +88,8 @@ LEAST, MOST = 20, 500
 """Rewards that a restart keeps, at least and at most."""
 
 
-LAYOUT = 2
-"""Which arrays a state has: another number is a state that cannot be read, and is learned anew."""
+LAYOUT = 3
+"""How a state is to be read: one of another number is learned anew."""
 
 
 @dataclass(slots=True)
@@ -196,7 +203,7 @@ class _Priors:
     Attributes:
         scores: Scores by each prior, shape (2, n).
         levels: What is added to the scores of each prior, shape (2,).
-        ridges: Penalties of each member, shape (3, n).
+        ridges: Penalties of each member, by the noise of a reward, shape (3, n).
         scored: Which arms have a score, shape (n,).
     """
 
@@ -436,7 +443,8 @@ class Adaptive:
         levels = (totals + LEVEL_COUNTS * [0.0, expected]) / (counts + LEVEL_COUNTS)
         if not scored.any():
             scores, levels = own, levels[[UNSCORED, UNSCORED]]
-        ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
+        calm = min(model.noise[0] / NOISE, 1.0)  # so that a weight is as uncertain before its first reward
+        ridges = calm * np.where(scored, RIDGES[:, None], RIDGES[-1])
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
 
     def _rows_of(self, arms: Sequence[str]) -> NDArray[np.intp]:
@@ -475,6 +483,7 @@ class Adaptive:
     def _watch(self, model: _Model, row: int, arm: str, residual: float) -> None:
         """Sum the residual of an arm up, in standard deviations, and restart where it has changed."""
         sums, threshold = model.sums[row], self._settings["threshold"]
+        residual = max(-MOST_SURPRISE, min(residual, MOST_SURPRISE))
         sums += np.array([residual, -residual]) - self._settings["slack"]
         np.maximum(sums, 0.0, out=sums)
         if model.drawn[row] == LEARNED:
@@ -528,6 +537,8 @@ def _measure(model: _Model, reward: float, error: float) -> None:
     model.noise[0] += (error * error - model.noise[0]) / model.noise[1]
     apart = reward - model.spread[0]
     model.spread += np.array([apart, apart * apart - model.spread[1]]) / model.noise[1]
+    model.noise[0] = max(model.noise[0], LEAST_VARIANCE)
+    model.spread[1] = max(model.spread[1], LEAST_VARIANCE)
 
 
 def _expected(model: _Model, x: Array, row: int, priors: _Priors, at: int) -> tuple[Array, Array]:

@@ -106,7 +106,7 @@ class Reference:
                 level = (weight @ (targets[:, 0] * self.scored)) / (10 + weight @ self.scored)
             for i, arm in enumerate(ARMS):
                 own = weight * [drawn == arm for drawn in self.drawn]
-                penalty = ridge if arm in scores else 30.0
+                penalty = min(self.noise / 0.2, 1.0) * (ridge if arm in scores else 30.0)
                 gram = (x.T * own) @ x + penalty * np.eye(len(now))
                 theta = np.linalg.solve(gram, (x.T * own) @ (targets[:, prior] - level))
                 mean[member, i] = priors[i, prior] + level + now @ theta
@@ -364,7 +364,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 1.* is damaged, or not of .*"layout": 2'):
+    with pytest.raises(PolicyError, match=r'"layout": 1.* is damaged, or not of .*"layout": 3'):
         Adaptive().load(state)
 
 
@@ -437,9 +437,12 @@ def test_after_a_restart_it_knows_the_kept_rewards_and_nothing_else() -> None:
     weight = 0.5 ** (np.arange(restart.kept - 1, -1, -1.0) / 350.0)
     seen = context(rng, {})
     now = np.array([1.0, *hashed(seen.features, 4)])
-    variance = now @ np.linalg.solve((x.T * weight) @ x + 30.0 * np.eye(5), now)
+    assert policy._model is not None  # noqa: SLF001
+    ridge = 30.0 * float(policy._model.noise[0]) / 0.2  # noqa: SLF001
+    assert 3.0 < ridge < 30.0
+    variance = now @ np.linalg.solve((x.T * weight) @ x + ridge * np.eye(5), now)
     bounds = policy.bounds(seen, ("bm25", "dense", "new"))
-    assert bounds[0] / bounds[2] == pytest.approx(math.sqrt(variance / (now @ now / 30.0)), rel=1e-6)
+    assert bounds[0] / bounds[2] == pytest.approx(math.sqrt(variance / (now @ now / ridge)), rel=1e-6)
     assert bounds[1] == bounds[2]
 
 
@@ -502,3 +505,37 @@ def test_an_embedding_of_another_length_is_refused() -> None:
     policy.learn(decision(Context("?", {}, (0.1, 0.2)), "bm25"), 1.0)
     with pytest.raises(PolicyError, match="an embedding of 2 numbers was expected, as before; got 3"):
         policy.probabilities(Context("?", {}, (0.1, 0.2, 0.3)), ARMS)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_need_it(seed: int) -> None:
+    """Both arms are right on one kind of questions, the dear one on the other, too; it costs 0.2."""
+    rng, policy, shares = np.random.default_rng(seed), Adaptive(), []
+    arms = ("cheap", "dear")
+    for _ in range(800):
+        hard = bool(rng.integers(2))
+        seen = Context(
+            "?", {"w=multiply" if hard else "w=add": 1.0, "shape=statement": 1.0, "has_digit": 1.0}
+        )
+        p = served_distribution(policy, seen, arms, 0.05)
+        arm = arms[rng.choice(2, p=p)]
+        policy.learn(decision(seen, arm, arms), 0.8 if arm == "dear" else float(not hard))
+        shares.append((hard, p[1]))
+    found = {kind: np.mean([dear for hard, dear in shares[-200:] if hard is kind]) for kind in (False, True)}
+    assert found[False] < 0.1
+    assert found[True] > 0.9
+
+
+@pytest.mark.parametrize("same", [0.0, 0.7, 1.0])
+def test_rewards_that_are_all_equal_are_no_change_and_neither_is_one_that_differs(same: float) -> None:
+    rng, policy = np.random.default_rng(3), Adaptive(dims=4)
+    for _ in range(8000):
+        policy.learn(decision(context(rng, {}), "bm25"), same)
+    policy.learn(decision(context(rng, {}), "bm25"), 1.0 - same)
+    for _ in range(20):
+        policy.learn(decision(context(rng, {}), "bm25"), same)
+    assert not policy.restarts
+    for _ in range(5):
+        assert not policy.restarts
+        policy.learn(decision(context(rng, {}), "bm25"), same - 0.7 if same else 0.7)
+    assert [(restart.rise, restart.arm) for restart in policy.restarts] == [(not same, "bm25")]
