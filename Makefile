@@ -89,7 +89,7 @@ models: $(VENV)/ready  ## install the default models
 
 $(VENV)/bin/python:
 	@echo "== creating the virtual environment $(VENV)"
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and f"Python 3.11 or later is needed, this is {v[0]}.{v[1]}: call make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v < (3, 14) and f"Python 3.11, 3.12 or 3.13 is needed, this is {v[0]}.{v[1]}: call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/ready: requirements/base.txt requirements/torch.txt requirements/models.txt pyproject.toml | $(VENV)/bin/python
