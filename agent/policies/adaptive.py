@@ -62,11 +62,11 @@ LEVEL_COUNTS = np.array([10.0, 20.0])
 NOISE, NOISE_COUNT, NOISE_DECAY = 0.2, 20.0, 0.999
 """Variance of a reward at the start, the rewards that it is worth, and its discount."""
 
+CALM = 0.1
+"""Variance of a reward below which ridges are less, in proportion to it."""
+
 LEAST_VARIANCE = 0.0004
 """Least variance: where all rewards are equal, the next one that differs is no miracle."""
-
-MOST_SURPRISE = 4.0
-"""Standard deviations of a reward that a residual counts at most: a single one shows no change."""
 
 LEARNED = 30
 """Rewards of an arm after which its residuals may restart: those before show that it was unknown."""
@@ -138,6 +138,11 @@ class _Model:
         memory = deque(arrays["memory"], maxlen=MOST)
         return cls(memory=memory, **{name: one for name, one in arrays.items() if name != "memory"})
 
+    @property
+    def calm(self) -> float:
+        """Share of the ridges in means: in all calm worlds, weights are as uncertain before a reward."""
+        return min(float(self.noise[0]) / CALM, 1.0)
+
     def add_arm(self) -> None:
         for name in ("gram", "target", "scale", "sums", "since", "drawn", "residual"):
             rows: Array = getattr(self, name)
@@ -203,7 +208,7 @@ class _Priors:
     Attributes:
         scores: Scores by each prior, shape (2, n).
         levels: What is added to the scores of each prior, shape (2,).
-        ridges: Penalties of each member, by the noise of a reward, shape (3, n).
+        ridges: Penalties of each member, shape (3, n).
         scored: Which arms have a score, shape (n,).
     """
 
@@ -228,7 +233,8 @@ class Adaptive:
             standard deviations of a reward. Its own rewards outweigh that, and are not forgotten in this:
             an arm that was bad is not taken for unknown once its rewards are old.
         threshold: Evidence at which the reward of an arm counts as changed, in standard deviations of a
-            reward; None to restart never. A lower one notices sooner, and restarts in calm worlds, too.
+            reward, of which a single one gives half at most; None to restart never. A lower one notices
+            sooner, and restarts in calm worlds, too.
         slack: By how much the mean of a reward may move without being evidence, in its standard deviations.
         notice: Evidence of a rise beyond which an arm is looked at: what exceeds it is added to its bound, in
             standard deviations of a reward, for half of the probability. With a lower one, an arm that nobody
@@ -346,7 +352,7 @@ class Adaptive:
             scale = model.scale[rows, None, None]
             gram, target = scale * model.gram[rows], scale * model.target[rows]
             target = target.transpose(1, 0, 2)[PRIOR_OF_MEMBER] - levels[:, None, None] * gram[:, 0]
-            ridges = priors.ridges[..., None, None] * np.eye(len(x))
+            ridges = model.calm * priors.ridges[..., None, None] * np.eye(len(x))
             theta = np.linalg.solve(gram + ridges, target[..., None])[..., 0]
             own = np.einsum("k,knd->nd", weights, theta)
         found = {
@@ -418,12 +424,16 @@ class Adaptive:
     def _predict(
         self, model: _Model, x: Array, rows: NDArray[np.intp], priors: _Priors
     ) -> tuple[Array, Array]:
-        """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n)."""
+        """Return mean and variance, for noise of variance 1, of each arm by each member, shape (3, n).
+
+        The variance is that of the whole ridges: a calm world is not explored more than another.
+        """
         along = model.along(rows)
         y = x @ along.vectors
         levels = priors.levels[PRIOR_OF_MEMBER, None]
-        inverse = y / (along.values + priors.ridges[..., None])
+        inverse = y / (along.values + model.calm * priors.ridges[..., None])
         learned = (inverse * (along.target - levels[..., None] * along.intercept)).sum(axis=2)
+        inverse = y / (along.values + priors.ridges[..., None])
         return priors.scores[PRIOR_OF_MEMBER] + levels + learned, (inverse * y).sum(axis=2)
 
     def _priors(
@@ -443,8 +453,7 @@ class Adaptive:
         levels = (totals + LEVEL_COUNTS * [0.0, expected]) / (counts + LEVEL_COUNTS)
         if not scored.any():
             scores, levels = own, levels[[UNSCORED, UNSCORED]]
-        calm = min(model.noise[0] / NOISE, 1.0)  # so that a weight is as uncertain before its first reward
-        ridges = calm * np.where(scored, RIDGES[:, None], RIDGES[-1])
+        ridges = np.where(scored, RIDGES[:, None], RIDGES[-1])
         return _Priors(np.stack([scores, own]), levels, ridges, scored)
 
     def _rows_of(self, arms: Sequence[str]) -> NDArray[np.intp]:
@@ -483,7 +492,8 @@ class Adaptive:
     def _watch(self, model: _Model, row: int, arm: str, residual: float) -> None:
         """Sum the residual of an arm up, in standard deviations, and restart where it has changed."""
         sums, threshold = model.sums[row], self._settings["threshold"]
-        residual = max(-MOST_SURPRISE, min(residual, MOST_SURPRISE))
+        if threshold is not None:  # a single reward shows no change
+            residual = max(-threshold / 2.0, min(residual, threshold / 2.0))
         sums += np.array([residual, -residual]) - self._settings["slack"]
         np.maximum(sums, 0.0, out=sums)
         if model.drawn[row] == LEARNED:
@@ -548,7 +558,7 @@ def _expected(model: _Model, x: Array, row: int, priors: _Priors, at: int) -> tu
     """
     scale, levels = model.scale[row], priors.levels[PRIOR_OF_MEMBER]
     target = model.target[row, PRIOR_OF_MEMBER] - levels[:, None] * model.gram[row, 0]
-    ridges = priors.ridges[:, at, None, None] * np.eye(len(x))
+    ridges = model.calm * priors.ridges[:, at, None, None] * np.eye(len(x))
     solved = np.linalg.solve(scale * model.gram[row] + ridges, x[:, None])[..., 0]
     learned = scale * (solved * target).sum(axis=1)
     return priors.scores[PRIOR_OF_MEMBER, at] + levels + learned, solved @ x
