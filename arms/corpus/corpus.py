@@ -419,6 +419,14 @@ def _publish(target: Path) -> None:
         os.close(folder)
 
 
+class _ThreadConnection(sqlite3.Connection):
+    """A connection that is closed with the thread that it belongs to, by whichever thread collects it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _connect_read_only(target: Path) -> sqlite3.Connection:
     # immutable: a published file is replaced and never written, so SQLite need not lock it
-    return sqlite3.connect(f"{(target / PUBLISHED).as_uri()}?mode=ro&immutable=1", uri=True)
+    uri = f"{(target / PUBLISHED).as_uri()}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False, factory=_ThreadConnection)
