@@ -1,9 +1,10 @@
 """Locations of model weights: a package, a folder or a hub."""
 
 import base64
+import csv
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -83,17 +84,27 @@ def model_problems(model: str) -> list[str]:
         return []
     folder, problems = _in_package(model), []
     names = metadata.packages_distributions().get(model.removeprefix(PACKAGE).partition("/")[0], ())
-    for file in (file for name in names for file in metadata.files(name) or ()):
-        path = Path(str(file.locate()))
+    for path, size, mode, digest in (row for name in names for row in _installed(name)):
         if path != folder and folder not in path.parents:
             continue
         if not path.is_file():
             problems.append(f"{path} is missing")
-        elif file.size is not None and path.stat().st_size != file.size:
-            problems.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {file.size:,}")
-        elif file.hash is not None and _recorded(path, file.hash.mode) != file.hash.value:
-            problems.append(f"{path} is damaged: its {file.hash.mode} is not that of its installation")
+        elif size and path.stat().st_size != int(size):
+            problems.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {int(size):,}")
+        elif digest and _recorded(path, mode) != digest:
+            problems.append(f"{path} is damaged: its {mode} is not that of its installation")
     return problems
+
+
+def _installed(distribution: str) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield path, bytes, name of the hash function and digest of each file that pip installed, or empty texts.
+
+    `importlib.metadata.files` leaves out files that are missing, from Python 3.12 on.
+    """
+    installed = metadata.distribution(distribution)
+    for file, digest, size in csv.reader((installed.read_text("RECORD") or "").splitlines()):
+        mode, _, value = digest.partition("=")
+        yield Path(str(installed.locate_file(file))), size, mode, value
 
 
 def _recorded(path: Path, mode: str) -> str:
