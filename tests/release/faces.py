@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,8 @@ def _arguments(value: Any) -> Arguments | None:
     if isinstance(value, ModuleType) or not callable(value):
         return None
     if inspect.isclass(value) and issubclass(value, BaseModel):  # read, not made: the schemas have its fields
+        return None
+    if inspect.isclass(value) and issubclass(value, Enum):  # its members are there, and no more are made
         return None
     try:
         parameters = inspect.signature(value).parameters.values()

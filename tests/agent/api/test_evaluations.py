@@ -203,7 +203,7 @@ def test_the_names_of_all_candidates_together_are_bounded() -> None:
 
 FILES: list[tuple[str, str]] = [
     ("router:/etc", "only the configured router"),
-    ("router:/etc\0", "names no folder: embedded null byte"),
+    ("router:/etc\0", "names no folder: "),
     ("router:{home}/../elsewhere", "only the configured router"),
     ("router:{home}", "only the configured router"),
     ("policy:/etc/passwd", "policy '/etc/passwd': args: Input should be a valid dictionary"),
