@@ -1,6 +1,7 @@
 """Stand-ins at our own seams: a log in memory, arms that do as they are told, a counting encoder."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
@@ -347,6 +348,8 @@ class Service:
         self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
         self.client.event_hooks["response"].append(self._checked)
+        for store in (self._store, *(point.store for point in self.points.values())):
+            weakref.finalize(self, store.close)  # a test that asks nothing does not stop what it has started
 
     async def _checked(self, response: httpx.Response) -> None:
         if response.headers.get("content-type", "").startswith("application/json"):
