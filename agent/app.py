@@ -85,17 +85,17 @@ def metrics_folder() -> Path:
     Not below the home, which machines may share: a file is named by the number of a process on one machine.
     """
     if RUN_FOLDER in os.environ:  # which is removed with everything in it
-        own = Path(os.environ[RUN_FOLDER]) / "metrics"
-        shutil.rmtree(own, ignore_errors=True)
+        folder = Path(os.environ[RUN_FOLDER]) / "metrics"
+        shutil.rmtree(folder, ignore_errors=True)
     else:
-        own = Path(tempfile.gettempdir()) / f"armwise-metrics-{uuid4().hex}"
-        for other in own.parent.glob("armwise-metrics-*/"):
+        folder = Path(tempfile.gettempdir()) / f"armwise-metrics-{uuid4().hex}"
+        for other in folder.parent.glob("armwise-metrics-*/"):
             writers = {file.stem.rpartition("_")[2] for file in other.glob("*.db")}
             ended = not any(Path("/proc", pid).exists() for pid in writers)
             if ended and other.stat().st_uid == os.getuid():
                 shutil.rmtree(other, ignore_errors=True)
-    own.mkdir(mode=0o700)
-    return own
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def generator_of(model: str) -> str:

@@ -139,29 +139,31 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
     """
     about = metadata.metadata("armwise")
     remedy = PINNED if lock.is_file() else REQUIRED
-    wanted = SpecifierSet(about["Requires-Python"])
-    if python_version() in wanted:
+    specifier = SpecifierSet(about["Requires-Python"])
+    if python_version() in specifier:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
     else:
-        yield Finding(f"Python {python_version()} is not {wanted}", f"install Python {wanted}")
+        yield Finding(f"Python {python_version()} is not {specifier}", f"install Python {specifier}")
     unlike: dict[str, str] = {}
     for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
         needed = (
-            any(requirement.marker.evaluate({"extra": one}) for one in EXTRAS) if requirement.marker else True
+            any(requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS)
+            if requirement.marker
+            else True
         )
         if not needed or requirement.name == about["Name"]:
             continue
-        found = installed(requirement.name)
-        if not found:
+        release = installed(requirement.name)
+        if not release:
             yield Finding(f"{requirement.name} is not installed", remedy)
-        elif not requirement.specifier.contains(found.partition("+")[0], prereleases=True):
-            yield Finding(f"{requirement.name} {found} is installed, not {requirement.specifier}", remedy)
-            unlike[canonicalize_name(requirement.name)] = found
+        elif not requirement.specifier.contains(release.partition("+")[0], prereleases=True):
+            yield Finding(f"{requirement.name} {release} is installed, not {requirement.specifier}", remedy)
+            unlike[canonicalize_name(requirement.name)] = release
     yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
     differing = [
-        f"{name} {found} (pinned {version})"
+        f"{name} {release} (pinned {version})"
         for name, version in _pins(lock)
-        if (found := installed(name)) not in ("", version) and name not in unlike
+        if (release := installed(name)) not in ("", version) and name not in unlike
     ]
     if differing:
         what = f"not as {lock.name} pins them: {', '.join(differing)}"
@@ -186,14 +188,14 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool) -> It
     """
     yield from _keys(config, host, is_open)
     yield from _database(config)
-    found = [each for one in config.by_point.values() for each in one.arms.items()]
+    arms = [each for point_config in config.by_point.values() for each in point_config.arms.items()]
     remote = {
-        (name, str(spec.params.get("url", ""))) for name, spec in found if spec.kind in ("remote", "mcp")
+        (name, str(spec.params.get("url", ""))) for name, spec in arms if spec.kind in ("remote", "mcp")
     }
     for name, url in sorted(remote):
         yield from _remote(name, url)
-    for point, one in config.by_point.items():
-        yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", one)
+    for point, point_config in config.by_point.items():
+        yield from _unpriced("" if point == DEFAULT_POINT else f"decision point {point!r}: ", point_config)
 
 
 def _keys(config: AppConfig, host: str, is_open: bool) -> Iterator[Finding]:
@@ -233,15 +235,13 @@ def _database(config: AppConfig) -> Iterator[Finding]:
 
 def _remote(name: str, url: str) -> Iterator[Finding]:
     address = urlsplit(url)
-    for found in _addresses(address.hostname or ""):
-        if found.is_link_local:
-            what = (
-                f"arm {name!r} sends questions to {found}, an address of the machine's own network or cloud"
-            )
+    for ip in _addresses(address.hostname or ""):
+        if ip.is_link_local:
+            what = f"arm {name!r} sends questions to {ip}, an address of the machine's own network or cloud"
             yield Finding(what, "name the search service by its address")
             return
-        if found.is_private:
-            what = f"arm {name!r} sends questions to {found}, which is private"
+        if ip.is_private:
+            what = f"arm {name!r} sends questions to {ip}, which is private"
             yield Finding(what, "nothing is wrong if that is your own search", serious=False)
             return
     if address.scheme == "http":
@@ -264,10 +264,10 @@ def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
 def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """Return the addresses of a host; none of a name that cannot be resolved here."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        endpoints = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return [ipaddress.ip_address(str(place[0])) for *_, place in found]
+    return [ipaddress.ip_address(str(place[0])) for *_, place in endpoints]
 
 
 # -- files and sockets of this machine --------------------------------------------------------------
@@ -279,7 +279,7 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
         remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
         yield Finding(what, remedy, serious=False)
-    logs = (one.log_path for one in config.by_point.values())
+    logs = (point_config.log_path for point_config in config.by_point.values())
     for place in filter(None, (config.home_path, *logs)):
         mode = _mode(place)
         if mode & 0o022:
@@ -306,12 +306,12 @@ def secret_files(environment: Mapping[str, str]) -> list[Path]:
     A Ray of its own has a token of its own, in a private folder; that in the home of the user is a cluster's.
     """
     home = Path.home()
-    found = [Path(environment.get("PGPASSFILE") or home / ".pgpass")]
+    paths = [Path(environment.get("PGPASSFILE") or home / ".pgpass")]
     if token := environment.get("RAY_AUTH_TOKEN_PATH"):
-        found.append(Path(token))
+        paths.append(Path(token))
     elif "RAY_ADDRESS" in environment:
-        found.append(home / ".ray/auth_token")
-    return found
+        paths.append(home / ".ray/auth_token")
+    return paths
 
 
 def _mode(place: Path) -> int:
@@ -358,7 +358,7 @@ def _asks_for_a_token(process: psutil.Process) -> bool:
     Its own environment is not enough: one process sets it for the others, and some overwrite theirs.
     """
     related = (process, *process.parents()[:1], *process.children())
-    return any(one.environ().get("RAY_AUTH_MODE") == "token" for one in related)
+    return any(relative.environ().get("RAY_AUTH_MODE") == "token" for relative in related)
 
 
 def process_name(words: list[str]) -> str:
@@ -446,10 +446,10 @@ def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
     try:
-        found = httpx.get(
+        health = httpx.get(
             f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides", timeout=ANSWER_TIMEOUT_S
         ).json()
-        return bool(found.get("status") == "decides" or found["error"]["code"] == "not_ready")
+        return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
         return False
 
@@ -529,7 +529,7 @@ def _state(state: schema.State, where: str) -> Iterator[Finding]:
 
 def _file_system(path: Path) -> str:
     """Return the kind of the file system that a path is, or would be, on."""
-    mounts = {Path(one.mountpoint): str(one.fstype) for one in psutil.disk_partitions(all=True)}
+    mounts = {Path(mount.mountpoint): str(mount.fstype) for mount in psutil.disk_partitions(all=True)}
     return next((mounts[each] for each in (path, *path.absolute().parents) if each in mounts), "")
 
 
@@ -655,7 +655,9 @@ def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Fin
 def model_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the encoders and the language model are there."""
     points = config.by_point.values()
-    for name, backbone in {name: one for point in points for name, one in point.backbones.items()}.items():
+    for name, backbone in {
+        name: backbone for point in points for name, backbone in point.backbones.items()
+    }.items():
         yield from _backbone(name, backbone)
     for name, llm in config.models.items():
         yield from llm_findings(
@@ -752,6 +754,6 @@ def ask_for_models(address: str, key: str) -> httpx.Response:
 def names_of_models(reply: httpx.Response) -> list[str] | None:
     """Return the models that an endpoint names; None where the response is no list of models."""
     try:
-        return [str(one["id"]) for one in reply.json()["data"]]
+        return [str(model["id"]) for model in reply.json()["data"]]
     except (ValueError, KeyError, TypeError):
         return None

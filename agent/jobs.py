@@ -137,8 +137,8 @@ def this_process() -> str:
 
 def environment_of_a_child() -> dict[str, str]:
     """Return the environment of a child process with the same modules and one thread for numerics."""
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **one, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **limits, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 RETRY_S = 3600.0
@@ -192,20 +192,20 @@ def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, si
     earliest = 0.0
     if last is not None and last.status is runs.State.RUNNING:
         earliest = last.alive_at + runs.LEASE_S
-    found = []
+    plans = []
     if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:
-        found.append(Planned(last.alive_at, runs.Trigger.RESUMED))
+        plans.append(Planned(last.alive_at, runs.Trigger.RESUMED))
     if spec.on_alarm and alarm is not None:
         failed = None if last is None or last.status in runs.ENDED else last
         again = alarm.at if failed is None else failed.started_at + RETRY_S
-        found.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
+        plans.append(Planned(max(alarm.at, again), runs.Trigger.ALARM))
     if spec.every is not None:
         at = since if last is None else last.started_at + warm_start.seconds_of(spec.every)
-        found.append(Planned(at, runs.Trigger.SCHEDULE))
+        plans.append(Planned(at, runs.Trigger.SCHEDULE))
     if spec.cron is not None:
         at = warm_start.next_of(spec.cron, since if last is None else last.started_at)
-        found.append(Planned(at, runs.Trigger.SCHEDULE))
-    if not found:
+        plans.append(Planned(at, runs.Trigger.SCHEDULE))
+    if not plans:
         return None
-    first = min(found, key=lambda one: one.at)
+    first = min(plans, key=lambda plan: plan.at)
     return Planned(max(first.at, earliest), first.trigger)

@@ -38,7 +38,11 @@ def choices_in(annotation: Any) -> list[Any]:
 
 def models_of(annotation: Any) -> list[type[BaseModel]]:
     """Return the models that a value itself may have."""
-    return [one for one in choices_in(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [
+        choice
+        for choice in choices_in(annotation)
+        if isinstance(choice, type) and issubclass(choice, BaseModel)
+    ]
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -78,9 +82,9 @@ def tags_of(model: type[BaseModel]) -> dict[str, Any]:
     >>> tags_of(Circle)
     {'kind': 'circle'}
     """
-    found = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
-    literal = {name for name in found if get_origin(model.model_fields[name].annotation) is Literal}
-    return {name: values[0] for name, values in found.items() if name in literal and len(values) == 1}
+    arguments = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
+    literal = {name for name in arguments if get_origin(model.model_fields[name].annotation) is Literal}
+    return {name: values[0] for name, values in arguments.items() if name in literal and len(values) == 1}
 
 
 # -- what is wrong with settings -----------------------------------------------------------------
@@ -90,11 +94,11 @@ def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """Return one line per invalid key of the settings of a model."""
     lines = []
     for problem in error.errors():
-        key, known = _locate(problem["loc"], root)
+        key, keys = _locate(problem["loc"], root)
         message = problem["msg"].removeprefix("Value error, ")
         match problem["type"]:
             case "extra_forbidden":
-                lines.append(f"unknown key {key!r}{did_you_mean(str(problem['loc'][-1]), known)}")
+                lines.append(f"unknown key {key!r}{did_you_mean(str(problem['loc'][-1]), keys)}")
             case "missing":
                 lines.append(f"key {key!r} is missing")
             case "union_tag_not_found":
@@ -111,7 +115,7 @@ def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
     """Return a location as the file writes it, and the keys that are valid for its last part."""
     annotation: Any = root
     written: list[str] = []
-    known: list[str] = []
+    keys: list[str] = []
     for part in place:
         models = models_of(annotation)
         if len(models) > 1:  # the part is the tag of the chosen model, not a key
@@ -119,9 +123,9 @@ def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
             continue
         written.append(str(part))
         fields = fields_of(annotation)
-        known = sorted(fields)
+        keys = sorted(fields)
         annotation = fields[str(part)].annotation if part in fields else item_of(annotation)
-    return ".".join(written), known
+    return ".".join(written), keys
 
 
 # -- specs ---------------------------------------------------------------------------------------
@@ -171,12 +175,12 @@ def _arguments_in(doc: str) -> dict[str, str]:
     {'a': 'One, and two.', 'b': 'null: no'}
     """
     section = re.search(r"^Args:\n((?:[ ].*\n?|\n)*)", doc, re.MULTILINE)
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for name, text in re.findall(
         r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
     ):
-        found[name] = re.sub(r"\bNone\b", "null", " ".join(text.split()))
-    return found
+        descriptions[name] = re.sub(r"\bNone\b", "null", " ".join(text.split()))
+    return descriptions
 
 
 class ClassCatalogue(Catalogue[Callable[..., Built]], Generic[Built]):
@@ -223,10 +227,10 @@ def build(
     if spec.kind not in catalogue:
         raise error(f"no {what} of kind {spec.kind!r}{did_you_mean(spec.kind, catalogue)}")
     make = catalogue[spec.kind]
-    known = params_of(make).model_fields
+    fields = params_of(make).model_fields
     for name in spec.params:
-        if name not in known:
-            raise error(f"{what} {spec.kind!r} has no parameter {name!r}{did_you_mean(name, known)}")
+        if name not in fields:
+            raise error(f"{what} {spec.kind!r} has no parameter {name!r}{did_you_mean(name, fields)}")
     try:
         return make(**spec.params)
     except TypeError as wrong:

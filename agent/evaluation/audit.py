@@ -451,11 +451,11 @@ class _Features:
         counts = Counter(name for turn in first for name in turn.decision.context.features)
         cut: list[tuple[float, str, Floats]] = []
         for name in counts:
-            seen = np.array([value_of(turn.decision.context.features, name, 0.0) for turn in first])
-            edges = _edges(seen)
+            values = np.array([value_of(turn.decision.context.features, name, 0.0) for turn in first])
+            edges = _edges(values)
             if len(edges):
-                cut.append((_balance(np.searchsorted(edges, seen, side="left")), name, edges))
-        cut.sort(key=lambda one: (-one[0], one[1]))
+                cut.append((_balance(np.searchsorted(edges, values, side="left")), name, edges))
+        cut.sort(key=lambda feature: (-feature[0], feature[1]))
         self._named = [(name, edges.tolist()) for _, name, edges in cut[:MOST_FEATURES]]
         dims = min((len(turn.decision.context.embedding) for turn in first), default=0)
         embeddings = (

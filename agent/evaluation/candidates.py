@@ -527,10 +527,10 @@ def candidate_of(named: CandidateName, setting: Setting) -> Candidate:
     Raises:
         CandidateError: It cannot be built; the message says why.
     """
-    found = _candidate(named, setting)
-    if isinstance(found, Learned) and setting.budget is not None:
-        found.pacer = Pacer(setting.budget)
-    return found
+    candidate = _candidate(named, setting)
+    if isinstance(candidate, Learned) and setting.budget is not None:
+        candidate.pacer = Pacer(setting.budget)
+    return candidate
 
 
 def _candidate(named: CandidateName, setting: Setting) -> Candidate:
@@ -546,9 +546,9 @@ def _candidate(named: CandidateName, setting: Setting) -> Candidate:
                 return _recipe(named, setting)
             case CandidateKind.POLICY if named.policy is not None:
                 recipe = Recipe(named.policy, setting.rule)
-                found = _progressive(f"The policy {named.policy.kind}", recipe, setting)
-                found.contexts = lambda block: block  # whichever router served
-                return found
+                candidate = _progressive(f"The policy {named.policy.kind}", recipe, setting)
+                candidate.contexts = lambda block: block  # whichever router served
+                return candidate
             case CandidateKind.CONFIGURED:
                 recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
                 return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
@@ -590,9 +590,9 @@ def _progressive(what: str, recipe: Recipe, setting: Setting) -> Learned:
 
 def _beside(beside: observed.Beside, rule: RewardRule, example: Example) -> Iterator[tuple[Decision, float]]:
     """Yield what is learned after an example, with its reward."""
-    for one in islice(beside.follow((example,)), 1, None):
-        if (reward := rule.reward_of(one)) is not None:
-            yield one.decision, reward
+    for observation in islice(beside.follow((example,)), 1, None):
+        if (reward := rule.reward_of(observation)) is not None:
+            yield observation.decision, reward
 
 
 def _with_router(
@@ -621,10 +621,10 @@ def _labels(setting: Setting, start: StartingPoint | None, router: str | None = 
 
 def _taught(labels: Iterable[Example]) -> dict[str, float]:
     """Return when the last label of each question was inserted."""
-    found: dict[str, float] = {}
+    taught: dict[str, float] = {}
     for example in labels:
-        note_label(found, example.decision)
-    return found
+        note_label(taught, example.decision)
+    return taught
 
 
 def _recipe(named: CandidateName, setting: Setting) -> Learned:
@@ -643,7 +643,7 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
         store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
     )
     labels = _labels(setting, StartingPoint.of(version.start), version.router)
-    found = Learned(
+    candidate = Learned(
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples"
         + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
         frozenset(setting.arms),
@@ -655,7 +655,7 @@ def _version(named: CandidateName, setting: Setting) -> Learned:
         taught=_taught(labels),
         canary=version.version if named.kind is CandidateKind.CANARY else 0,
     )
-    return _with_router(found, version.router, version.arms, setting)
+    return _with_router(candidate, version.router, version.arms, setting)
 
 
 def _same_positions(version: Version, setting: Setting) -> None:

@@ -127,12 +127,12 @@ class Distributions(Mapping[str, dataset.Floats]):
     """
 
     def __init__(self, found: Sequence[Target]) -> None:
-        self._found = {one.name: one for one in found if one.kept.any()}
+        self._found = {target.name: target for target in found if target.kept.any()}
         self._baseline, self._p = found[0].name, found[0].p
 
     def __getitem__(self, name: str) -> dataset.Floats:
-        found = self._found[name]
-        return self._p if name == self._baseline else found.p
+        target = self._found[name]
+        return self._p if name == self._baseline else target.p
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
@@ -156,7 +156,7 @@ class WaitingRows:
     @classmethod
     def of(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
         """Return decisions whose arms all are columns of a log, without those of an unknown distribution."""
-        decisions = [one for one in decisions if len(one.probabilities) == len(one.arms)]
+        decisions = [decision for decision in decisions if len(decision.probabilities) == len(decision.arms)]
         p_log = np.zeros((len(decisions), len(log.arms)))
         for row, decision in enumerate(decisions):
             p_log[row, [log.column[arm] for arm in decision.arms]] = decision.probabilities
@@ -217,18 +217,18 @@ def targets(
         CandidateError: A candidate cannot be built, or cannot decide.
     """
     waiting = waiting or WaitingRows.of((), log)
-    plain = {one.name: _plain(log, one, waiting) for one in candidates if one.kind in ABOUT}
+    plain = {named.name: _plain(log, named, waiting) for named in candidates if named.kind in ABOUT}
     replayed = [
-        _ReplayedCandidate(one.name, candidate_of(one, setting), log)
-        for one in candidates
-        if one.kind not in ABOUT
+        _ReplayedCandidate(named.name, candidate_of(named, setting), log)
+        for named in candidates
+        if named.kind not in ABOUT
     ]
     if replayed:
         _replay(log, replayed, setting, source, on_progress)
         for candidate in replayed:
             candidate.decide_waiting(waiting)
-    found = plain | {one.name: one.target() for one in replayed}
-    return [found[one.name] for one in candidates]
+    targets_by_name = plain | {candidate.name: candidate.target() for candidate in replayed}
+    return [targets_by_name[named.name] for named in candidates]
 
 
 def uniform(log: Log) -> dataset.Floats:
@@ -382,26 +382,26 @@ def _replay(
     It ends with the last row of the log.
     """
     last = int(log.seq[-1])
-    after = min((one.candidate.after if _is_canary(one.name) else 0) for one in replayed)
+    after = min((candidate.candidate.after if _is_canary(candidate.name) else 0) for candidate in replayed)
     for block in _blocks(source.examples(after), last):
         start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
         row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
         judged = [example.decision for example in block if example.seq in row_of]
-        for one in replayed:
-            one.block = one.candidate.seen(block)
+        for candidate in replayed:
+            candidate.block = candidate.candidate.seen(block)
             if judged:
-                one.candidate.prepare(judged)
+                candidate.candidate.prepare(judged)
         for place, example in enumerate(block):
             if example.seq in row_of:
-                for one in replayed:
-                    one.decide(row_of[example.seq], one.block[place])
+                for candidate in replayed:
+                    candidate.decide(row_of[example.seq], candidate.block[place])
             reward = (
                 None
                 if training_log_examples.run_of(example.decision) is not None
                 else setting.rule.reward_of(example)
             )
-            for one in replayed:
-                one.learn(one.block[place], reward)
+            for candidate in replayed:
+                candidate.learn(candidate.block[place], reward)
         on_progress("asking candidates", block[-1].seq, last)
 
 
@@ -417,11 +417,11 @@ def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
         yield block
 
 
-def _notes(known: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
+def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
     """Yield remarks on arms that only the candidate or only the log has."""
-    if new := sorted(known - set(logged)):
+    if new := sorted(arms - set(logged)):
         yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
-    if gone := [arm for arm in logged if arm not in known]:
+    if gone := [arm for arm in logged if arm not in arms]:
         yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
 
 
@@ -463,7 +463,9 @@ def recompute(
     """
     checked = mismatched = lost = 0
     policies = _Policies(store, config)
-    decisions = sorted(_some(store, config, log, rng), key=lambda one: (one.version, one.candidate))
+    decisions = sorted(
+        _some(store, config, log, rng), key=lambda decision: (decision.version, decision.candidate)
+    )
     for done, decision in enumerate(decisions, start=1):
         try:
             policy = policies.of(decision.version)
@@ -554,26 +556,28 @@ class GateInputs:
             reason = f"No decision is left to judge it by: {counted(target.excluded)}."
         if one is None or reason is not None:
             # a share of the traffic would show what arms earn that the log could draw
-            found = Verdict(False, (str(reason),), None, (), undecided=not target.unsupported)
+            verdict = Verdict(False, (str(reason),), None, (), undecided=not target.unsupported)
         else:
-            found = self._judged(target, one)
-        document: dict[str, Any] = orjson.loads(orjson.dumps(found.document()))
+            verdict = self._judged(target, one)
+        document: dict[str, Any] = orjson.loads(orjson.dumps(verdict.document()))
         return {**document, "canary_share": target.share} if target.share else document
 
-    def _judged(self, target: Target, one: evaluation.Evaluation) -> Verdict:
-        known = waiting = None
+    def _judged(self, target: Target, target_evaluation: evaluation.Evaluation) -> Verdict:
+        positions = waiting = None
         if self.known is not None:
-            known = np.array([self.known.get(number, 0) for number in one.log.version.tolist()])
+            positions = np.array(
+                [self.known.get(number, 0) for number in target_evaluation.log.version.tolist()]
+            )
             if self.waiting is not None:
-                waiting = self.waiting.for_gate(target.make_waiting(), one.log, self.known)
+                waiting = self.waiting.for_gate(target.make_waiting(), target_evaluation.log, self.known)
         return judge(
             self._gate_of(target),
-            one.log,
+            target_evaluation.log,
             target.p[target.kept],
             reward_range=self.reward_range,
             settled=min(self.settled, target.settled),
             waiting=waiting,
-            known=known,
+            known=positions,
             checked=self.checked.checked if self.checked else 0,
             mismatched=self.checked.mismatched if self.checked else 0,
         )
@@ -599,7 +603,7 @@ def candidate_results(
         evaluations: Evaluations of the candidates that have rows.
         inputs: Inputs of verdicts and warnings.
     """
-    edges = edges_of([one.weight for one in evaluations.values()])
+    edges = edges_of([target_evaluation.weight for target_evaluation in evaluations.values()])
     return tuple(
         _candidate_result(target, evaluations.get(target.name), inputs, edges, served=target is found[0])
         for target in found
@@ -608,7 +612,7 @@ def candidate_results(
 
 def _candidate_result(
     target: Target,
-    one: evaluation.Evaluation | None,
+    target_evaluation: evaluation.Evaluation | None,
     inputs: GateInputs,
     edges: tuple[float, ...],
     *,
@@ -617,20 +621,22 @@ def _candidate_result(
     result = CandidateResult(
         name=target.name,
         about=target.about,
-        rows=0 if one is None else len(one.log),
+        rows=0 if target_evaluation is None else len(target_evaluation.log),
         excluded=dict(target.excluded),
         notes=target.notes,
-        verdict=None if served else inputs.verdict(target, one),
+        verdict=None if served else inputs.verdict(target, target_evaluation),
     )
-    if one is None:
+    if target_evaluation is None:
         return result
-    drawn = bool(one.weight.any())
+    drawn = bool(target_evaluation.weight.any())
     return result.model_copy(
         update={
-            "estimates": tuple(_estimated(each, _doubt(one.log)) for each in one.estimates),
-            "weights": weights_of(one, edges, inputs.gate, served=served) if drawn else None,
-            "shares": {each.arm: each.target for each in one.diagnostics.overlap},
-            "over_time": over_time(one.log, one.weight) if drawn else (),
+            "estimates": tuple(
+                _estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
+            ),
+            "weights": weights_of(target_evaluation, edges, inputs.gate, served=served) if drawn else None,
+            "shares": {each.arm: each.target for each in target_evaluation.diagnostics.overlap},
+            "over_time": over_time(target_evaluation.log, target_evaluation.weight) if drawn else (),
         }
     )
 
@@ -642,23 +648,23 @@ def _doubt(log: Log) -> str:
     return "propensities were estimated, not recorded" if log.estimated else ""
 
 
-def _estimated(one: evaluation.Estimated, doubt: str) -> Estimated:
-    limited = one.parameter is not None and math.isfinite(one.parameter)
+def _estimated(estimate: evaluation.Estimated, doubt: str) -> Estimated:
+    limited = estimate.parameter is not None and math.isfinite(estimate.parameter)
     return Estimated(
-        estimator=one.estimator,
-        value=_interval(one.value),
-        difference=_interval(one.difference),
-        effective_n=one.effective_n,
-        parameter=one.parameter if limited else None,
-        note=one.note if one.value is None else "; ".join(filter(None, (one.note, doubt))),
+        estimator=estimate.estimator,
+        value=_interval(estimate.value),
+        difference=_interval(estimate.difference),
+        effective_n=estimate.effective_n,
+        parameter=estimate.parameter if limited else None,
+        note=estimate.note if estimate.value is None else "; ".join(filter(None, (estimate.note, doubt))),
     )
 
 
-def _interval(found: EstimateWithInterval | None) -> Interval | None:
+def _interval(estimate: EstimateWithInterval | None) -> Interval | None:
     return (
         None
-        if found is None
-        else Interval(value=found.value, low=found.low, high=found.high, kind=found.kind)
+        if estimate is None
+        else Interval(value=estimate.value, low=estimate.low, high=estimate.high, kind=estimate.kind)
     )
 
 
@@ -684,42 +690,45 @@ def weights_of(
         gate: Thresholds of the warnings.
         served: Whether it is the baseline, which has no warnings.
     """
-    weight, seen = one.weight, one.diagnostics
+    weight, diagnostics = one.weight, one.diagnostics
     place = np.searchsorted(edges, weight)
     return Weights(
-        effective_n=seen.effective_n,
-        largest=seen.largest_weight,
-        mean=seen.mean_weight,
-        mean_error=seen.mean_weight_error,
+        effective_n=diagnostics.effective_n,
+        largest=diagnostics.largest_weight,
+        mean=diagnostics.mean_weight,
+        mean_error=diagnostics.mean_weight_error,
         edges=edges,
         counts=tuple(np.bincount(place, minlength=len(edges)).tolist()),
         arms=tuple(
             ArmWeights(
-                arm=one.arm,
-                drawn=one.logged,
-                wanted=one.target,
-                overlap=one.covered,
-                effective_n=one.effective_n,
-                largest=one.largest_weight,
+                arm=overlap.arm,
+                drawn=overlap.logged,
+                wanted=overlap.target,
+                overlap=overlap.covered,
+                effective_n=overlap.effective_n,
+                largest=overlap.largest_weight,
             )
-            for one in seen.overlap
+            for overlap in diagnostics.overlap
         ),
-        warnings=() if served else tuple(_warnings(weight, seen, gate)),
+        warnings=() if served else tuple(_warnings(weight, diagnostics, gate)),
     )
 
 
-def _warnings(weight: dataset.Floats, seen: Diagnostics, gate: GateSpec) -> list[str]:
+def _warnings(weight: dataset.Floats, diagnostics: Diagnostics, gate: GateSpec) -> list[str]:
     """Return warnings about the weights, by the thresholds of the gate."""
     warnings = []
-    if seen.effective_n < gate.least_effective_n:
-        warnings.append(f"The {seen.n:,} decisions are worth {seen.effective_n:,.0f} of its own: too few.")
+    if diagnostics.effective_n < gate.least_effective_n:
+        warnings.append(
+            f"The {diagnostics.n:,} decisions are worth {diagnostics.effective_n:,.0f} of its own: too few."
+        )
     largest = float(weight.max() / weight.sum())
     if largest > gate.largest_share:
         warnings.append(f"A single decision has {largest:.0%} of all weight.")
-    if abs(seen.mean_weight_z) > gate.largest_weight_error:
+    if abs(diagnostics.mean_weight_z) > gate.largest_weight_error:
         warnings.append(
-            f"The mean weight is {seen.mean_weight:.3f}, which is {abs(seen.mean_weight_z):.1f} standard "
-            "errors from 1: propensities on record may be wrong."
+            f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
+            f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "
+            "propensities on record may be wrong."
         )
     return warnings
 
@@ -807,15 +816,15 @@ def evaluate_log(
         raise EvaluationError(str(error)) from None
     request = _possible(request, log)
     candidates = _candidates(request, log)
-    waiting, settled, known = None, math.inf, None
+    waiting, settled, positions = None, math.inf, None
     if request.gate:
         waiting, settled = _waiting_rows(source, selection, log, _canaries_alone(request))
         if store is not None:
             numbers = {*log.version.tolist(), *(decision.version for decision in waiting.decisions)}
-            known = registry_versions.positions(store, rule.join, numbers)
-    found = targets(log, candidates, setting, source, progress, waiting)
-    if candidates[0].kind is not CandidateKind.SERVED and not found[0].kept.any():
-        reasons = counted(found[0].excluded)
+            positions = registry_versions.positions(store, rule.join, numbers)
+    target_policies = targets(log, candidates, setting, source, progress, waiting)
+    if candidates[0].kind is not CandidateKind.SERVED and not target_policies[0].kept.any():
+        reasons = counted(target_policies[0].excluded)
         raise EvaluationError(f"no decision can judge the baseline {request.baseline!r}: {reasons}")
     checked = None
     if request.gate:
@@ -823,9 +832,9 @@ def evaluate_log(
         checked = Recomputed() if store is None else recompute(store, config, log, rng, progress)
     evaluations = evaluate(
         log,
-        Distributions(found),
+        Distributions(target_policies),
         np.random.default_rng(request.seed),
-        kept={one.name: one.kept for one in found},
+        kept={target.name: target.kept for target in target_policies},
         baseline=None if candidates[0].kind is CandidateKind.SERVED else request.baseline,
         estimators=request.estimators,
         interval=request.interval,
@@ -837,8 +846,8 @@ def evaluate_log(
     excluded = Counter(log.excluded)
     if store is not None and not request.selects:
         excluded.update(store.unlearned())  # of the whole log, whatever its time
-    inputs = GateInputs(config.judging_gate, rule.clip, checked, settled, waiting, known)
-    results = candidate_results(found, evaluations, inputs)
+    inputs = GateInputs(config.judging_gate, rule.clip, checked, settled, waiting, positions)
+    results = candidate_results(target_policies, evaluations, inputs)
     return Report(
         request=request,
         source="an export" if store is None else without_password(config.database_url),
@@ -946,12 +955,12 @@ MOST_WAITING = 20_000
 def _canaries_alone(request: EvaluationRequest) -> tuple[CandidateName, ...]:
     """Return the candidates where all are canaries; none where another one is among them."""
     names = tuple(parse_name(name) for name in request.candidates)
-    return names if all(one.kind is CandidateKind.CANARY for one in names) else ()
+    return names if all(name.kind is CandidateKind.CANARY for name in names) else ()
 
 
 def _first_position(request: EvaluationRequest, setting: Setting) -> int:
     """Return the position of the training log before which no row can matter. Raises CandidateError."""
-    return min((setting.version(one)[1].examples_seq for one in _canaries_alone(request)), default=0)
+    return min((setting.version(name)[1].examples_seq for name in _canaries_alone(request)), default=0)
 
 
 def _waiting_rows(
@@ -961,14 +970,14 @@ def _waiting_rows(
 
     Where all candidates are canaries, those in which none of them took part have no effect.
     """
-    found = source.waiting(selection.since, MOST_WAITING, [one.number for one in canaries])
-    chosen = [decision for decision in found.decisions if _selects(selection, decision)]
+    waiting = source.waiting(selection.since, MOST_WAITING, [canary.number for canary in canaries])
+    chosen = [decision for decision in waiting.decisions if _selects(selection, decision)]
     settled = min(
         (decision.decided_at for decision in chosen if not log.column.keys() >= {*decision.arms}),
         default=math.inf,
     )
-    settled = min(settled, found.settled)
-    return WaitingRows.of([one for one in chosen if one.decided_at < settled], log), settled
+    settled = min(settled, waiting.settled)
+    return WaitingRows.of([decision for decision in chosen if decision.decided_at < settled], log), settled
 
 
 def _selects(selection: Selection, decision: Decision) -> bool:
@@ -1022,7 +1031,7 @@ def _assumptions(candidates: list[CandidateName], checked: Recomputed | None, lo
     if checked is not None:
         again = f"{checked.checked:,} distributions were computed again, and {checked.mismatched:,} differed"
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
-    if any(one.kind in LEARNERS for one in candidates):
+    if any(candidate.kind in LEARNERS for candidate in candidates):
         yield (
             "A learning candidate returns its distribution for each decision before it learns from it; "
             "decisions that are not selected, and labels, are only learned from."
@@ -1055,7 +1064,7 @@ def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[
 
 def _intervals(request: EvaluationRequest, results: Sequence[CandidateResult]) -> Iterator[str]:
     """Yield the assumptions of each kind of interval in the results."""
-    figures = [(one.value, one.difference) for each in results for one in each.estimates]
+    figures = [(estimate.value, estimate.difference) for each in results for estimate in each.estimates]
     kinds = {figure.kind for both in figures for figure in both if figure is not None}
     remark = {kind: text.format(ONE_OBSERVATION[request.cluster]) for kind, text in INTERVAL_REMARKS.items()}
     if request.interval in kinds:

@@ -81,27 +81,27 @@ async def verdict(
         LogUnavailableError: Try again later.
     """
     name, request = judged_as(version, active), _request(version, active)
-    found = await asyncio.to_thread(_fresh, store, configured, version, active, clock())
-    if force and (found is None or found.status is not evaluations.State.DONE):
+    evaluation = await asyncio.to_thread(_fresh, store, configured, version, active, clock())
+    if force and (evaluation is None or evaluation.status is not evaluations.State.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
-    if found is None:
-        found = await asyncio.to_thread(evaluations.submit, store, configured, request, clock())
+    if evaluation is None:
+        evaluation = await asyncio.to_thread(evaluations.submit, store, configured, request, clock())
     give_up = time.monotonic() + wait_s
-    while not found.status.ended:
+    while not evaluation.status.ended:
         if time.monotonic() >= give_up:
             raise UndecidedError(
-                f"evaluation {found.seq}, by which version {version} is judged, is {found.status}: "
+                f"evaluation {evaluation.seq}, by which version {version} is judged, is {evaluation.status}: "
                 "it goes on, and the same request finds its verdict once it is done"
             )
         await asyncio.sleep(poll_s)
-        found = await asyncio.to_thread(_again, store, found.seq)
-    if found.status is evaluations.State.FAILED:
-        reason = f"Version {version} cannot be evaluated: {found.error}"
-        return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": found.seq}
-    report = await asyncio.to_thread(evaluations.result_of, store, found.seq)
+        evaluation = await asyncio.to_thread(_again, store, evaluation.seq)
+    if evaluation.status is evaluations.State.FAILED:
+        reason = f"Version {version} cannot be evaluated: {evaluation.error}"
+        return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": evaluation.seq}
+    report = await asyncio.to_thread(evaluations.result_of, store, evaluation.seq)
     assert report is not None  # it is done
-    (judged,) = (one for one in report["candidates"] if one["name"] == name)
-    return {**judged["verdict"], "evaluation": found.seq}
+    (judged,) = (result for result in report["candidates"] if result["name"] == name)
+    return {**judged["verdict"], "evaluation": evaluation.seq}
 
 
 def newest_judgement(store: Store, configured: str, version: int, active: ActivePolicy) -> Evaluation | None:
@@ -119,8 +119,8 @@ def newest_judgement(store: Store, configured: str, version: int, active: Active
         LogUnavailableError: Try again later.
     """
     since = 0.0 if active.newest is None else active.newest.at
-    known = evaluations.newest_of(store, configured, _request(version, active))
-    return None if known is None or known.submitted_at < since else known
+    evaluation = evaluations.newest_of(store, configured, _request(version, active))
+    return None if evaluation is None or evaluation.submitted_at < since else evaluation
 
 
 def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
@@ -132,16 +132,16 @@ def _fresh(
     store: Store, configured: str, version: int, active: ActivePolicy, now: float
 ) -> Evaluation | None:
     """Return an evaluation whose verdict is used; None where there is none."""
-    known = newest_judgement(store, configured, version, active)
-    if known is None or known.status is evaluations.State.FAILED:
+    evaluation = newest_judgement(store, configured, version, active)
+    if evaluation is None or evaluation.status is evaluations.State.FAILED:
         return None
-    return known if known.finished_at is None or known.finished_at >= now - FRESH_S else None
+    return evaluation if evaluation.finished_at is None or evaluation.finished_at >= now - FRESH_S else None
 
 
 def _again(store: Store, seq: int) -> Evaluation:
-    found = evaluations.find(store, seq)
-    assert found is not None  # evaluations are never deleted
-    return found
+    evaluation = evaluations.find(store, seq)
+    assert evaluation is not None  # evaluations are never deleted
+    return evaluation
 
 
 POLL_S = 0.5
@@ -191,12 +191,12 @@ def run_evaluation(
         LogUnavailableError: Try again later.
     """
 
-    def evaluate(asked: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.Answer:
+    def evaluate(stored_request: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.Answer:
         def both(done: float) -> None:
             on_progress("evaluating", round(done * PARTS), PARTS)
             on_share(done)
 
-        return evaluate_apart(config, asked, both)
+        return evaluate_apart(config, stored_request, both)
 
     configured, never = configuration_of(config), threading.Event()
     number = evaluations.submit(
@@ -204,21 +204,21 @@ def run_evaluation(
     ).seq  # a run asks for two, one at a time
     work = Evaluations(store, configured, worker, evaluate, clock, only=number)
     while True:
-        found = evaluations.find(store, number)
-        assert found is not None  # evaluations are never deleted
-        if found.status.ended:
+        evaluation = evaluations.find(store, number)
+        assert evaluation is not None  # evaluations are never deleted
+        if evaluation.status.ended:
             break
         if work.due(clock()):
             work.run(never)
         else:
             time.sleep(POLL_S)
     report = evaluations.result_of(store, number)
-    if found.status is evaluations.State.FAILED or report is None:
-        raise EvaluationFailedError(f"evaluation {number} failed: {found.error}")
+    if evaluation.status is evaluations.State.FAILED or report is None:
+        raise EvaluationFailedError(f"evaluation {number} failed: {evaluation.error}")
     return FinishedEvaluation(number, report)
 
 
 def verdict_on(report: Mapping[str, Any], candidate: str) -> dict[str, Any]:
     """Return the verdict on a candidate of a report."""
-    (verdict,) = (one["verdict"] for one in report["candidates"] if one["name"] == candidate)
+    (verdict,) = (result["verdict"] for result in report["candidates"] if result["name"] == candidate)
     return dict(verdict)

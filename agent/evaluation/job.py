@@ -144,13 +144,15 @@ def evaluate_here(
         LogUnavailableError: Try again later.
     """
     try:
-        asked = EvaluationRequest.model_validate_json(orjson.dumps(request))
+        parsed_request = EvaluationRequest.model_validate_json(orjson.dumps(request))
     except ValidationError as error:  # of a row that no client of this version could submit
         raise JobFailedError("; ".join(lines(error, EvaluationRequest))) from None
     with closing(Store(config.database_url, config.reward.join)) as store:
         try:
-            refuse_untrusted(asked, config, store)
-            report = evaluate_log(config, asked, LogSource(store, config.reward), store, _shares(on_progress))
+            refuse_untrusted(parsed_request, config, store)
+            report = evaluate_log(
+                config, parsed_request, LogSource(store, config.reward), store, _shares(on_progress)
+            )
         except EvaluationError as error:
             raise JobFailedError(str(error)) from None
     return evaluations.Answer(report.as_json(), report.html())
@@ -214,14 +216,16 @@ def send_request(
 
 def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
     """Evaluate a request in the child, and send the answer."""
-    asked = orjson.loads(task)
+    document = orjson.loads(task)
 
     def on_progress(done: float) -> None:
         pipe.send_bytes(orjson.dumps({"done": done}))
 
     message: dict[str, Any]
     try:
-        message = {"answer": asdict(evaluate_here(parse(asked["config"]), asked["request"], on_progress))}
+        message = {
+            "answer": asdict(evaluate_here(parse(document["config"]), document["request"], on_progress))
+        }
     except JobFailedError as error:
         message = {"failed": str(error)}
     except LogUnavailableError as error:

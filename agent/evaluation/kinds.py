@@ -41,10 +41,10 @@ def shares_by_kind(draws: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[st
     [KindShares(name='who', n=2, shares={'a': 0.5, 'b': 0.5}), KindShares(name='how', n=1, shares={'b': 1.0})]
     """
     feature, rows = rows_by_kind([features for _, features in draws])
-    found = {value: Counter(draws[row][0] for row in held) for value, held in rows.items()}
+    counts = {value: Counter(draws[row][0] for row in held) for value, held in rows.items()}
     return feature, [
         KindShares(value, drawn.total(), {arm: n / drawn.total() for arm, n in sorted(drawn.items())})
-        for value, drawn in found.items()
+        for value, drawn in counts.items()
     ]
 
 

@@ -129,11 +129,11 @@ def read_curve(
     ]
     run = runs.newest(store, configured, [runs.State.PROMOTED])
     promise = None if run is None else promise_of(run)
-    times = [*(one.at for one in live), *(at for at, _ in changes)]
+    times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
     later = [0.0 if promise is None else promise.at, inf]
     *positions, promised, last = listing.positions_at(store, [*times, *later])
     since = [0, *positions[1 : len(live)]] if live else []
-    sums = PositionSums(rows, [one.arms for one in live], since, last, rule.clip, floor)
+    sums = PositionSums(rows, [arm_set.arms for arm_set in live], since, last, rule.clip, floor)
     whole = sums.comparison()
     best = None if whole.best is None else whole.best.name
     marks = tuple(
@@ -151,8 +151,8 @@ def promise_of(run: Run) -> Promise | None:
     The candidate of a first start is promoted without one: there was no traffic to judge it by.
     """
     for step in run.steps:
-        for name, found in (step["found"] if step["name"] == "evaluate" else {}).items():
-            figures = found.get("figures")
+        for name, result in (step["found"] if step["name"] == "evaluate" else {}).items():
+            figures = result.get("figures")
             if name == f"recipe:{run.candidate}" and figures and run.finished_at is not None:
                 expected = figures["served"] + figures["gain"], figures["served"] + figures["low"]
                 return Promise(*expected, run.seq, run.finished_at)
@@ -166,46 +166,49 @@ def changes_of(
     # arms that a version brought became live by its promotion, which has a sentence of its own
     return sorted(
         [
-            *((one.at, _about_arms(one)) for one in live if one.version is None),
-            *((one.at, _about_promotion(one)) for one in promoted),
-            *((one.at, _about_alarm(one)) for one in alarms),
+            *((arm_set.at, _about_arms(arm_set)) for arm_set in live if arm_set.version is None),
+            *((promotion.at, _about_promotion(promotion)) for promotion in promoted),
+            *((alarm.at, _about_alarm(alarm)) for alarm in alarms),
         ]
     )
 
 
-def _about_arms(one: LiveArms) -> str:
+def _about_arms(arm_set: LiveArms) -> str:
     moved = [
         f"{', '.join(names)} {verb}"
         for names, verb in (
-            (one.added, "can be drawn from now on"),
-            (one.removed, "can no longer be drawn"),
+            (arm_set.added, "can be drawn from now on"),
+            (arm_set.removed, "can no longer be drawn"),
         )
         if names
     ]
-    return f"{'Switch' if one.switched else 'New set of arms'}: {'; '.join(moved)}."
+    return f"{'Switch' if arm_set.switched else 'New set of arms'}: {'; '.join(moved)}."
 
 
-def _about_promotion(one: promotions.Promotion) -> str:
-    reason = f", because: {one.reason}" if one.reason else ""
-    match one.action:
+def _about_promotion(promotion: promotions.Promotion) -> str:
+    reason = f", because: {promotion.reason}" if promotion.reason else ""
+    match promotion.action:
         case promotions.Action.PROMOTE:
-            return f"Promotion of version {one.version}{_unjudged(one)}{reason}"
+            return f"Promotion of version {promotion.version}{_unjudged(promotion)}{reason}"
         case promotions.Action.ROLLBACK:
-            return f"Rollback to version {one.version}{reason}"
-        case promotions.Action.CANARY if one.share:
-            by_itself = ", by itself," if one.automatic else ""
-            return f"Canary: version {one.version}{by_itself} has {one.share:.0%} of the traffic{reason}"
+            return f"Rollback to version {promotion.version}{reason}"
+        case promotions.Action.CANARY if promotion.share:
+            by_itself = ", by itself," if promotion.automatic else ""
+            return (
+                f"Canary: version {promotion.version}{by_itself} has {promotion.share:.0%} "
+                f"of the traffic{reason}"
+            )
         case promotions.Action.CANARY:
-            return f"End of the canary of version {one.version}{reason}"
+            return f"End of the canary of version {promotion.version}{reason}"
 
 
-def _unjudged(one: promotions.Promotion) -> str:
-    by_operator = one.forced and not one.automatic  # a first start has nothing to be judged by
+def _unjudged(promotion: promotions.Promotion) -> str:
+    by_operator = promotion.forced and not promotion.automatic  # a first start has nothing to be judged by
     return " without the gate's consent" if by_operator else ""
 
 
-def _about_alarm(one: Alarm) -> str:
-    return f"Drift alarm: {one.subject} was {one.before:.3g} and is {one.after:.3g}."
+def _about_alarm(alarm: Alarm) -> str:
+    return f"Drift alarm: {alarm.subject} was {alarm.before:.3g} and is {alarm.after:.3g}."
 
 
 class PositionSums:
@@ -303,20 +306,22 @@ class PositionSums:
         of_start = np.minimum((middles * most / n).astype(np.int64), most - 1)
         rows, of_row, arms = self._rows, of_start[self._index], 0 if not self._live else len(self._live[-1])
         with_best = None if best is None else self.with_arm(best)
-        found, begin = [], 0
+        stretches, begin = [], 0
         for number in np.unique(of_start).tolist():
             here, end = of_row == number, int(self._until[of_start == number][-1])
             some = rows.where(here)
             single: Estimate = None
             if best is not None and with_best is not None:
-                own = rows.where(here & with_best)
-                single = self._estimate(own, (own.arm == best) * 1.0, 1.0, 1.0 - ERROR / max(1, arms))
+                best_rows = rows.where(here & with_best)
+                single = self._estimate(
+                    best_rows, (best_rows.arm == best) * 1.0, 1.0, 1.0 - ERROR / max(1, arms)
+                )
             served = _plain(some)
             uniform = self._estimate(some, _alike(some), float(_alike(some).max(initial=0.0)))
             mean = intervals.from_sums(*served, reach=1.0, rewards=self._rewards)
-            found.append(Stretch(begin, end, mean, uniform, single, _shares(some)))
+            stretches.append(Stretch(begin, end, mean, uniform, single, _shares(some)))
             begin = end
-        return tuple(found)
+        return tuple(stretches)
 
     def _estimate(
         self, rows: rollups.Sums, scale: Floats, largest: float, level: float = intervals.LEVEL

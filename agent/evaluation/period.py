@@ -195,12 +195,12 @@ class Period:
     @property
     def rewarded(self) -> int:
         """Explored decisions with a reward, with a propensity on record or without."""
-        return sum(one.n for one in self.raw) if self.without else self.whole.rewarded
+        return sum(raw_mean.n for raw_mean in self.raw) if self.without else self.whole.rewarded
 
     @property
     def beside_dearest(self) -> Alternative | None:
         """The dearest arm as an alternative by reward; None where it has none."""
-        return next((one for one in self.whole.arms if one.name == self.dearest), None)
+        return next((arm for arm in self.whole.arms if arm.name == self.dearest), None)
 
 
 def read_period(
@@ -229,7 +229,7 @@ def read_period(
     turns = Turns(served_turns.between(store, config.reward, since, until), on_progress)
     if not turns.n:
         raise NothingServedError(_nothing(store, since, until))
-    live = [one for one in arm_sets.history(store) if one.at < until] or arm_sets.history(store)[:1]
+    live = [arms for arms in arm_sets.history(store) if arms.at < until] or arm_sets.history(store)[:1]
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
     if ranks:
         names = ()
@@ -248,7 +248,7 @@ def read_period(
         config.reward.clip,
         (since, until),
         Kinds.of(draws),
-        changes=tuple(one for one in changes if since <= one[0] < until),
+        changes=tuple(change for change in changes if since <= change[0] < until),
         held=tuple(sorted(_held(store, since, until))),
     )
 
@@ -328,16 +328,19 @@ def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str
         judged.add(run.evaluation)
         if run.status is runs.State.HELD and since <= (run.finished_at or 0.0) < until:
             decided = [step["found"] for step in run.steps if step["name"] == "decide"]
-            reasons = " ".join(reason for one in decided for reason in one.get("reasons", ()))
+            reasons = " ".join(reason for decision in decided for reason in decision.get("reasons", ()))
             yield run.finished_at or 0.0, f"Warm start {run.seq} was held: {reasons}"
-    for one in evaluations.page(store, NEWEST_VERDICTS):
-        if one.seq in judged or not one.request.get("gate"):
+    for evaluation in evaluations.page(store, NEWEST_VERDICTS):
+        if evaluation.seq in judged or not evaluation.request.get("gate"):
             continue
-        if one.finished_at is None or not since <= one.finished_at < until:
+        if evaluation.finished_at is None or not since <= evaluation.finished_at < until:
             continue
-        for candidate in (evaluations.result_of(store, one.seq) or {}).get("candidates", ()):
+        for candidate in (evaluations.result_of(store, evaluation.seq) or {}).get("candidates", ()):
             if (verdict := candidate.get("verdict")) and verdict["verdict"] == "hold":
-                yield one.finished_at, f"The gate held {candidate['name']}: {' '.join(verdict['reasons'])}"
+                yield (
+                    evaluation.finished_at,
+                    f"The gate held {candidate['name']}: {' '.join(verdict['reasons'])}",
+                )
 
 
 class Turns:
@@ -358,14 +361,14 @@ class Turns:
         pools: dict[tuple[str, ...], int] = {}
         columns: list[tuple[Any, ...]] = []
         positions = array("q")
-        for one in turns:
-            code = pools.setdefault(one.arms, len(pools))
-            cost = one.cost
+        for turn in turns:
+            code = pools.setdefault(turn.arms, len(pools))
+            cost = turn.cost
             paid = (np.nan, np.nan) if cost is None else (cost.usd, cost.retrieval_s + cost.llm_s)
-            earned = np.nan if one.reward is None or not one.explored else one.reward
-            made = one.decided_at, one.propensity, one.explored, one.failed
-            columns.append((code, one.drawn, *made, earned, *paid))
-            positions.append(one.seq)
+            earned = np.nan if turn.reward is None or not turn.explored else turn.reward
+            made = turn.decided_at, turn.propensity, turn.explored, turn.failed
+            columns.append((code, turn.drawn, *made, earned, *paid))
+            positions.append(turn.seq)
             if len(columns) % REPORT_EVERY == 0:
                 on_progress("decisions", len(columns), None)
         self.n, self._seq = len(columns), np.array(positions, dtype=np.int64)
@@ -456,14 +459,14 @@ class Turns:
             floor: Least probability of an arm that could be drawn.
             rewards: Smallest and largest possible reward.
         """
-        found, error = [], ERROR / max(1, len(kinds))
+        gains, error = [], ERROR / max(1, len(kinds))
         for name, positions in kinds.items():
             rows = self.having(arm) & np.isin(self._seq, positions)
             sums = self.sums(rows, self.reward, self.always(arm))
             beside = alternative(arm, sums, len(positions), 1.0 / floor, rewards, error)
             if beside is not None:
-                found.append(KindGain(name, beside))
-        return tuple(sorted(found, key=lambda one: (-one.beside.lead, one.name)))
+                gains.append(KindGain(name, beside))
+        return tuple(sorted(gains, key=lambda gain: (-gain.beside.lead, gain.name)))
 
     def savings(self, names: Sequence[str], floor: float) -> tuple[str | None, Saving | None, Saving | None]:
         """Return the dearest arm, and the dollars and the seconds that were saved beside always using it.
@@ -474,7 +477,7 @@ class Turns:
         measured = bool(np.nansum(self._seconds) > 0.0)
         values = self.usd if charged else self._seconds
         sums = {arm: self.sums(self.having(arm), values, self.always(arm)) for arm in names}
-        means = {arm: one.wr / one.w for arm, one in sums.items() if one.w > 0.0}
+        means = {arm: arm_sums.wr / arm_sums.w for arm, arm_sums in sums.items() if arm_sums.w > 0.0}
         if len(means) < 2 or not (charged or measured):
             return None, None, None
         dearest = max(means, key=lambda arm: (means[arm], arm))
@@ -485,22 +488,22 @@ class Turns:
     def _saving(self, arm: str, values: Floats, arms: int, floor: float) -> Saving | None:
         sums, top = self.sums(self.having(arm), values, self.always(arm)), float(np.nanmax(values))
         errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / arms)
-        found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
-        if found is None:
+        estimate = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=(0.0, top), errors=errors)
+        if estimate is None:
             return None
-        lead, (low, high) = found
+        lead, (low, high) = estimate
         return Saving(sums.n, -lead, max(-top, -high), min(top, -low))
 
     def figures(self) -> tuple[ArmFigures, ...]:
         """Return the figures of each arm that was drawn, the most drawn first."""
         explored = max(1, int(self._explored.sum()))
-        found = []
+        figures = []
         for arm in self.names:
             mine = self._drawn == arm
             if not mine.any():
                 continue
             usd, seconds = (values[mine & ~np.isnan(values)] for values in (self.usd, self._seconds))
-            found.append(
+            figures.append(
                 ArmFigures(
                     arm,
                     int(mine.sum()),
@@ -510,7 +513,7 @@ class Turns:
                     int((mine & self._failed).sum()),
                 )
             )
-        return tuple(sorted(found, key=lambda one: (-one.decisions, one.name)))
+        return tuple(sorted(figures, key=lambda arm_figures: (-arm_figures.decisions, arm_figures.name)))
 
     def draws(self) -> Draws:
         """Return the explored turns that have a propensity, in the order in which they were made."""
@@ -523,18 +526,18 @@ class Turns:
 
     def raw_means(self) -> tuple[RawMean, ...]:
         """Return the mean reward of each arm that was drawn, on what it was drawn for, the best first."""
-        found = []
+        means = []
         for arm in self.names:
             earned = self.reward[(self._drawn == arm) & ~np.isnan(self.reward)]
             if len(earned):
-                found.append(RawMean(arm, len(earned), float(earned.mean())))
-        return tuple(sorted(found, key=lambda one: (-one.reward, one.name)))
+                means.append(RawMean(arm, len(earned), float(earned.mean())))
+        return tuple(sorted(means, key=lambda mean: (-mean.reward, mean.name)))
 
     def stretches(self, best: str | None, arms: int, floor: float, rewards: Interval) -> tuple[Stretch, ...]:
         """Cut the turns into stretches of as many decisions each, with the best arm by name."""
         most = min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))
         edges = np.linspace(0, self.n, most + 1).round().astype(int).tolist()
-        found = []
+        stretches = []
         for begin, end in pairwise(edges):
             here = np.zeros(self.n, dtype=bool)
             here[begin:end] = True
@@ -549,5 +552,5 @@ class Turns:
             served = self.sums(here, self.reward, self.served).estimate(reach=1.0, rewards=rewards)
             drawn = self._drawn[here & self._explored].tolist()
             shares = {arm: drawn.count(arm) / len(drawn) for arm in sorted(set(drawn))}
-            found.append(Stretch(begin, end, served, uniform, single, shares))
-        return tuple(found)
+            stretches.append(Stretch(begin, end, served, uniform, single, shares))
+        return tuple(stretches)

@@ -127,7 +127,7 @@ def curve_of(turns: "Turns", names: Sequence[str], floor: float, rewards: Interv
         return ()
     top = float(np.nanmax(costs))
     level = 1.0 - ERROR / (FIGURES * (1 + len(names)))
-    found = []
+    points = []
     for name in (None, *names):
         rows = turns.every if name is None else turns.having(name)
         target = turns.served if name is None else turns.always(name)
@@ -139,8 +139,8 @@ def curve_of(turns: "Turns", names: Sequence[str], floor: float, rewards: Interv
             both.append((sums.n, sums.estimate(reach=reach, rewards=possible, errors=errors)))
         (n, reward), (_, cost) = both
         if reward is not None and cost is not None:
-            found.append(CurvePoint(name, n, reward[0], reward[1], cost[0], cost[1]))
-    return tuple(found) if found and found[0].name is None else ()
+            points.append(CurvePoint(name, n, reward[0], reward[1], cost[0], cost[1]))
+    return tuple(points) if points and points[0].name is None else ()
 
 
 def at_equal_quality(
@@ -154,15 +154,15 @@ def at_equal_quality(
         floor: Least probability of an arm that could be drawn.
         rewards: Smallest and largest possible reward.
     """
-    arms = [one for one in points if one.name is not None]
+    arms = [point for point in points if point.name is not None]
     if not arms or points[0].name is not None:
         return ()
-    alternatives: list[tuple[tuple[str, float], ...]] = [((str(one.name), 1.0),) for one in arms]
+    alternatives: list[tuple[tuple[str, float], ...]] = [((str(arm.name), 1.0),) for arm in arms]
     if (mix := cheapest_mix(points[0], arms)) is not None:
         alternatives.append(mix)
     level = 1.0 - ERROR / (FIGURES * (len(alternatives) + 1))
-    found = [_beside(turns, shares, floor, rewards, level) for shares in alternatives]
-    return tuple(one for one in found if one is not None)
+    comparisons = [_beside(turns, shares, floor, rewards, level) for shares in alternatives]
+    return tuple(comparison for comparison in comparisons if comparison is not None)
 
 
 def cheapest_mix(
@@ -211,9 +211,9 @@ def _beside(
     low, high = max(-span, low), min(span, high)
     saved, saved_low, saved_high = -cost[0], -cost[1][1], -cost[1][0]
     margin = EQUAL * span
-    found = AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, None)
-    if found.verdict != "not known":
-        return found
+    comparison = AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, None)
+    if comparison.verdict != "not known":
+        return comparison
     more = _more(lead if saved > 0.0 else -lead, (high - low) / 2.0, margin, n)
     return AtEqualQuality(shares, n, lead, low, high, saved, saved_low, saved_high, margin, more)
 

@@ -44,7 +44,7 @@ def text_of(period: Period) -> str:
     """
     whole = period.whole
     lines = [f"*Armwise, {_from_to(period)}*"]
-    shares = ", ".join(f"{_short(one.name)} {one.share:.0%}" for one in period.arms[:SHOWN])
+    shares = ", ".join(f"{_short(arm.name)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
     lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
     lines.append(_cut(summary_in_words(period), 330))
@@ -72,13 +72,13 @@ def page_of(period: Period, command: str) -> str:
         command: The command that makes it again.
     """
     pictures = {}
-    if any(one.served for one in period.stretches):
+    if any(stretch.served for stretch in period.stretches):
         pictures["rewards"] = draw_svg(period, _draw_rewards, "Reward a decision over the period")
     if len(period.curve) > 1:
         pictures["curve"] = draw_svg(
             period, _draw_curve, "Reward and cost of what was served and of each arm"
         )
-    if any(one.shares for one in period.stretches):
+    if any(stretch.shares for stretch in period.stretches):
         pictures["shares"] = draw_svg(period, _draw_shares, "Share of each arm over the period")
     return filled(
         "period.html",
@@ -93,8 +93,12 @@ def page_of(period: Period, command: str) -> str:
         unknown=unknowns(period),
         gain=gain_in_words,
         kind_arms=sorted({arm for kind in period.kinds for arm in kind.shares}),
-        alternatives=[one for one in (period.whole.uniform, *period.whole.arms) if one is not None],
-        role=lambda one: _role(period, one),
+        alternatives=[
+            alternative
+            for alternative in (period.whole.uniform, *period.whole.arms)
+            if alternative is not None
+        ],
+        role=lambda alternative: _role(period, alternative),
         dollars=dollars,
         duration=duration,
         changes=sorted((*period.changes, *period.held)),
@@ -111,10 +115,10 @@ def summary_in_words(period: Period) -> str:
     if period.without < period.whole.explored:
         missing = f"{_counted(period.without)} have no propensity on record and are in no comparison."
         return f"{doubt}{summary_of(period.whole, SUBJECT)} {missing}"
-    n = sum(one.n for one in period.raw)
+    n = sum(raw_mean.n for raw_mean in period.raw)
     earned = "no decision has a reward"
     if n:
-        mean = sum(one.n * one.reward for one in period.raw) / n
+        mean = sum(raw_mean.n * raw_mean.reward for raw_mean in period.raw) / n
         earned = f"{n:,} decisions with a reward earned {mean:.3f} each (a raw mean)"
     return (
         f"No decision has a propensity on record: {earned}. What another choice would have earned, cost or "
@@ -126,18 +130,18 @@ def summary_in_words(period: Period) -> str:
 def equal_in_words(period: Period) -> str:
     """Return what was saved at equal quality, in a sentence; empty where nothing is shown."""
     written = dollars if period.spent_usd > 0.0 else duration
-    better = [one for one in period.equal if one.alternative_saves]
+    better = [comparison for comparison in period.equal if comparison.alternative_saves]
     if better:
-        most = min(better, key=lambda one: one.saved)
+        most = min(better, key=lambda comparison: comparison.saved)
         each = written(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
         return (
             f"At equal quality, {most.name} would save {each} an answer: it earns at most "
             f"{max(0.0, most.high):.3f} less."
         )
-    saved = [one for one in period.equal if one.served_saves]
+    saved = [comparison for comparison in period.equal if comparison.served_saves]
     if not saved:
         return ""
-    most = max(saved, key=lambda one: one.saved)
+    most = max(saved, key=lambda comparison: comparison.saved)
     each = written(most.saved, max(abs(most.saved_low), abs(most.saved_high)))
     return (
         f"At equal quality, it saves {each} an answer beside {most.name}: it earns at most "
@@ -148,8 +152,8 @@ def equal_in_words(period: Period) -> str:
 def gain_in_words(one: KindGain) -> str:
     """Return whether a kind of question gains from what was served.
 
-    >>> found = Alternative("small", 100, 0.5, (0.4, 0.6), 0.1, 0.05, 0.15, None)
-    >>> gain_in_words(KindGain("pro", found))
+    >>> alternative = Alternative("small", 100, 0.5, (0.4, 0.6), 0.1, 0.05, 0.15, None)
+    >>> gain_in_words(KindGain("pro", alternative))
     'gains'
     """
     if one.beside.worse:  # the alternative
@@ -169,7 +173,7 @@ def savings_in_words(period: Period) -> str:
             parts.append(_saved(saving, written))
     if not parts or period.dearest is None:
         return ""
-    n = max(one.n for one in (period.usd, period.seconds) if one is not None)
+    n = max(saving.n for saving in (period.usd, period.seconds) if saving is not None)
     return (
         f"Beside always using {period.dearest}, {_rank(period)}, it {' and '.join(parts)}, on {n:,} answers."
     )
@@ -193,28 +197,33 @@ def unknowns(period: Period) -> list[str]:
     if whole.earned is None:
         return ["what decisions earn: none of those that were drawn has feedback."]
     open_ones = [
-        one for one in (whole.uniform, *whole.arms) if one is not None and not (one.better or one.worse)
+        alternative
+        for alternative in (whole.uniform, *whole.arms)
+        if alternative is not None and not (alternative.better or alternative.worse)
     ]
-    found = [_open(one) for one in sorted(open_ones, key=lambda one: one.more or float("inf"))]
+    questions = [
+        _open(alternative)
+        for alternative in sorted(open_ones, key=lambda alternative: alternative.more or float("inf"))
+    ]
     for saving, what in ((period.usd, "dollars"), (period.seconds, "seconds")):
         if saving is not None and saving.low <= 0.0 <= saving.high:
-            found.append(f"whether it saves {what} beside always using {period.dearest}.")
-    found += [_not_shown(one) for one in period.equal if one.verdict == "not known"]
-    return found[:MOST_UNKNOWN]
+            questions.append(f"whether it saves {what} beside always using {period.dearest}.")
+    questions += [_not_shown(comparison) for comparison in period.equal if comparison.verdict == "not known"]
+    return questions[:MOST_UNKNOWN]
 
 
-def _not_shown(one: AtEqualQuality) -> str:
+def _not_shown(comparison: AtEqualQuality) -> str:
     takes = "how many more decisions it takes cannot be foreseen"
-    if one.more:
-        takes = f"about {rounded(one.more):,} more decisions at least"
-    return f"whether the cheaper of what was served and {one.name} is as good: {takes}."
+    if comparison.more:
+        takes = f"about {rounded(comparison.more):,} more decisions at least"
+    return f"whether the cheaper of what was served and {comparison.name} is as good: {takes}."
 
 
-def _open(one: Alternative) -> str:
-    name = "a uniform choice" if one.name is None else f"always using {one.name}"
+def _open(alternative: Alternative) -> str:
+    name = "a uniform choice" if alternative.name is None else f"always using {alternative.name}"
     takes = "how many more decisions it takes cannot be foreseen"
-    if one.more:
-        takes = f"about {rounded(one.more):,} more decisions at least"
+    if alternative.more:
+        takes = f"about {rounded(alternative.more):,} more decisions at least"
     return f"whether it earns more or less than {name}: {takes}."
 
 
@@ -222,14 +231,14 @@ def _rank(period: Period) -> str:
     return "the slowest arm" if period.usd is None else "the dearest arm"
 
 
-def _role(period: Period, one: Alternative) -> str:
+def _role(period: Period, alternative: Alternative) -> str:
     """Return what an alternative is beside its name."""
     best = period.whole.best
     roles = [
         role
         for role, holds in (
-            ("the best single arm by its estimate", best is not None and one.name == best.name),
-            (_rank(period), one.name is not None and one.name == period.dearest),
+            ("the best single arm by its estimate", best is not None and alternative.name == best.name),
+            (_rank(period), alternative.name is not None and alternative.name == period.dearest),
         )
         if holds
     ]
@@ -291,28 +300,30 @@ def _cut(text: str, most: int) -> str:
 
 
 def _colours(period: Period) -> dict[str, str]:
-    names = sorted({one.name for one in period.arms} | {one.name or "" for one in period.whole.arms})
+    names = sorted({arm.name for arm in period.arms} | {arm.name or "" for arm in period.whole.arms})
     return {name: PALETTE[number % len(PALETTE)] for number, name in enumerate(names)}
 
 
 def _draw_rewards(period: Period) -> "Figure":
     """Draw the reward of what was served with its band, and its alternatives as lines."""
     figure, axes = _figure()
-    rows = [one for one in period.stretches if one.served]
+    rows = [stretch for stretch in period.stretches if stretch.served]
     best = period.whole.best
-    x = [one.middle for one in rows]
+    x = [stretch.middle for stretch in rows]
     lines: list[tuple[str, str, Sequence[Any], str]] = [
-        ("what was served", INK, [one.served for one in rows], "-"),
+        ("what was served", INK, [stretch.served for stretch in rows], "-"),
     ]
     if period.whole.uniform is not None:
-        lines.append(("a uniform choice", GREY, [one.uniform for one in rows], "--"))
+        lines.append(("a uniform choice", GREY, [stretch.uniform for stretch in rows], "--"))
     if best is not None and best.name is not None:
         colour = _colours(period)[best.name]
-        lines.append((f"always {_short(best.name)}", colour, [one.best for one in rows], ":"))
-    for label, colour, found, style in lines:
-        points = [(at, one[0]) for at, one in zip(x, found, strict=True) if one is not None]
+        lines.append((f"always {_short(best.name)}", colour, [stretch.best for stretch in rows], ":"))
+    for label, colour, estimates, style in lines:
+        points = [
+            (at, estimate[0]) for at, estimate in zip(x, estimates, strict=True) if estimate is not None
+        ]
         axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=label)
-    low, high = zip(*(one.served[1] for one in rows if one.served), strict=True)
+    low, high = zip(*(stretch.served[1] for stretch in rows if stretch.served), strict=True)
     axes.fill_between(x, low, high, color=INK, alpha=0.12, linewidth=0)
     axes.set_xlim(0, max(1, period.whole.decisions))
     axes.set_xlabel("decision of the period", fontsize=8, color=INK)
@@ -323,15 +334,15 @@ def _draw_rewards(period: Period) -> "Figure":
 def _draw_shares(period: Period) -> "Figure":
     """Draw the shares of the arms, stacked."""
     figure, axes = _figure()
-    rows = [one for one in period.stretches if one.shares]
+    rows = [stretch for stretch in period.stretches if stretch.shares]
     colours = _colours(period)
-    names = [name for name in colours if any(one.shares.get(name) for one in rows)]
+    names = [name for name in colours if any(stretch.shares.get(name) for stretch in rows)]
     below = [0.0] * len(rows)
-    widths = [one.end - one.begin for one in rows]
+    widths = [stretch.end - stretch.begin for stretch in rows]
     for name in names:
-        shares = [one.shares.get(name, 0.0) for one in rows]
+        shares = [stretch.shares.get(name, 0.0) for stretch in rows]
         axes.bar(
-            [one.begin for one in rows],
+            [stretch.begin for stretch in rows],
             shares,
             widths,
             bottom=below,
@@ -354,21 +365,21 @@ def _draw_curve(period: Period) -> "Figure":
     figure, axes = _figure()
     colours = _colours(period)
     arms = period.curve[1:]
-    for number, one in enumerate(arms):
+    for number, arm in enumerate(arms):
         for other in arms[number + 1 :]:
-            axes.plot([one.cost, other.cost], [one.reward, other.reward], color=GRID, linewidth=1.0, zorder=1)
-    for one in (*arms, period.curve[0]):
-        colour = INK if one.name is None else colours.get(one.name, GREY)
-        label = "what was served" if one.name is None else f"always {_short(one.name)}"
-        across = [[one.cost - one.cost_interval[0]], [one.cost_interval[1] - one.cost]]
-        up = [[one.reward - one.reward_interval[0]], [one.reward_interval[1] - one.reward]]
+            axes.plot([arm.cost, other.cost], [arm.reward, other.reward], color=GRID, linewidth=1.0, zorder=1)
+    for point in (*arms, period.curve[0]):
+        colour = INK if point.name is None else colours.get(point.name, GREY)
+        label = "what was served" if point.name is None else f"always {_short(point.name)}"
+        across = [[point.cost - point.cost_interval[0]], [point.cost_interval[1] - point.cost]]
+        up = [[point.reward - point.reward_interval[0]], [point.reward_interval[1] - point.reward]]
         axes.errorbar(
-            [one.cost],
-            [one.reward],
+            [point.cost],
+            [point.reward],
             xerr=across,
             yerr=up,
             color=colour,
-            fmt="D" if one.name is None else "o",
+            fmt="D" if point.name is None else "o",
             markersize=6,
             linewidth=1.2,
             label=label,

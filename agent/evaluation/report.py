@@ -191,9 +191,9 @@ class CandidateResult(ReportSection):
         """Remarks on the candidate; a sentence each."""
         excluded = [f"Not judged by: {counted(self.excluded)}."] if self.excluded else []
         noted: dict[str, list[str]] = {}
-        for one in self.estimates:
-            if one.note and one.value is not None:
-                noted.setdefault(one.note, []).append(one.estimator)
+        for estimate in self.estimates:
+            if estimate.note and estimate.value is not None:
+                noted.setdefault(estimate.note, []).append(estimate.estimator)
         noted_lines = [f"{', '.join(names)}: {note}." for note, names in noted.items()]
         warnings = self.weights.warnings if self.weights is not None else ()
         verdict = [f"The gate says {verdict_of(self.verdict)}"] if self.verdict is not None else []
@@ -206,11 +206,15 @@ class CandidateResult(ReportSection):
         Estimates whose intervals cover come first, then those with intervals of the requested kind, then the
         rank of the estimator decides.
         """
-        found = [one for one in self.estimates if one.value is not None]
+        estimates = [estimate for estimate in self.estimates if estimate.value is not None]
         rank = {name: estimator.rank for name, estimator in ESTIMATORS.items()}
         return min(
-            found,
-            key=lambda one: (not one.covers, one.note != "", rank.get(one.estimator, len(rank))),
+            estimates,
+            key=lambda estimate: (
+                not estimate.covers,
+                estimate.note != "",
+                rank.get(estimate.estimator, len(rank)),
+            ),
             default=None,
         )
 
@@ -313,8 +317,8 @@ class Report(ReportSection):
         for column in ("value, 95 % interval", f"over {self.request.baseline}"):
             table.add_column(Text(column), justify="right", overflow="fold")
         table.add_column("eff. n", justify="right", no_wrap=True)
-        for one in self.candidates:
-            for row in zip_longest(*_cells(one), fillvalue=""):
+        for candidate in self.candidates:
+            for row in zip_longest(*_cells(candidate), fillvalue=""):
                 table.add_row(*map(Text, row))
             table.add_section()
         return table
@@ -322,7 +326,7 @@ class Report(ReportSection):
     def footnotes(self) -> list[str]:
         """Return a line for each candidate, the excluded decisions, and the assumptions."""
         return [
-            *(f"{one.name}: {' '.join(one.remarks)}" for one in self.candidates),
+            *(f"{candidate.name}: {' '.join(candidate.remarks)}" for candidate in self.candidates),
             f"Left out: {counted(self.excluded) or 'none'}.",
             *self.assumptions,
             *([f"{', '.join(self.uncovered)}: {self.bias}"] if self.uncovered else []),
@@ -331,28 +335,30 @@ class Report(ReportSection):
     @property
     def bias(self) -> str:
         """What an interval marked as biased means for this log."""
-        alone = any(DIRECT_ALONE in estimate.note for one in self.candidates for estimate in one.estimates)
+        alone = any(
+            DIRECT_ALONE in estimate.note for candidate in self.candidates for estimate in candidate.estimates
+        )
         return BIASED_ALONE if alone else BIASED
 
     @property
     def uncovered(self) -> list[str]:
         """The estimators whose intervals do not cover."""
-        every = [estimate for one in self.candidates for estimate in one.estimates]
+        every = [estimate for candidate in self.candidates for estimate in candidate.estimates]
         return list(dict.fromkeys(estimate.estimator for estimate in every if not estimate.covers))
 
 
-def _cells(one: CandidateResult) -> Iterator[list[str]]:
+def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
     """Yield what each column has of a candidate, from the top."""
-    doubted = one.weights is not None and bool(one.weights.warnings)
-    verdict = [] if one.verdict is None else [str(one.verdict["verdict"])]
-    yield [one.name, *verdict, *(["doubtful weights"] if doubted else [])]
-    yield [estimate.estimator for estimate in one.estimates]
+    doubted = candidate.weights is not None and bool(candidate.weights.warnings)
+    verdict = [] if candidate.verdict is None else [str(candidate.verdict["verdict"])]
+    yield [candidate.name, *verdict, *(["doubtful weights"] if doubted else [])]
+    yield [estimate.estimator for estimate in candidate.estimates]
     yield [
         estimate.note if estimate.value is None else estimate.shown(estimate.value)
-        for estimate in one.estimates
+        for estimate in candidate.estimates
     ] or [NO_ROW]
-    yield [estimate.shown(estimate.difference) for estimate in one.estimates]
-    yield [f"{estimate.effective_n:,.0f}" for estimate in one.estimates]
+    yield [estimate.shown(estimate.difference) for estimate in candidate.estimates]
+    yield [f"{estimate.effective_n:,.0f}" for estimate in candidate.estimates]
 
 
 MOST_LINES = 8
@@ -375,15 +381,15 @@ def short(name: str, most: int = 30) -> str:
 
 def values(report: Report) -> "Figure":
     """Draw the value of each candidate by each estimator, and the difference to the baseline."""
-    shown = [one for one in report.candidates if one.headline is not None]
-    names = list(dict.fromkeys(estimate.estimator for one in shown for estimate in one.estimates))
-    figure = _figure(0.7 + sum(0.24 + 0.13 * len(one.estimates) for one in shown))
+    shown = [candidate for candidate in report.candidates if candidate.headline is not None]
+    names = list(dict.fromkeys(estimate.estimator for candidate in shown for estimate in candidate.estimates))
+    figure = _figure(0.7 + sum(0.24 + 0.13 * len(candidate.estimates) for candidate in shown))
     value, difference = figure.subplots(1, 2, sharey=True)
     colours = dict(zip(names, _repeated(len(names)), strict=True))
     step = 0.7 / max(1, len(names))
-    for place, one in enumerate(shown):
-        for number, estimate in enumerate(one.estimates):
-            at = place + (number - (len(one.estimates) - 1) / 2) * step
+    for place, candidate in enumerate(shown):
+        for number, estimate in enumerate(candidate.estimates):
+            at = place + (number - (len(candidate.estimates) - 1) / 2) * step
             style = "-" if estimate.covers else ":"
             _interval(value, at, estimate.value, colours[estimate.estimator], style, estimate.estimator)
             _interval(difference, at, estimate.difference, colours[estimate.estimator], style)
@@ -391,7 +397,7 @@ def values(report: Report) -> "Figure":
     difference.axvline(0.0, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
     value.set_title("Mean reward of a decision", loc="left", fontsize=10, color=INK)
     difference.set_title(f"Gain over {short(report.request.baseline)}", loc="left", fontsize=10, color=INK)
-    value.set_yticks(range(len(shown)), [short(one.name) for one in shown])
+    value.set_yticks(range(len(shown)), [short(candidate.name) for candidate in shown])
     value.set_ylim(len(shown) - 0.5, -0.5)
     for axes in (value, difference):
         _plain(axes, "x")
@@ -414,21 +420,21 @@ def over_time(report: Report) -> "Figure":
     figure = _figure(3.6)
     axes: Any = figure.subplots()
     dated = report.last_at > report.first_at
-    for number, one in enumerate(_foremost(report, MOST_LINES)):
-        ends = accumulate(stretch.rows for stretch in one.over_time)
+    for number, candidate in enumerate(_foremost(report, MOST_LINES)):
+        ends = accumulate(stretch.rows for stretch in candidate.over_time)
         points = [
             (
                 datetime.fromtimestamp((stretch.since + stretch.until) / 2, UTC) if dated else end,
                 stretch.value,
             )
-            for end, stretch in zip(ends, one.over_time, strict=True)
+            for end, stretch in zip(ends, candidate.over_time, strict=True)
             if stretch.value is not None
         ]
-        along, found = zip(*points, strict=True) if points else ((), ())
+        along, mean_rewards = zip(*points, strict=True) if points else ((), ())
         style = (
             {"color": PALETTE[number - 1], "linewidth": 1.4} if number else {"color": INK, "linewidth": 2.4}
         )
-        axes.plot(along, found, marker=".", label=short(one.name), **style)
+        axes.plot(along, mean_rewards, marker=".", label=short(candidate.name), **style)
     axes.set_xlabel("When it was decided, UTC" if dated else "Decisions", color=INK, fontsize=9)
     axes.set_ylabel("Mean reward, self-normalised", color=INK, fontsize=9)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False, labelcolor=INK)
@@ -440,13 +446,15 @@ def evidence(report: Report) -> "Figure":
     """Draw the estimated gain and its lower bound along the log."""
     figure = _figure(3.2)
     axes: Any = figure.subplots()
-    trails = [(one.name, trail) for one in report.candidates if (trail := trail_of(one))]
+    trails = [(candidate.name, trail) for candidate in report.candidates if (trail := trail_of(candidate))]
     for number, (name, trail) in enumerate(trails[:MOST_LINES]):
         rows, colour = [point["n"] for point in trail], PALETTE[number % len(PALETTE)]
         axes.plot(rows, [point["low"] for point in trail], color=colour, linewidth=1.8, label=short(name))
         axes.plot(rows, [point["gain"] for point in trail], color=colour, linewidth=0.9, linestyle="--")
     margin = next(
-        one.verdict["figures"]["margin"] for one in report.candidates if trail_of(one) and one.verdict
+        candidate.verdict["figures"]["margin"]
+        for candidate in report.candidates
+        if trail_of(candidate) and candidate.verdict
     )
     axes.axhline(margin, color=GREY, linestyle=":", linewidth=1.2)
     # The first bounds are far below all others, and would hide them.
@@ -467,7 +475,10 @@ def trail_of(one: CandidateResult) -> list[dict[str, float]]:
 
 def shares(report: Report) -> "Figure":
     """Draw how often each arm was drawn, and how often each candidate would draw it."""
-    rows = {"drawn": report.drawn, **{one.name: one.shares for one in report.candidates if one.shares}}
+    rows = {
+        "drawn": report.drawn,
+        **{candidate.name: candidate.shares for candidate in report.candidates if candidate.shares},
+    }
     arms = sorted(report.drawn, key=lambda arm: -max(row.get(arm, 0.0) for row in rows.values()))
     first = arms if len(arms) <= len(PALETTE) else arms[: len(PALETTE) - 1]
     colours = dict(zip([arm for arm in report.drawn if arm in first], PALETTE, strict=False))
@@ -503,22 +514,26 @@ def shares(report: Report) -> "Figure":
 
 def weights(report: Report) -> "Figure":
     """Draw the weights of rows, for each candidate other than the baseline."""
-    shown = [one for one in report.candidates if one.weights and one.name != report.request.baseline]
+    shown = [
+        candidate
+        for candidate in report.candidates
+        if candidate.weights and candidate.name != report.request.baseline
+    ]
     shown = shown[:MOST_PANELS]
     columns = min(3, max(1, len(shown)))
     lines = max(1, -(-len(shown) // columns))
     figure = _figure(0.4 + 1.9 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axes, one in zip(panels, shown, strict=False):
-        assert one.weights is not None
-        counts = one.weights.counts
+    for axes, candidate in zip(panels, shown, strict=False):
+        assert candidate.weights is not None
+        counts = candidate.weights.counts
         total = sum(counts)
         axes.bar(range(len(counts)), [count / total for count in counts], 0.9, color=PALETTE[0])
         every = -(-len(counts) // 6)
-        labels = ["0", *(f"{edge:g}" for edge in one.weights.edges[1:])]
+        labels = ["0", *(f"{edge:g}" for edge in candidate.weights.edges[1:])]
         axes.set_xticks(range(0, len(counts), every), labels[::every])
         axes.yaxis.set_major_formatter("{x:.0%}")
-        axes.set_title(short(one.name), loc="left", fontsize=9, color=INK)
+        axes.set_title(short(candidate.name), loc="left", fontsize=9, color=INK)
         _plain(axes, "y")
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
@@ -528,12 +543,12 @@ def weights(report: Report) -> "Figure":
 def _foremost(report: Report, most: int) -> list[CandidateResult]:
     """Return the baseline and those candidates that look best, in their order."""
     baseline, *others = report.candidates
-    best = sorted(others, key=lambda one: -_headline_value(one))[: most - 1]
-    return [baseline, *(one for one in others if one in best)]
+    best = sorted(others, key=lambda candidate: -_headline_value(candidate))[: most - 1]
+    return [baseline, *(candidate for candidate in others if candidate in best)]
 
 
-def _headline_value(one: CandidateResult) -> float:
-    headline = one.headline
+def _headline_value(candidate: CandidateResult) -> float:
+    headline = candidate.headline
     return headline.value.value if headline is not None and headline.value is not None else float("-inf")
 
 
@@ -542,11 +557,11 @@ def _repeated(n: int) -> list[str]:
 
 
 def _interval(
-    axes: Any, at: float, found: Interval | None, colour: str, style: str, label: str | None = None
+    axes: Any, at: float, interval: Interval | None, colour: str, style: str, label: str | None = None
 ) -> None:
-    if found is not None:
-        axes.hlines(at, found.low, found.high, color=colour, linewidth=1.6, linestyle=style)
-        axes.plot(found.value, at, "o", color=colour, markersize=4, label=label)
+    if interval is not None:
+        axes.hlines(at, interval.low, interval.high, color=colour, linewidth=1.6, linestyle=style)
+        axes.plot(interval.value, at, "o", color=colour, markersize=4, label=label)
 
 
 def _figure(height: float) -> "Figure":
@@ -576,7 +591,7 @@ def page(report: Report) -> str:
         command=command(report.request, "" if "://" in report.source else report.source, report.config),
         request=_indented(report.request.model_dump(mode="json")),
         reward=_indented(report.reward),
-        judged=[one for one in report.candidates if one.verdict is not None],
+        judged=[candidate for candidate in report.candidates if candidate.verdict is not None],
         no_row=NO_ROW,
         biased=report.bias,
     )
@@ -609,17 +624,22 @@ def summary(report: Report) -> str:
     """Return the result in two sentences."""
     baseline, others = report.request.baseline, report.candidates[1:]
     begin = f"On {report.rows:,} decisions that earned {report.earned:+.3f} each"
-    known = [
-        (one.name, headline, headline.value, headline.difference, one.rows)
-        for one in others
-        if (headline := one.headline) is not None
+    estimates = [
+        (candidate.name, headline, headline.value, headline.difference, candidate.rows)
+        for candidate in others
+        if (headline := candidate.headline) is not None
         and headline.value is not None
         and headline.difference is not None
     ]
-    if not known:
+    if not estimates:
         return f"{begin}, no candidate but {baseline} has an estimate."
     name, headline, value, gain, rows = max(
-        known, key=lambda one: (one[1].covers and one[3].low > 0.0, one[1].covers, one[3].value)
+        estimates,
+        key=lambda estimate: (
+            estimate[1].covers and estimate[3].low > 0.0,
+            estimate[1].covers,
+            estimate[3].value,
+        ),
     )
     if headline.covers and gain.low > 0.0:
         best = f"{name} would have earned {value.value:+.3f}, {gain.value:.3f} more than {baseline}"
@@ -640,10 +660,14 @@ def summary(report: Report) -> str:
 
 
 def _verdicts(candidates: tuple[CandidateResult, ...]) -> str:
-    gated = [one for one in candidates if one.verdict is not None]
+    gated = [candidate for candidate in candidates if candidate.verdict is not None]
     if not gated:
         return ""
-    promoted = [one.name for one in gated if one.verdict is not None and one.verdict["promote"]]
+    promoted = [
+        candidate.name
+        for candidate in gated
+        if candidate.verdict is not None and candidate.verdict["promote"]
+    ]
     return (
         f" The gate lets {', '.join(promoted)} go live."
         if promoted
@@ -698,11 +722,11 @@ def command(request: EvaluationRequest, export: str = "", config: str = "") -> s
 def _pictures(report: Report) -> dict[str, str]:
     """Return the plots that have data."""
     drawn = {"shares": (shares, "Arm shares")}
-    if any(one.headline for one in report.candidates):
+    if any(candidate.headline for candidate in report.candidates):
         drawn["estimates"] = (values, "Value of each candidate with intervals")
-    if any(len(one.over_time) > 1 for one in report.candidates):
+    if any(len(candidate.over_time) > 1 for candidate in report.candidates):
         drawn["over_time"] = (over_time, "Value of each candidate over time")
-    if any(one.weights for one in report.candidates[1:]):
+    if any(candidate.weights for candidate in report.candidates[1:]):
         drawn["weights"] = (weights, "Histogram of the weights of each candidate")
     if any(map(trail_of, report.candidates)):
         drawn["evidence"] = (evidence, "What the gate knew along the log")

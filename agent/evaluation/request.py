@@ -45,12 +45,12 @@ def moment_of(value: object) -> datetime:
     """
     try:
         text = value if isinstance(value, str) else ""
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(text)
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{value!r} is not a date such as 2026-05-01 or 2026-05-01T12:00+02:00") from None
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    require_date(found.timestamp())
-    return found
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    require_date(moment.timestamp())
+    return moment
 
 
 Moment = Annotated[datetime, BeforeValidator(moment_of)]
@@ -136,13 +136,13 @@ class EvaluationRequest(BaseModel):
         for name in names:
             parse_name(name)
         _ = self.selected_features, self.ceiling  # refuses invalid ones
-        for what, asked, known in (
+        for what, requested_names, choices in (
             ("estimator", self.estimators, tuple(ESTIMATORS)),
             ("interval", (self.interval,), INTERVALS),
         ):
-            for name in asked:
-                if name not in known:
-                    raise ValueError(f"no {what} {name[:SHOWN]!r}; there are: {', '.join(known)}")
+            for name in requested_names:
+                if name not in choices:
+                    raise ValueError(f"no {what} {name[:SHOWN]!r}; there are: {', '.join(choices)}")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError(f"since {self.since} must be before until {self.until}")
         if self.versions is not None and not 1 <= self.versions[0] <= self.versions[1]:
@@ -223,8 +223,8 @@ def _refuse_router(candidate: CandidateName, config: AppConfig) -> None:
         folder = Path(candidate.argument).resolve()
     except (OSError, ValueError) as error:  # a NUL character
         raise CandidateError(f"candidate {candidate.name!r} names no folder: {error}") from None
-    own = config.router is not None and folder == config.router.path.resolve()
-    if not own and config.home_path.resolve() not in folder.parents:
+    is_configured = config.router is not None and folder == config.router.path.resolve()
+    if not is_configured and config.home_path.resolve() not in folder.parents:
         raise CandidateError(
             f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
             "service, can be named in a request"

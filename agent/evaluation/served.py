@@ -121,12 +121,12 @@ def compare(
     rewarded = uniform.n
     reach = 1.0 / (fewest_arms * floor)
     chance = alternative(None, uniform, decisions, reach, rewards, error) if several else None
-    found = [
-        one
+    alternatives = [
+        arm
         for name, sums in arms.items()
-        if several and (one := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
+        if several and (arm := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
     ]
-    ranked = tuple(sorted(found, key=lambda one: (-one.value, one.name or "")))
+    ranked = tuple(sorted(alternatives, key=lambda arm: (-arm.value, arm.name or "")))
     earned = None
     if rewarded:
         mean = uniform.r / rewarded
@@ -154,9 +154,9 @@ def alternative(
     if sums.n < 1 or sums.w <= 0.0:
         return None
     errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)
-    found = intervals.lead_from_sums(sums, reach=reach, rewards=rewards, errors=errors)
-    assert found is not None
-    lead, (low, high) = found
+    estimate = intervals.lead_from_sums(sums, reach=reach, rewards=rewards, errors=errors)
+    assert estimate is not None
+    lead, (low, high) = estimate
     value, interval, most = sums.wr / sums.w, _interval(sums, reach, rewards, error), rewards[1] - rewards[0]
     ends = max(-most, low), min(most, high)
     return Alternative(name, sums.n, value, interval, lead, *ends, _more(lead, low, high, decisions))
@@ -164,9 +164,9 @@ def alternative(
 
 def _interval(sums: Weighted, reach: float, rewards: Interval, error: float) -> Interval:
     errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)
-    found = sums.estimate(reach=reach, rewards=rewards, errors=errors)
-    assert found is not None
-    return found[1]
+    estimate = sums.estimate(reach=reach, rewards=rewards, errors=errors)
+    assert estimate is not None
+    return estimate[1]
 
 
 def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
@@ -200,8 +200,8 @@ def summary_of(found: Comparison, subject: str = "It") -> str:
     if not found.decisions:
         return "Nothing was asked yet. The line begins with the first decision."
     if not found.explored:
-        asked = "callers named the arm, or asked for the most probable one"
-        return f"The policy has not drawn yet: in all of {_counted(found.decisions)}, {asked}."
+        reason = "callers named the arm, or asked for the most probable one"
+        return f"The policy has not drawn yet: in all of {_counted(found.decisions)}, {reason}."
     if found.earned is None:
         return f"Too early to say: of {_counted(found.decisions)} none has a reward yet; feedback gives one."
     earned = f"{found.earned[0]:.3f} a decision"
@@ -209,15 +209,15 @@ def summary_of(found: Comparison, subject: str = "It") -> str:
         return (
             f"{subject} earns {earned}. A single arm can be drawn, so there is nothing to learn from rewards."
         )
-    better = [one for one in found.arms if one.better]
+    better = [arm for arm in found.arms if arm.better]
     if better:
-        worst = min(better, key=lambda one: one.lead)
+        worst = min(better, key=lambda arm: arm.lead)
         return f"{subject} earns {earned}, {_beside(worst)} than always using {worst.name} would."
     others = _arms(found.arms)
     uniform = found.uniform
     if uniform.better or uniform.worse:
         return f"{subject} earns {earned}, {_beside(uniform)} than a uniform choice{others}."
-    if any(one.worse for one in found.arms):
+    if any(arm.worse for arm in found.arms):
         return f"{subject} earns {earned}, not distinguished from a uniform choice{others}."
     so_far = f"So far it earns {earned}, {_so_far(uniform)} than a uniform choice."
     return f"Too early to say: {awaited(found)}. {so_far}"
@@ -225,9 +225,13 @@ def summary_of(found: Comparison, subject: str = "It") -> str:
 
 def awaited(found: Comparison) -> str:
     """Return how many more decisions it takes at least until an alternative is distinguished."""
-    known = [one.more for one in (found.uniform, *found.arms) if one is not None and one.more is not None]
-    if known:
-        return f"about {_counted(rounded(min(known)), 'more ')} at least"
+    counts = [
+        choice.more
+        for choice in (found.uniform, *found.arms)
+        if choice is not None and choice.more is not None
+    ]
+    if counts:
+        return f"about {_counted(rounded(min(counts)), 'more ')} at least"
     return "how many more decisions it takes cannot be foreseen yet"
 
 
@@ -245,35 +249,35 @@ def _counted(n: int, more: str = "") -> str:
     return f"{n:,} {more}decision{'' if n == 1 else 's'}"
 
 
-def _beside(one: Alternative) -> str:
+def _beside(choice: Alternative) -> str:
     """Return a lead that is beyond doubt.
 
     >>> _beside(Alternative("a", 9, 0.5, (0.4, 0.6), -0.05, -0.08, -0.02, None))
     '0.050 (0.020 to 0.080) less'
     """
-    ends = sorted((abs(one.low), abs(one.high)))
-    return f"{abs(one.lead):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) {'more' if one.lead > 0 else 'less'}"
+    ends = sorted((abs(choice.low), abs(choice.high)))
+    return f"{abs(choice.lead):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) {'more' if choice.lead > 0 else 'less'}"
 
 
-def _so_far(one: Alternative) -> str:
+def _so_far(choice: Alternative) -> str:
     """Return a lead that may be nothing.
 
     >>> _so_far(Alternative(None, 9, 0.5, (0.4, 0.6), 0.05, -0.02, 0.12, 100))
     'between 0.020 less and 0.120 more'
     """
-    return f"between {-one.low:.3f} less and {one.high:.3f} more"
+    return f"between {-choice.low:.3f} less and {choice.high:.3f} more"
 
 
 def _arms(arms: Sequence[Alternative]) -> str:
     """Return what is shown of the single arms, of which none is better, to end a sentence."""
     if not arms:
         return ""
-    worse = [one for one in arms if one.worse]
+    worse = [arm for arm in arms if arm.worse]
     if len(worse) == len(arms):
-        nearest = min(worse, key=lambda one: one.lead)
+        nearest = min(worse, key=lambda arm: arm.lead)
         return f"; it earns more than any single arm, {_beside(nearest)} than {nearest.name}"
     if not worse:
         return "; no single arm is shown to be better or worse"
-    names = " or ".join(sorted(one.name or "" for one in worse)) if len(worse) <= NAMED else ""
+    names = " or ".join(sorted(arm.name or "" for arm in worse)) if len(worse) <= NAMED else ""
     those = f"always using {names}" if names else f"{len(worse)} of {len(arms)} single arms"
     return f"; it earns more than {those}, and no other single arm is shown to be better or worse"
