@@ -37,10 +37,10 @@ def _refusal(failures: Sequence[ApiError]) -> ApiError:
     Args:
         failures: The error of each item, in order.
     """
-    passing = (index for index, one in enumerate(failures) if one.retryable)
+    passing = (index for index, error in enumerate(failures) if error.retryable)
     index = next(passing, 0)
     failure = failures[index]
     param = f"items.{index}" if failure.param is None else f"items.{index}.{failure.param}"
-    reasons = [f"items.{n}: {one.code}: {one.message}" for n, one in enumerate(failures)]
+    reasons = [f"items.{n}: {error.code}: {error.message}" for n, error in enumerate(failures)]
     message = f"no item was kept; items.{index}: {failure.message}"
     return replace(failure, message=message, param=None if failure.retryable else param, reasons=reasons)

@@ -224,7 +224,7 @@ async def listed(
         *(point.store, point.config.reward, filter_of(point, caller, wanted)),
         *(wanted.limit, wanted.before),
     )
-    rows = [row_of(one, point, caller) for one in page.decisions]
+    rows = [row_of(row, point, caller) for row in page.decisions]
     return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
 
 
@@ -274,14 +274,16 @@ async def decision(
     point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
-    found = _shown(await record(point, caller, decision_id), caller)
+    decision_record = _shown(await record(point, caller, decision_id), caller)
     if point.ranks:
-        found = ranking.record_by_ids(found)
+        decision_record = ranking.record_by_ids(decision_record)
     if "read" not in caller.scopes:
-        found = replace(found, observations=())
-    found, withheld = await _permitted(point, caller, found)
+        decision_record = replace(decision_record, observations=())
+    decision_record, withheld = await _permitted(point, caller, decision_record)
     # in a thread: a decision may have thousands of items of feedback
-    shown = await asyncio.to_thread(document, found, point.config, point.service.clock(), withheld=withheld)
+    shown = await asyncio.to_thread(
+        document, decision_record, point.config, point.service.clock(), withheld=withheld
+    )
     return StdlibJson(shown)
 
 
@@ -291,31 +293,37 @@ async def permitted(point: DecisionPoint, caller: Caller, ids: Iterable[str]) ->
     Raises:
         ArmError: The corpus is not at hand.
     """
-    found = await point.passages([*ids])
-    return {one.id: one for one in found if permits(None, caller.groups, one.metadata)}
+    passages = await point.passages([*ids])
+    return {passage.id: passage for passage in passages if permits(None, caller.groups, passage.metadata)}
 
 
-async def _permitted(point: DecisionPoint, caller: Caller, found: Record) -> tuple[Record, bool]:
+async def _permitted(point: DecisionPoint, caller: Caller, decision_record: Record) -> tuple[Record, bool]:
     """Return a decision without passages that a key may not see, and without what was written from them.
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
     if not point.turns.restricted or point.ranks:
-        return found, False
-    runs = [one for one in (found.execution, *found.observations) if one is not None]
+        return decision_record, False
+    runs = [run for run in (decision_record.execution, *decision_record.observations) if run is not None]
     try:
-        seen = (await permitted(point, caller, {name for one in runs for name in one.passages})).keys()
+        permitted_ids = (
+            await permitted(point, caller, {name for run in runs for name in run.passages})
+        ).keys()
     except ArmError:
-        seen = {}.keys()
+        permitted_ids = {}.keys()
 
-    def shown(one: Run) -> Run:
-        if seen >= {*one.passages}:
-            return one
-        return replace(one, answer=None, passages=tuple(name for name in one.passages if name in seen))
+    def shown(run: Run) -> Run:
+        if permitted_ids >= {*run.passages}:
+            return run
+        return replace(
+            run, answer=None, passages=tuple(name for name in run.passages if name in permitted_ids)
+        )
 
-    execution = found.execution and shown(found.execution)
-    less = replace(found, execution=execution, observations=tuple(map(shown, found.observations)))
-    return less, less != found
+    execution = decision_record.execution and shown(decision_record.execution)
+    less = replace(
+        decision_record, execution=execution, observations=tuple(map(shown, decision_record.observations))
+    )
+    return less, less != decision_record
 
 
 @router.get(
@@ -338,9 +346,9 @@ async def verify(
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait. Of a decision that another system made, `shadow` alone is compared.
     """
-    found = await record(point, caller, decision_id)
-    logged = found.decision
-    salt = point.store.draw_secret.salt(point.config.salt, found.seq)
+    decision_record = await record(point, caller, decision_id)
+    logged = decision_record.decision
+    salt = point.store.draw_secret.salt(point.config.salt, decision_record.seq)
 
     draw: Decision | None = None
     if logged.mode is Mode.CONTINUED and logged.draw_id is not None:
@@ -348,7 +356,7 @@ async def verify(
         draw = None if of_draw is None else of_draw.decision
 
     def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
-        return verify_decision(logged, policy, salt, found.propensity, candidate, draw)
+        return verify_decision(logged, policy, salt, decision_record.propensity, candidate, draw)
 
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
@@ -392,7 +400,7 @@ async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> Reco
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
 
-def _shown(found: Record, caller: Caller) -> Record:
+def _shown(decision_record: Record, caller: Caller) -> Record:
     """Return a record with ids as the caller knows them."""
 
     def shown(fact: Fact, name: str) -> Fact:
@@ -402,11 +410,11 @@ def _shown(found: Record, caller: Caller) -> Record:
         over = {name: caller.shown_id(other) for name, other in item.content.items() if name == "over"}
         return replace(shown(item, caller.shown(item.id)), content={**item.content, **over})
 
-    decision = shown(found.decision, caller.shown_id(found.decision.id))
+    decision = shown(decision_record.decision, caller.shown_id(decision_record.decision.id))
     return replace(
-        found,
+        decision_record,
         decision=replace(decision, draw_id=decision.draw_id and caller.shown_id(decision.draw_id)),
-        feedback=tuple(map(rated, found.feedback)),
+        feedback=tuple(map(rated, decision_record.feedback)),
     )
 
 
@@ -529,7 +537,7 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
     if recorded is None or is_text(recorded):
         return recorded, None
     answer = Choices.of(recorded)
-    return answer.text, [construct(WrittenChoice, **asdict(one)) for one in answer.all]
+    return answer.text, [construct(WrittenChoice, **asdict(choice)) for choice in answer.all]
 
 
 def _fact(record: Record) -> DecisionFact:

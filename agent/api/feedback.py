@@ -99,16 +99,16 @@ async def keep_each(
         ApiError: No item was kept.
     """
     checked = [_item_or_error(point, caller, *item) for item in zip(items, names, strict=True)]
-    outcomes = iter(await _accept([one for one in checked if isinstance(one, Item)]))
+    outcomes = iter(await _accept([item for item in checked if isinstance(item, Item)]))
     rows = list[FeedbackReceipt | ApiError]()
-    for one in checked:
-        if isinstance(one, Item):
+    for item_or_error in checked:
+        if isinstance(item_or_error, Item):
             outcome = next(outcomes)
             if isinstance(outcome, Receipt):
-                rows.append(one.kept(outcome))
+                rows.append(item_or_error.kept(outcome))
                 continue
-            one = outcome
-        rows.append(errors.translate(one).shown_to(caller))
+            item_or_error = outcome
+        rows.append(errors.translate(item_or_error).shown_to(caller))
     return batches.some_kept(rows)
 
 
@@ -170,10 +170,10 @@ async def keep_all(
     """
     checked = check_all(point, caller, *items, key=key)
     receipts = []
-    for one, outcome in zip(checked, await _accept(checked), strict=True):
+    for item, outcome in zip(checked, await _accept(checked), strict=True):
         if isinstance(outcome, Exception):
             raise outcome
-        receipts.append(one.kept(outcome))
+        receipts.append(item.kept(outcome))
     return receipts
 
 
@@ -182,7 +182,7 @@ def check_all(
 ) -> list[Item]:
     """Return checked items of one decision or episode; see `keep_all`, which keeps them."""
     names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-    return [item_of(point, caller, *one) for one in zip(items, names, strict=True)]
+    return [item_of(point, caller, *pair) for pair in zip(items, names, strict=True)]
 
 
 def item_of(point: DecisionPoint, caller: Caller, item: FeedbackItem, key: str | None = None) -> Item:
@@ -326,8 +326,8 @@ async def _trace(point: DecisionPoint, items: Sequence[Feedback]) -> None:
         with suppress(StoreError):
             record = await asyncio.to_thread(point.store.record, item.decision_id)
             turn = "" if record is None else record.decision.trace
-    for one in items:
-        turns.evaluated(one, turn)
+    for item in items:
+        turns.evaluated(item, turn)
 
 
 def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:

@@ -209,9 +209,9 @@ async def of_langfuse(point: RequestPoint, caller: RequestCaller, body: Langfuse
         (kept,) = await keep_all(point, caller, _item(**await _score(point, caller, body)))
         return StdlibJson(construct(LangfuseReceipt, id=kept.feedback_id))
     items: list[object] = []
-    for one in body:
+    for score in body:
         try:
-            items.append(await _score(point, caller, LangfuseScore.model_validate(one)))
+            items.append(await _score(point, caller, LangfuseScore.model_validate(score)))
         except ValidationError as error:
             items.append(RequestValidationError(error.errors()))
     rows = await keep_each(point, caller, items, [None] * len(items))
@@ -302,5 +302,5 @@ async def _decision(point: DecisionPoint, caller: Caller, name: str) -> str:
         return name
     if plain == name:
         return name
-    known = await asyncio.to_thread(point.store.record, caller.stored(plain))
-    return name if known is None else plain
+    stored_record = await asyncio.to_thread(point.store.record, caller.stored(plain))
+    return name if stored_record is None else plain

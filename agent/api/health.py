@@ -69,9 +69,9 @@ async def ready(service: AppService) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
     if not service.ready:
         raise ApiError("not_ready", asking.LOADING)
-    for one in service.points.values():
-        await asyncio.to_thread(one.log.check)
-        await asyncio.to_thread(one.store.check_tables)
+    for point in service.points.values():
+        await asyncio.to_thread(point.log.check)
+        await asyncio.to_thread(point.store.check_tables)
     building = Building.read()
     version = service.points[DEFAULT_POINT].decider.serving.version
     return StdlibJson(
@@ -92,7 +92,7 @@ async def metrics(service: AppService, caller: ServiceCaller) -> Response:
     It needs no key. One of scope `read` adds the series of the keys of its project, one of scope `admin`
     those of all keys. While the log is unavailable, the metrics that come from it are left out.
     """
-    states = {name: await asyncio.to_thread(_state, one) for name, one in service.points.items()}
+    states = {name: await asyncio.to_thread(_state, point) for name, point in service.points.items()}
     shows = partial(_shows, caller, service.keyring)
     text = service.telemetry.exposition(states, service.clock(), service.clock.jump_s, shows)
     return Response(text, media_type=service.telemetry.media_type)
@@ -123,7 +123,9 @@ def _state(point: DecisionPoint) -> PointState:
             lag=training_log_lag.lag_of(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
             rewards={
-                arm: (one["rewarded"], one["reward"]) for arm, one in rewards.items() if one["rewarded"]
+                arm: (total["rewarded"], total["reward"])
+                for arm, total in rewards.items()
+                if total["rewarded"]
             },
         )
     return state

@@ -123,8 +123,8 @@ def _of(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoi
         require_scope(caller, scopes)
         yield point, caller
     except Exception as error:
-        known = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
-        failure = errors.translate(known).shown_to(caller)
+        cause = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
+        failure = errors.translate(cause).shown_to(caller)
         if failure.code == "internal_error":
             raise
         raise ToolError(f"{failure.code}: {failure.message}") from error
@@ -162,8 +162,8 @@ async def fetch(
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
         corpus, _ = point.config.place_of(id)
-        known = {name: str(value) for name, value in shown(passage.metadata).items()}
-        about = {**known, "corpus": corpus}
+        attributes = {name: str(value) for name, value in shown(passage.metadata).items()}
+        about = {**attributes, "corpus": corpus}
         return Document(
             id=id, title=passage.title, text=passage.text, url=chat.url_of(id, point.config), metadata=about
         )
@@ -174,8 +174,8 @@ async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
     with _of(ctx, "decide") as (point, caller):
         body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
-        asked = await chat.ask_of(point, caller, body, None)
-        decided, written, _ = await asking.whole(asking.events_of(point, caller, asked, None, None))
+        chat_ask = await chat.ask_of(point, caller, body, None)
+        decided, written, _ = await asking.whole(asking.events_of(point, caller, chat_ask, None, None))
         return WrittenAnswer(
             answer=written.text,
             passages=_found(point, decided.retrieval.passages),

@@ -309,9 +309,12 @@ def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            own = [*message.get("headers", ())]
-            names = {name.lower() for name, _ in own}
-            message["headers"] = [*own, *(header for header in headers() if header[0] not in names)]
+            response_headers = [*message.get("headers", ())]
+            names = {name.lower() for name, _ in response_headers}
+            message["headers"] = [
+                *response_headers,
+                *(header for header in headers() if header[0] not in names),
+            ]
         await send(message)
 
     return sending
@@ -334,5 +337,5 @@ def answer_errors(app: FastAPI, dialects: Sequence[Dialect] = ()) -> None:
 
 def _allowed(request: Request) -> str:
     """Return the methods of every route of a path: the framework names those of the first alone."""
-    routes = (one for one in request.app.routes if one.matches(request.scope)[0] is not Match.NONE)
-    return ", ".join(sorted({method for one in routes for method in getattr(one, "methods", None) or ()}))
+    routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", None) or ()}))

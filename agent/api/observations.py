@@ -133,19 +133,23 @@ async def keep_each(
     Raises:
         ApiError: No item was kept.
     """
-    checked = [_item_or_error(point, caller, *one) for one in zip(items, names, strict=True)]
-    known = await _known([one for one in checked if isinstance(one, Item)])
+    checked = [_item_or_error(point, caller, *pair) for pair in zip(items, names, strict=True)]
+    stored_decisions = await _known([item for item in checked if isinstance(item, Item)])
     begun = list[ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]]()
-    for n, one in enumerate(checked, start=1):
+    for n, item_or_error in enumerate(checked, start=1):
         if n % TOGETHER == 0:
             await asyncio.sleep(0)
-        begun.append(await _begun(one, known) if isinstance(one, Item) else one)
-    if commits := [one for one in begun if isinstance(one, asyncio.Task)]:
+        begun.append(
+            await _begun(item_or_error, stored_decisions)
+            if isinstance(item_or_error, Item)
+            else item_or_error
+        )
+    if commits := [task for task in begun if isinstance(task, asyncio.Task)]:
         await asyncio.wait(commits)
     return batches.some_kept(
         [
-            one if isinstance(one, ObservationReceipt) else errors.translate(one).shown_to(caller)
-            for one in map(_outcome, begun)
+            outcome if isinstance(outcome, ObservationReceipt) else errors.translate(outcome).shown_to(caller)
+            for outcome in map(_outcome, begun)
         ]
     )
 
@@ -169,21 +173,21 @@ Known = Mapping[tuple[str, str], tuple[Decision, int]]
 async def _known(items: Sequence[Item]) -> Known:
     """Return the decisions of items that are in the logs. Raises StoreError."""
     ids: dict[str, tuple[DecisionPoint, list[str]]] = {}
-    for one in items:
-        ids.setdefault(one.point.name, (one.point, []))[1].append(one.ask.decision_id)
-    found = dict[tuple[str, str], tuple[Decision, int]]()
+    for item in items:
+        ids.setdefault(item.point.name, (item.point, []))[1].append(item.ask.decision_id)
+    stored_decisions = dict[tuple[str, str], tuple[Decision, int]]()
     for name, (point, of_point) in ids.items():
         logged = await asyncio.to_thread(point.store.decisions, of_point)
-        found |= {(name, decision_id): row for decision_id, row in logged.items()}
-    return found
+        stored_decisions |= {(name, decision_id): row for decision_id, row in logged.items()}
+    return stored_decisions
 
 
 async def _begun(
-    item: Item, known: Known
+    item: Item, stored_decisions: Known
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
     """Queue the commit of an item, and return it; or its receipt or error, where there is no commit."""
     try:
-        if row := known.get((item.point.name, item.ask.decision_id)):
+        if row := stored_decisions.get((item.point.name, item.ask.decision_id)):
             return await _again(item, *row)
         decision = await item.point.turns.observe(item.ask, item.observed)
         future = item.point.log.append(decision, item.execution, *item.metrics)
@@ -257,7 +261,7 @@ def item_of(point: DecisionPoint, caller: Caller, item: ObservationItem, key: st
     point = owner_of(point, item.id or item.episode_id or "")
     caller = caller_at(point, caller)
     if point.config.tap is None or point.ranks:
-        there = ", ".join(one.name for one in point.service.points.values() if one.config.tap) or "none"
+        there = ", ".join(other.name for other in point.service.points.values() if other.config.tap) or "none"
         message = f"point {point.name!r} takes no observations; those with `tap` configured: {there}"
         raise ApiError("invalid_value", message, "point")
     question, now = asking.checked_question(item.question, point, "question"), point.service.clock()

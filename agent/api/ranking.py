@@ -100,7 +100,7 @@ def ranking_at(service: Service, name: str) -> DecisionPoint:
     """Return a point whose actions come with the request. Raises ApiError."""
     point = point_of(service, name)
     if not point.ranks:
-        there = ", ".join(one.name for one in service.points.values() if one.ranks) or "none"
+        there = ", ".join(other.name for other in service.points.values() if other.ranks) or "none"
         message = f"point {name!r} has arms of its own; those whose actions come with a request: {there}"
         raise ApiError("invalid_value", message, "point")
     return point
@@ -120,7 +120,7 @@ async def choose(
 ) -> Decision:
     """Return the decision among the arms of a point, which the caller carries out. Raises ApiError."""
     if not point.external:
-        there = ", ".join(one.name for one in point.service.points.values() if one.external) or "none"
+        there = ", ".join(other.name for other in point.service.points.values() if other.external) or "none"
         message = f"the arms of point {point.name!r} answer here; those whose callers carry them out: {there}"
         raise _refused(message, "point")
     question = asking.checked_question(body.question, point, "question")
@@ -254,7 +254,7 @@ def by_ids(decision: Decision) -> Decision:
     def name(arm: str) -> str:
         return str(ids[int(arm.removeprefix(ACTION_PREFIX))])
 
-    described = {name(arm): own for arm, own in decision.context.arms.items()}
+    described = {name(arm): features for arm, features in decision.context.arms.items()}
     return replace(
         decision,
         context=replace(decision.context, arms=described),

@@ -143,7 +143,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Filters = Annotated[Filter | None, BeforeValidator(lambda found: found or None)]
+Filters = Annotated[Filter | None, BeforeValidator(lambda condition: condition or None)]
 """A condition on the metadata of passages; an empty object sets no condition."""
 
 

@@ -15,6 +15,6 @@ def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: An
 
 def band(label: str, colour: str, found: Iterable[tuple[float, intervals.Interval] | None]) -> dict[str, Any]:
     """Return a series of estimates with the band of their intervals; a gap where there is none."""
-    columns = [(None, None, None) if one is None else (one[0], *one[1]) for one in found]
+    columns = [(None, None, None) if estimate is None else (estimate[0], *estimate[1]) for estimate in found]
     value, low, high = zip(*columns, strict=True) if columns else ((), (), ())
     return {"label": label, "colour": colour, "values": value, "low": low, "high": high}

@@ -71,7 +71,7 @@ async def found(
         fields.pop(name, None)
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
-    wanted = replace(
+    criteria = replace(
         api.filter_of(point, caller, valid(DecisionQuery, query)),
         logged_since=also.since and also.since.timestamp(),
         logged_until=also.until and also.until.timestamp(),
@@ -80,18 +80,18 @@ async def found(
         most=also.most,
     )
     rule = point.config.reward
-    listed = await asyncio.to_thread(listing.decisions, point.store, rule, wanted, PAGE, before)
+    listed = await asyncio.to_thread(listing.decisions, point.store, rule, criteria, PAGE, before)
     return page(
         request,
         "decisions.html",
-        rows=[(api.row_of(one, point, caller), one.raw_cost, one.reward) for one in listed.decisions],
+        rows=[(api.row_of(row, point, caller), row.raw_cost, row.reward) for row in listed.decisions],
         fields=fields,
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
         statuses=STATUSES,
         ranks=point.ranks,
         metrics=list(rule.metrics),
-        versions=await asyncio.to_thread(_versions, point, wanted.version),
+        versions=await asyncio.to_thread(_versions, point, criteria.version),
         colours=await asyncio.to_thread(colours, point),
     )
 
@@ -100,8 +100,8 @@ def _versions(point: DecisionPoint, chosen: int | None) -> list[Version]:
     """Return the versions that the form offers: the newest, and the chosen one."""
     listed = [version for version, _ in versions.page(point.store, PAGE)]
     if chosen is not None and all(version.version != chosen for version in listed):
-        found = versions.find(point.store, chosen)
-        listed += [] if found is None else [found]
+        chosen_version = versions.find(point.store, chosen)
+        listed += [] if chosen_version is None else [chosen_version]
     return listed
 
 
@@ -115,24 +115,24 @@ async def decision(
 
 
 def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
-    rule, one = point.config.reward, answer.reply
-    known = {*one.pmf, *one.masked, *(one.shadow or ())}
-    version = versions.find(point.store, one.policy_version)
+    rule, record = point.config.reward, answer.reply
+    logged_arms = {*record.pmf, *record.masked, *(record.shadow or ())}
+    version = versions.find(point.store, record.policy_version)
     unknown = (
         []
-        if point.ranks or one.policy == OBSERVED
-        else [name for name in point.turns.arms if name not in known]
+        if point.ranks or record.policy == OBSERVED
+        else [name for name in point.turns.arms if name not in logged_arms]
     )
     return page(
         request,
         "decision.html",
-        one=one,
+        one=record,
         raw=orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_INDENT_2).decode(),
         unknown=unknown,
         ranks=point.ranks,
         reasons=REASONS,
         recipe=None if version is None else version.recipe,
-        quality=rule.quality(one.metrics) if one.metrics else None,
+        quality=rule.quality(record.metrics) if record.metrics else None,
         rule=rule,
         colours=colours(point),
     )
@@ -146,15 +146,15 @@ async def passages(
     execution = (await api.record(point, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
-        found = await api.permitted(point, caller, ids)
-        without = [name for name in ids if name not in found]
+        permitted_passages = await api.permitted(point, caller, ids)
+        without = [name for name in ids if name not in permitted_passages]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
         if without and point.turns.restricted:
-            ids = tuple(found)
+            ids = tuple(permitted_passages)
             missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:
-        found, missing = {}, f"The corpus is not at hand: {error}."
-    return page(request, "passages.html", ids=ids, found=found, missing=missing)
+        permitted_passages, missing = {}, f"The corpus is not at hand: {error}."
+    return page(request, "passages.html", ids=ids, found=permitted_passages, missing=missing)
 
 
 @router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])
@@ -162,8 +162,8 @@ async def verify(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Whether the distribution and the draw can be computed again from the log."""
-    one = (await api.verify(point, caller, decision_id)).reply
-    return page(request, "verification.html", one=one)
+    verification = (await api.verify(point, caller, decision_id)).reply
+    return page(request, "verification.html", one=verification)
 
 
 @router.get("/decisions/{decision_id}/why", dependencies=[require("read")])

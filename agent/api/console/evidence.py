@@ -54,17 +54,17 @@ class Judged:
 
 async def judged(point: DecisionPoint) -> dict[str, Any]:
     """Return the newest verdicts, and the evaluations that will give one."""
-    found: dict[str, Judged] = {}
+    cards: dict[str, Judged] = {}
     newest = (await api.evaluations(point, NEWEST)).reply.evaluations
-    listed = [one for one in newest if one.request.get("gate")]
-    for one in listed:
-        report = _report(await api.result_of(point, one.id)) if len(found) < CARDS else None
+    listed = [evaluation for evaluation in newest if evaluation.request.get("gate")]
+    for evaluation in listed:
+        report = _report(await api.result_of(point, evaluation.id)) if len(cards) < CARDS else None
         for candidate in report.candidates if report else ():
-            if candidate.verdict is not None and candidate.name not in found and len(found) < CARDS:
+            if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
-                found[candidate.name] = Judged(candidate.name, version, one, verdict, trail(verdict))
-    pending = [one for one in listed if not evaluations.State(one.status).ended]
-    return {"judged": list(found.values()), "pending": pending}
+                cards[candidate.name] = Judged(candidate.name, version, evaluation, verdict, trail(verdict))
+    pending = [evaluation for evaluation in listed if not evaluations.State(evaluation.status).ended]
+    return {"judged": list(cards.values()), "pending": pending}
 
 
 def _version(name: str) -> int | None:
@@ -73,10 +73,10 @@ def _version(name: str) -> int | None:
     return int(number) if of_version and number.isdigit() else None
 
 
-def _report(one: EvaluationResult) -> Report | None:
+def _report(evaluation: EvaluationResult) -> Report | None:
     """Return the report of an evaluation; None where there is none, or it is of an earlier release."""
     try:
-        return None if one.result is None else Report.read(one.result)
+        return None if evaluation.result is None else Report.read(evaluation.result)
     except ValidationError:
         return None
 
@@ -122,8 +122,8 @@ async def judge(request: Request, point: RequestPoint, caller: RequestCaller) ->
     if await asyncio.to_thread(versions.find, point.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
-    asked = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
-    await api.submit(point, caller, asked)
+    evaluation_request = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
+    await api.submit(point, caller, evaluation_request)
     return seen(request, "/policies")
 
 
@@ -135,29 +135,33 @@ async def compare(request: Request, point: RequestPoint, of: Numbers = []) -> Re
     """What several evaluations say of the same candidates."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
-    found = await _reports(point, sorted(set(of)))
-    names = list(dict.fromkeys(one.name for _, report in found for one in report.candidates))
-    headlines = {(number, one.name): one.headline for number, report in found for one in report.candidates}
+    reports = await _reports(point, sorted(set(of)))
+    names = list(dict.fromkeys(candidate.name for _, report in reports for candidate in report.candidates))
+    headlines = {
+        (number, candidate.name): candidate.headline
+        for number, report in reports
+        for candidate in report.candidates
+    }
     ends = [
         end
-        for one in headlines.values()
-        if one is not None and one.value is not None
-        for end in (one.value.low, one.value.high)
+        for headline in headlines.values()
+        if headline is not None and headline.value is not None
+        for end in (headline.value.low, headline.value.high)
     ]
-    ends += [report.earned for _, report in found]
+    ends += [report.earned for _, report in reports]
     return page(
-        request, "compare.html", found=found, names=names, headlines=headlines, span=(min(ends), max(ends))
+        request, "compare.html", found=reports, names=names, headlines=headlines, span=(min(ends), max(ends))
     )
 
 
 async def _reports(point: DecisionPoint, numbers: Sequence[int]) -> list[tuple[int, Report]]:
     """Return the reports of evaluations. Raises ApiError where one of them has none."""
-    found = []
+    reports = []
     for number in numbers:
-        one = await api.result_of(point, number)
-        if (report := _report(one)) is None:
+        evaluation = await api.result_of(point, number)
+        if (report := _report(evaluation)) is None:
             raise ApiError(
-                "not_done", f"evaluation {number} is {one.status}, and has no report to read", "of"
+                "not_done", f"evaluation {number} is {evaluation.status}, and has no report to read", "of"
             )
-        found.append((number, report))
-    return found
+        reports.append((number, report))
+    return reports

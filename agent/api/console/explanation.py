@@ -70,24 +70,24 @@ def explained(policy: Policy, decision: Decision) -> Explanation:
     others[drawn] = -1.0
     other = int(others.argmax())
     context = decision.context
-    found = None
+    parts = None
     if (contributions := getattr(policy, "contributions", None)) is not None:
         with suppress(PolicyError):
-            found = contributions(context, decision.arms)
-    exact = found is not None
-    if found is not None:
-        amounts = {name: float(value[drawn] - value[other]) for name, value in found.items()}
+            parts = contributions(context, decision.arms)
+    exact = parts is not None
+    if parts is not None:
+        amounts = {name: float(value[drawn] - value[other]) for name, value in parts.items()}
         total, unit = sum(amounts.values()), "expected reward"
     else:
         floor = decision.floor or 0.0
 
-        def margin(seen: Context) -> float:
-            p = served_distribution(policy, seen, decision.arms, floor)
+        def margin(variant: Context) -> float:
+            p = served_distribution(policy, variant, decision.arms, floor)
             return float(p[drawn] - p[other])
 
         total, unit = margin(context), "probability"
         amounts = {name: total - margin(without) for name, without in _left_out(context).items()}
-    ranked = sorted(amounts.items(), key=lambda one: -abs(one[1]))
+    ranked = sorted(amounts.items(), key=lambda pair: -abs(pair[1]))
     rest = sum(amount for _, amount in ranked[SHOWN:]) if exact else None
     shown = tuple((name, amount) for name, amount in ranked[:SHOWN] if amount)
     return Explanation(decision.drawn, decision.arms[other], exact, unit, shown, rest, total)
@@ -96,12 +96,12 @@ def explained(policy: Policy, decision: Decision) -> Explanation:
 def _left_out(context: Context) -> Mapping[str, Context]:
     """Return the context without each of its features, by the name of the feature."""
     ranked = sorted(context.features, key=lambda name: -abs(context.features[name]))[:MOST]
-    found = {
+    contexts = {
         name: replace(
             context, features={key: value for key, value in context.features.items() if key != name}
         )
         for name in ranked
     }
     if context.embedding:
-        found["embedding of the question"] = replace(context, embedding=(0.0,) * len(context.embedding))
-    return found
+        contexts["embedding of the question"] = replace(context, embedding=(0.0,) * len(context.embedding))
+    return contexts

@@ -27,7 +27,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         ranks=point.ranks,
     )
     reads = "read" in caller.scopes
-    known = colours(point)
+    colour_numbers = colours(point)
     if reads:
         criteria = decisions.filter_of(point, caller, DecisionQuery())
         feature, kinds = shares_by_kind(
@@ -37,7 +37,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         feature, kinds = "", []
     marks = curve.marks if reads else ()
     whole = curve.whole
-    compared = max((one.n for one in whole.arms), default=0)
+    compared = max((arm.n for arm in whole.arms), default=0)
     return {
         "sentence": summary_of(whole),
         "whole": whole,
@@ -46,8 +46,8 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
         "promise": curve.promise,
         "kinds": kinds,
         "feature": feature,
-        "arms": _in_order({arm for one in kinds for arm in one.shares}, known),
-        "charts": charts(curve, [mark.decision for mark in marks], known),
+        "arms": _in_order({arm for kind in kinds for arm in kind.shares}, colour_numbers),
+        "charts": charts(curve, [mark.decision for mark in marks], colour_numbers),
     }
 
 
@@ -62,43 +62,48 @@ def charts(curve: LearningCurve, marks: Sequence[int], known: Mapping[str, int])
         marks: Decisions at which something changed, in order.
         known: Numbers of the colours of arms.
     """
-    rewarded = [one for one in curve.stretches if one.served]
-    drawn = [one for one in curve.stretches if one.shares]
+    rewarded = [stretch for stretch in curve.stretches if stretch.served]
+    drawn = [stretch for stretch in curve.stretches if stretch.shares]
     whole = curve.whole
     rest = {"counts": "decision", "range": [0, max(1, whole.decisions)], "marks": marks}
-    series = [band("what was served", "--ink", [one.served for one in rewarded])]
+    series = [band("what was served", "--ink", [stretch.served for stretch in rewarded])]
     if whole.uniform is not None:
-        series.append(band("a uniform choice", "--grey", [one.uniform for one in rewarded]))
+        series.append(band("a uniform choice", "--grey", [stretch.uniform for stretch in rewarded]))
     if whole.best is not None and whole.best.name is not None:
         name = whole.best.name
-        series.append(band(f"always {name}", _colour(known, name), [one.best for one in rewarded]))
+        series.append(band(f"always {name}", _colour(known, name), [stretch.best for stretch in rewarded]))
     if curve.promise is not None:
         promise, last = curve.promise, rewarded[-1:]
-        values = [promise.value if one.end > promise.decision or [one] == last else None for one in rewarded]
+        values = [
+            promise.value if stretch.end > promise.decision or [stretch] == last else None
+            for stretch in rewarded
+        ]
         about = {"label": "expected by the warm start", "colour": "--good", "dashed": True}
         series.append({**about, "values": values})
     shares = [
         {
             "label": arm,
             "colour": _colour(known, arm),
-            "values": [round(100 * one.shares.get(arm, 0.0), 2) for one in drawn],
+            "values": [round(100 * stretch.shares.get(arm, 0.0), 2) for stretch in drawn],
         }
-        for arm in _in_order({arm for one in drawn for arm in one.shares}, known)
+        for arm in _in_order({arm for stretch in drawn for arm in stretch.shares}, known)
     ]
-    seen = [value for one in series for value in one["values"] if value is not None]
-    ends = [end for one in rewarded if one.served for end in one.served[1]]
-    low, high = min([*seen, *ends], default=0.0), max([*seen, *ends], default=1.0)
+    levels = [value for line in series for value in line["values"] if value is not None]
+    ends = [end for stretch in rewarded if stretch.served for end in stretch.served[1]]
+    low, high = min([*levels, *ends], default=0.0), max([*levels, *ends], default=1.0)
     margin = 0.05 * (high - low) or 0.05
     bounds = [low - margin, high + margin]
     return {
-        "rewards": chart_of([one.middle for one in rewarded], series, unit="reward", bounds=bounds, **rest),
-        "shares": chart_of([one.middle for one in drawn], shares, unit="%", stacked=True, **rest),
+        "rewards": chart_of(
+            [stretch.middle for stretch in rewarded], series, unit="reward", bounds=bounds, **rest
+        ),
+        "shares": chart_of([stretch.middle for stretch in drawn], shares, unit="%", stacked=True, **rest),
     }
 
 
-def _in_order(arms: Iterable[str], known: Mapping[str, int]) -> list[str]:
-    return sorted(arms, key=lambda arm: (known.get(arm, COLOURS), arm))
+def _in_order(arms: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
+    return sorted(arms, key=lambda arm: (numbers.get(arm, COLOURS), arm))
 
 
-def _colour(known: Mapping[str, int], arm: str) -> str:
-    return f"--c{known.get(arm, COLOURS - 1)}"
+def _colour(numbers: Mapping[str, int], arm: str) -> str:
+    return f"--c{numbers.get(arm, COLOURS - 1)}"

@@ -59,13 +59,18 @@ async def live(
 ) -> Response:
     """The live arms: what they are, how they do, what they are worth by kind of question, their switches."""
     reply = (await arms.arms(point)).reply
-    health = {one.name: point.decider.health.state(one.name) for one in reply.arms}
-    figures, known = await asyncio.to_thread(_last_day, point)
-    found, chosen = None, None
+    health = {arm.name: point.decider.health.state(arm.name) for arm in reply.arms}
+    figures, colour_numbers = await asyncio.to_thread(_last_day, point)
+    worth_by_kind, chosen = None, None
     if "read" in caller.scopes and not point.ranks:
-        found = await asyncio.to_thread(worth.by_kind, point, caller, by)
+        worth_by_kind = await asyncio.to_thread(worth.by_kind, point, caller, by)
         chosen = await asyncio.to_thread(worth.portfolio, point)
-    shown: dict[str, Any] = {"figures": figures, "colours": known, "worth": found, "portfolio": chosen}
+    shown: dict[str, Any] = {
+        "figures": figures,
+        "colours": colour_numbers,
+        "worth": worth_by_kind,
+        "portfolio": chosen,
+    }
     return page(request, "arms.html", **vars(reply), health=health, **shown)
 
 
@@ -102,19 +107,19 @@ async def submitted(request: Request, point: RequestPoint, before: PageBefore = 
 async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Request an evaluation."""
     fields = await form_of(request)
-    asked: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
-    asked["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
-    asked["gate"] = "gate" in fields
-    submitted = (await evaluations.submit(point, caller, valid(EvaluationRequest, asked))).reply
+    body: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
+    body["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
+    body["gate"] = "gate" in fields
+    submitted = (await evaluations.submit(point, caller, valid(EvaluationRequest, body))).reply
     return seen(request, f"/evaluations/{submitted.id}")
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
 async def evaluation(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One evaluation: its progress, then its report."""
-    one = (await evaluations.evaluation(point, number)).reply
-    asked = {name: value for name, value in one.request.items() if value not in (None, "", [], {})}
-    return page(request, "evaluation.html", one=one, asked=asked)
+    reply = (await evaluations.evaluation(point, number)).reply
+    fields = {name: value for name, value in reply.request.items() if value not in (None, "", [], {})}
+    return page(request, "evaluation.html", one=reply, asked=fields)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
@@ -151,13 +156,13 @@ async def start(request: Request, point: RequestPoint) -> Response:
 @router.get("/warm-starts/{number}", dependencies=[READ])
 async def run(request: Request, point: RequestPoint, number: PathNumber) -> Response:
     """One warm start, step by step."""
-    one = (await warm_starts.run(point, number)).reply
+    reply = (await warm_starts.run(point, number)).reply
     return page(
         request,
         "warm_start.html",
-        one=one,
-        steps=[{**step, "found": without_trails(step["found"])} for step in one.steps],
-        recipe=one.inputs.get("recipe"),
+        one=reply,
+        steps=[{**step, "found": without_trails(step["found"])} for step in reply.steps],
+        recipe=reply.inputs.get("recipe"),
         triggers=TRIGGERS,
         statuses=STATUSES,
         inputs=INPUTS,

@@ -80,12 +80,19 @@ async def overview(
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
     active = (await policies.policy(point, agreement)).reply
-    found = await asyncio.to_thread(_read, point, window)
+    window_figures = await asyncio.to_thread(_read, point, window)
     learned = await asyncio.to_thread(learning.panel, point, caller)
     refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
     shed = sum(point.telemetry.counts("armwise_shed").values())
     live = {name: info.enabled for name, info in point.turns.arms.items()}
-    values = {**found, "learning": learned, "policy": active, "shed": shed, "refused": refused, "live": live}
+    values = {
+        **window_figures,
+        "learning": learned,
+        "policy": active,
+        "shed": shed,
+        "refused": refused,
+        "live": live,
+    }
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     if "hx-request" in request.headers:
         ended = time.monotonic()
@@ -105,8 +112,8 @@ def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
     state = request.app.state
     if not hasattr(state, "overviews"):
         state.overviews = {}
-    found: dict[Watched, tuple[float, bytes | memoryview]] = state.overviews
-    return found
+    overviews: dict[Watched, tuple[float, bytes | memoryview]] = state.overviews
+    return overviews
 
 
 def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
@@ -220,19 +227,19 @@ def charts(
     n = (window.until - window.since + window.step - 1) // window.step
     counts = {
         arm: np.bincount(rows.slot[chosen], rows.columns["explored"][chosen], n)
-        for arm in sorted(set(rows.arm), key=lambda one: arms.get(one, COLOURS))
+        for arm in sorted(set(rows.arm), key=lambda name: arms.get(name, COLOURS))
         for chosen in [rows.arm == arm]
     }
     explored = sum(counts.values(), np.zeros(n))
     total = np.bincount(rows.slot, rows.columns["decisions"], n)
-    known = np.flatnonzero(explored)
+    slots = np.flatnonzero(explored)
     shares = [
         {
             "label": arm,
             "colour": f"--c{arms.get(arm, COLOURS - 1)}",
-            "values": (100 * found[known] / explored[known]).round(2).tolist(),
+            "values": (100 * count[slots] / explored[slots]).round(2).tolist(),
         }
-        for arm, found in counts.items()
+        for arm, count in counts.items()
     ]
     stretches = rows.slot // COARSER
     earned, random = {}, {}
@@ -244,7 +251,7 @@ def charts(
     whole = [window.since, window.until]
     return {
         "shares": chart_of(
-            [window.since + window.step * (i + 0.5) for i in known.tolist()],
+            [window.since + window.step * (i + 0.5) for i in slots.tolist()],
             shares,
             unit="%",
             stacked=True,

@@ -224,8 +224,10 @@ async def _know_point(request: Request, point: RequestPoint) -> None:
 
 def pages() -> APIRouter:
     """Return a router of pages, which are not part of the API's document."""
-    known = [Depends(_know_point)]
-    return APIRouter(prefix=CONSOLE, route_class=PageRoute, dependencies=known, include_in_schema=False)
+    dependencies = [Depends(_know_point)]
+    return APIRouter(
+        prefix=CONSOLE, route_class=PageRoute, dependencies=dependencies, include_in_schema=False
+    )
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -58,6 +58,6 @@ async def asked(
     request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """What was decided for a question that was answered, and the buttons that judge it."""
-    one = (await api.decision(point, caller, decision_id)).reply
+    record = (await api.decision(point, caller, decision_id)).reply
     arms, metrics = await asyncio.to_thread(colours, point), point.config.reward.metrics
-    return page(request, "asked.html", one=one, colours=arms, metrics=metrics)
+    return page(request, "asked.html", one=record, colours=arms, metrics=metrics)

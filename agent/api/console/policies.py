@@ -139,7 +139,7 @@ async def overview(
     `recipe` which is open.
     """
     state = (await policies.policy(point, agreement)).reply
-    known = await evidence.judged(point)
+    judgements = await evidence.judged(point)
     rows = await asyncio.to_thread(recipe_rows, point, before)
     opened = None
     if recipe is not None:
@@ -151,7 +151,7 @@ async def overview(
         request,
         "policies.html",
         active=state,
-        **known,
+        **judgements,
         **evidence.deciding(point),
         rows=rows,
         recipe=recipe,
@@ -173,20 +173,20 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
     """Return a page of the recipes, or one of them alone; this reads the log."""
     store, configured = point.store, point.versions.configured.digest
     listed = versions.recipes(store, PAGE, before, recipe)
-    digests = [one.newest.recipe for one in listed]
+    digests = [group.newest.recipe for group in listed]
     promoted = promotions.of_recipes(store, configured, digests)
     origins = runs.of_recipes(store, digests)
     served, active = point.versions.version, point.versions.active
     of_canary = {
-        canary.version: found.recipe
+        canary.version: canary_version.recipe
         for canary in active.canaries
-        if (found := versions.find(store, canary.version)) is not None
+        if (canary_version := versions.find(store, canary.version)) is not None
     }
     return [
         RecipeRow(
             digest=version.recipe,
             newest=version,
-            count=one.count,
+            count=group.count,
             configured=version.recipe == configured,
             run=origins.get(version.recipe),
             promotion=promoted.get(version.recipe),
@@ -194,8 +194,8 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
             canaries=[row for row in active.canaries if of_canary.get(row.version) == version.recipe],
             problem=problem_of(version, point),
         )
-        for one in listed
-        for version in [one.newest]
+        for group in listed
+        for version in [group.newest]
     ]
 
 
@@ -353,8 +353,10 @@ def consequences(action: Act, now: Situation) -> list[str]:
             other = [number for number in now.canaries if number != now.version.version]
             share = f"will decide a share of the traffic within a second, as it is, and {others} the rest."
             turns = [f"It takes turns with {_numbered(other)}, decision by decision."] if other else []
-            own = ["Its share is no longer changed by the service itself."] if now.is_automatic else []
-            return [f"{chosen} {share}", *turns, *own]
+            automatic_ends = (
+                ["Its share is no longer changed by the service itself."] if now.is_automatic else []
+            )
+            return [f"{chosen} {share}", *turns, *automatic_ends]
         case Act.END:
             ends = f"The canary of version {now.version.version} ends within a second:"
             return [f"{ends} {others} decides its share of the traffic again."]
@@ -412,13 +414,13 @@ async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
 
 def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> Opinion:
     store = point.store
-    found = newest_judgement(store, configuration_of(point.config), version, active)
-    if found is None or found.status is not evaluations.State.DONE:
-        return Opinion(found)
-    report = evaluations.result_of(store, found.seq) or {}
-    verdicts = {one["name"]: one["verdict"] for one in report["candidates"]}
-    fresh = found.finished_at is not None and found.finished_at >= point.service.clock() - FRESH_S
-    return Opinion(found, verdicts[judged_as(version, active)], fresh)
+    judgement = newest_judgement(store, configuration_of(point.config), version, active)
+    if judgement is None or judgement.status is not evaluations.State.DONE:
+        return Opinion(judgement)
+    report = evaluations.result_of(store, judgement.seq) or {}
+    verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
+    fresh = judgement.finished_at is not None and judgement.finished_at >= point.service.clock() - FRESH_S
+    return Opinion(judgement, verdicts[judged_as(version, active)], fresh)
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
@@ -470,20 +472,20 @@ async def differences(
     def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
         return differing(first, second, logged)
 
-    found = await api_decisions.with_policies(point, pair, compare, "version")
-    same = sum(a.argmax() == b.argmax() for _, _, a, b in found)
+    comparisons = await api_decisions.with_policies(point, pair, compare, "version")
+    same = sum(a.argmax() == b.argmax() for _, _, a, b in comparisons)
     return page(
         request,
         "differences.html",
         pair=pair,
         choices=await asyncio.to_thread(_comparable, point, pair),
         served=point.versions.version and point.versions.version.version,
-        n=len(found),
+        n=len(comparisons),
         same=same,
-        apart=float(np.mean([distance for distance, *_ in found])) if found else 0.0,
+        apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
         rows=[
             (distance, caller.shown_id(decision.id), _by_ids(point, decision), a, b)
-            for distance, decision, a, b in found[:DIFFERENT]
+            for distance, decision, a, b in comparisons[:DIFFERENT]
         ],
         colours=await asyncio.to_thread(colours, point),
     )
@@ -509,8 +511,8 @@ def differing(
 
     Each comes with the decision and with both distributions, without the floor.
     """
-    found = []
-    for one in logged:
-        a, b = (policy.probabilities(one.context, one.arms) for policy in (first, second))
-        found.append((float(np.abs(a - b).sum() / 2), one, a, b))
-    return sorted(found, key=lambda row: -row[0])
+    rows = []
+    for decision in logged:
+        a, b = (policy.probabilities(decision.context, decision.arms) for policy in (first, second))
+        rows.append((float(np.abs(a - b).sum() / 2), decision, a, b))
+    return sorted(rows, key=lambda row: -row[0])

@@ -39,11 +39,11 @@ async def system(request: Request, point: RequestPoint, caller: RequestCaller) -
 async def create(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
     """Make a key, and show its secret once."""
     fields = await form_of(request)
-    asked: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
-    asked |= {name: number(fields[name]) for name in NUMBERS if name in fields}
-    asked |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
-    asked["groups"] = fields.get("groups", "").split()
-    made = (await keys.create(point.service, valid(NewKey, asked))).reply
+    body: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
+    body |= {name: number(fields[name]) for name in NUMBERS if name in fields}
+    body |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
+    body["groups"] = fields.get("groups", "").split()
+    made = (await keys.create(point.service, valid(NewKey, body))).reply
     return await _shown(request, point, caller.scopes, made)
 
 
@@ -78,11 +78,11 @@ async def _shown(
 
 async def _deployed(state: Any, service: Service) -> Mapping[str, tuple[bool, str]]:
     """Return how every deployment is; one question at a time, as Ray Serve may not answer."""
-    asked: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
-    if asked is None or asked.done():
-        asked = state.deployed = asyncio.create_task(asyncio.to_thread(service.deployments))
-    done, _ = await asyncio.wait([asked], timeout=PATIENCE_S)
-    return asked.result() if done else {"Ray Serve": (False, f"did not answer within {PATIENCE_S:g} s")}
+    task: asyncio.Task[Mapping[str, tuple[bool, str]]] | None = getattr(state, "deployed", None)
+    if task is None or task.done():
+        task = state.deployed = asyncio.create_task(asyncio.to_thread(service.deployments))
+    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
+    return task.result() if done else {"Ray Serve": (False, f"did not answer within {PATIENCE_S:g} s")}
 
 
 def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:

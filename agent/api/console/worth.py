@@ -64,11 +64,11 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
     Raises:
         ApiError: No question has such a feature.
     """
-    wanted = decisions.filter_of(point, caller, DecisionQuery())
-    rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, wanted)
-    seen = Counter(head for one in rows for head in {head for head, _ in kinds_of(one.features)})
-    families = [head for head, _ in seen.most_common()]
-    if by and by not in seen:
+    criteria = decisions.filter_of(point, caller, DecisionQuery())
+    rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
+    frequencies = Counter(head for row in rows for head in {head for head, _ in kinds_of(row.features)})
+    families = [head for head, _ in frequencies.most_common()]
+    if by and by not in frequencies:
         there = ", ".join(families) or "none"
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
@@ -87,25 +87,27 @@ def grouped(
         rewards: Smallest and largest possible reward.
         floor: Least probability of an arm that could be drawn.
     """
-    named = [([value for head, value in kinds_of(one.features) if head == by], one) for one in rows]
-    known = [name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)]
+    named = [([value for head, value in kinds_of(row.features) if head == by], row) for row in rows]
+    frequent_names = [
+        name for name, _ in Counter(name for names, _ in named for name in names).most_common(MOST)
+    ]
     members = defaultdict[str, list[rollups.Rewarded]](list)
-    for names, one in named:
-        for name in {name if name in known else OTHERS for name in names or (OTHERS,)}:
-            members[name].append(one)
-    return [_kind(name, members[name], rewards, floor) for name in (*known, OTHERS) if members[name]]
+    for names, row in named:
+        for name in {name if name in frequent_names else OTHERS for name in names or (OTHERS,)}:
+            members[name].append(row)
+    return [_kind(name, members[name], rewards, floor) for name in (*frequent_names, OTHERS) if members[name]]
 
 
 def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float) -> Kind:
     sums = defaultdict[str, Counter[str]](Counter)
-    for one in rows:
-        sums[one.arm].update(one.sums)
-    drawn = {arm: found["rewarded"] for arm, found in sums.items()}
+    for row in rows:
+        sums[row.arm].update(row.sums)
+    drawn = {arm: amounts["rewarded"] for arm, amounts in sums.items()}
     worth = {
         arm: intervals.from_sums(
-            len(rows), *(found[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rewards
+            len(rows), *(amounts[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rewards
         )
-        for arm, found in sums.items()
+        for arm, amounts in sums.items()
     }
     return Kind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
 
@@ -125,12 +127,14 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
     >>> leader({"a": (0.7, (0.5, 0.9)), "b": (0.5, (0.3, 0.7))}, 100)
     (None, 300)
     """
-    known = sorted(
-        ((arm, *found) for arm, found in worth.items() if found), key=lambda one: one[1], reverse=True
+    ranked = sorted(
+        ((arm, *estimate) for arm, estimate in worth.items() if estimate),
+        key=lambda row: row[1],
+        reverse=True,
     )
-    if len(known) < 2:
+    if len(ranked) < 2:
         return None, None
-    (first, value, (low, high)), others = known[0], known[1:]
+    (first, value, (low, high)), others = ranked[0], ranked[1:]
     if all(low > other_high for _, _, (_, other_high) in others):
         return first, None
     factors = [

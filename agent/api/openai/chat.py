@@ -144,18 +144,18 @@ def read_by_model(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     read = []
     for i, message in enumerate(messages):
         role = "system" if message.role == "developer" else message.role
-        one = Message(role=role, content=_text(message, i))
+        model_message = Message(role=role, content=_text(message, i))
         if message.role == "assistant" and message.tool_calls:
             calls = [call.model_dump() for call in message.tool_calls]
             for call in calls:
                 call["id"] = names.setdefault(call["id"], f"call{len(names):05d}")
-            one["tool_calls"] = calls
+            model_message["tool_calls"] = calls
         if message.role == "tool":
             if message.tool_call_id not in names:
-                known = f"{message.tool_call_id!r} is not a call of an earlier message"
-                raise ApiError("invalid_value", known, f"messages.{i}.tool_call_id")
-            one["tool_call_id"] = names[message.tool_call_id]
-        read.append(one)
+                problem = f"{message.tool_call_id!r} is not a call of an earlier message"
+                raise ApiError("invalid_value", problem, f"messages.{i}.tool_call_id")
+            model_message["tool_call_id"] = names[message.tool_call_id]
+        read.append(model_message)
     return tuple(read)
 
 
@@ -235,17 +235,17 @@ def options_asked(config: AppConfig, given: Mapping[str, Any], forced: str | Non
     """
     arms = config.actions if forced not in config.actions else [forced]
     engines = {name: config.models[name] for name in (config.answering_of(arm).llm for arm in arms)}
-    known = frozenset[str]().union(*map(catalog.options_of, engines.values()))
-    asked = {
+    supported = frozenset[str]().union(*map(catalog.options_of, engines.values()))
+    options = {
         name: value
         for name, value in given.items()
         if (value not in (None, _NOTHING[name]) if name in _NOTHING else value)
     }
-    for name in asked.keys() - known - base.HINTS:
-        names = " and ".join(repr(engine) for engine in sorted({one.engine for one in engines.values()}))
+    for name in options.keys() - supported - base.HINTS:
+        names = " and ".join(repr(engine) for engine in sorted({model.engine for model in engines.values()}))
         message = f"the engine {names} of the language model does not support {name!r}"
         raise ApiError("unsupported_parameter", message, name)
-    return {name: value for name, value in asked.items() if name in known}
+    return {name: value for name, value in options.items() if name in supported}
 
 
 def options_of_sampling(body: Sampling) -> dict[str, Any]:
@@ -269,10 +269,10 @@ def options_of_chat(body: ChatRequest) -> dict[str, Any]:
         exclude_none=True,
     )
     _check_tools(given)
-    wanted = given.get("response_format", {"type": "text"})
-    if wanted["type"] == "text":
+    response_format = given.get("response_format", {"type": "text"})
+    if response_format["type"] == "text":
         given.pop("response_format", None)
-    elif wanted["type"] == "json_schema" and "json_schema" not in wanted:
+    elif response_format["type"] == "json_schema" and "json_schema" not in response_format:
         raise ApiError("invalid_value", "a JSON schema was expected", "response_format.json_schema")
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise ApiError("invalid_value", "'top_logprobs' is only for 'logprobs': true", "top_logprobs")
@@ -326,11 +326,11 @@ def completion(
             construct(
                 AnswerChoice,
                 index=i,
-                message=_message(one, decided, config),
-                finish_reason=one.finish_reason,
-                logprobs=_logprobs(one.logprobs),
+                message=_message(choice, decided, config),
+                finish_reason=choice.finish_reason,
+                logprobs=_logprobs(choice.logprobs),
             )
-            for i, one in enumerate(written.all)
+            for i, choice in enumerate(written.all)
         ],
         usage=usage(raw),
         agent=responses.agent(decided, raw, config, returns),
@@ -343,13 +343,13 @@ def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
     return annotations(text, decided.retrieval.passages, config, decided.served)
 
 
-def _message(one: Choice, decided: Decided, config: AppConfig) -> AnswerMessage:
-    notes = cited(one.text, decided, config)
+def _message(choice: Choice, decided: Decided, config: AppConfig) -> AnswerMessage:
+    notes = cited(choice.text, decided, config)
     more: dict[str, Any] = {
-        **({"tool_calls": one.tool_calls} if one.tool_calls else {}),
+        **({"tool_calls": choice.tool_calls} if choice.tool_calls else {}),
         **({"annotations": notes} if notes else {}),
     }
-    content = None if one.tool_calls and not one.text else one.text
+    content = None if choice.tool_calls and not choice.text else choice.text
     return construct(AnswerMessage, role="assistant", content=content, **more)
 
 
@@ -489,7 +489,7 @@ def _citation(marker: re.Match[str], passage: Passage, config: AppConfig) -> Url
 
 def url_of(passage_id: str, config: AppConfig) -> str:
     """Return the id of a passage where it is a URL, else a name that is unique."""
-    corpus, own = config.place_of(passage_id)
-    if own[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
-        return own
-    return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, own) if part)])
+    corpus, local_id = config.place_of(passage_id)
+    if local_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
+        return local_id
+    return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, local_id) if part)])

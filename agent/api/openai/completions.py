@@ -98,7 +98,7 @@ async def completions(
     reply = construct(
         TextCompletion,
         **_frame(decided.decision, decided.served),
-        choices=[_choice(i, one.text, one.finish_reason) for i, one in enumerate(written.all)],
+        choices=[_choice(i, choice.text, choice.finish_reason) for i, choice in enumerate(written.all)],
         usage=chat.usage(cost),
         agent=responses.agent(decided, cost, point.config, body.agent.returns),
     )

@@ -141,8 +141,8 @@ def _backbone(config: AppConfig, model: str) -> str:
     """Return the backbone that a model names, as `backbone/minilm` or `minilm`. Raises ApiError."""
     name = model.removeprefix("backbone/")
     if name not in config.backbones:
-        known = ", ".join(f"backbone/{name}" for name in config.backbones) or "none"
-        raise ApiError("model_not_found", f"{model!r} is not an embedding model; there are: {known}", "model")
+        names = ", ".join(f"backbone/{name}" for name in config.backbones) or "none"
+        raise ApiError("model_not_found", f"{model!r} is not an embedding model; there are: {names}", "model")
     return name
 
 

@@ -317,8 +317,8 @@ def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatReq
         if getattr(body, name):
             raise ApiError("unsupported_parameter", f"{name!r} is not supported: {why}", name)
     given = body.model_dump(exclude={"agent", "input"}, by_alias=True, exclude_none=True)
-    wanted = given.get("text", {}).pop("format", {"type": "text"})
-    kind, choice = wanted.pop("type"), given.get("tool_choice")
+    text_format = given.get("text", {}).pop("format", {"type": "text"})
+    kind, choice = text_format.pop("type"), given.get("tool_choice")
     if isinstance(choice, dict):
         choice = {"type": "function", "function": choice}
     fields: dict[str, Any] = {
@@ -327,7 +327,7 @@ def _chat(body: ResponsesRequest, conversation: list[dict[str, Any]]) -> ChatReq
         "max_completion_tokens": body.max_output_tokens,
         "tools": [{"type": "function", "function": tool} for tool in given["tools"]],
         "tool_choice": choice,
-        "response_format": {"type": kind, **({"json_schema": wanted} if kind == "json_schema" else {})},
+        "response_format": {"type": kind, **({"json_schema": text_format} if kind == "json_schema" else {})},
         "logprobs": LOGPROBS in body.include or bool(body.top_logprobs),
         "top_logprobs": body.top_logprobs,
         "reasoning_effort": given.get("reasoning", {}).get("effort"),

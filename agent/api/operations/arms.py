@@ -155,7 +155,7 @@ def _masked(shown: Any) -> Any:
             except ValueError:
                 return MASK
             _, user, place = parts.netloc.rpartition("@")
-            query = "&".join(f"{one.partition('=')[0]}={MASK}" for one in parts.query.split("&") if one)
+            query = "&".join(f"{pair.partition('=')[0]}={MASK}" for pair in parts.query.split("&") if pair)
             netloc, fragment = f"{MASK}@{place}" if user else place, parts.fragment and MASK
             return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))
         case _:

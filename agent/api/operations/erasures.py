@@ -62,10 +62,10 @@ async def erase_user(
         (
             point,
             await asyncio.to_thread(
-                erasures.erase_user, one.store, project, user, _by(caller.key), service.clock()
+                erasures.erase_user, decision_point.store, project, user, _by(caller.key), service.clock()
             ),
         )
-        for point, one in service.points.items()
+        for point, decision_point in service.points.items()
     ]
     return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point) for point, erasure in done]))
 
@@ -104,5 +104,5 @@ def _by(key: str | None) -> str:
     return key or "anybody"
 
 
-def _state(one: erasures.Erasure, point: str) -> ErasureState:
-    return construct(ErasureState, point=point, **asdict(one))
+def _state(erasure: erasures.Erasure, point: str) -> ErasureState:
+    return construct(ErasureState, point=point, **asdict(erasure))

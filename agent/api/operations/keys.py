@@ -156,7 +156,7 @@ def _state(key: keys.ApiKey) -> dict[str, Any]:
 
 
 def _spend(spent: Mapping[str, usage.Amount]) -> Spend:
-    return construct(Spend, **{name: construct(Spent, **asdict(one)) for name, one in spent.items()})
+    return construct(Spend, **{name: construct(Spent, **asdict(amount)) for name, amount in spent.items()})
 
 
 def _configured(caller: Caller, spend: Spend) -> ConfiguredKey:

@@ -118,12 +118,14 @@ class ShadowAgreement:
             return None
         if time.monotonic() >= self._valid_until:
             decisions = await asyncio.to_thread(point.store.newest, COMPARED)
-            numbers = {one.version for one in decisions}
+            numbers = {decision.version for decision in decisions}
             of_recipe = await asyncio.to_thread(registry_versions.among, point.store, recipe.digest, numbers)
             with_shadow = [
-                one
-                for one in decisions
-                if one.shadow and len(one.probabilities) == len(one.arms) and one.version in of_recipe
+                decision
+                for decision in decisions
+                if decision.shadow
+                and len(decision.probabilities) == len(decision.arms)
+                and decision.version in of_recipe
             ]
             compared = agreement(with_shadow) if with_shadow else Comparison(0, 0.0, 0.0)
             self._agreement, self._valid_until = compared, time.monotonic() + COMPARED_FOR_S

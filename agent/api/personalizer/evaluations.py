@@ -143,17 +143,17 @@ async def listed(
     skip: Annotated[int, Field(ge=0, le=MOST)] = 0,
 ) -> Response:
     """The newest evaluations, newest first, without results."""
-    found = await asyncio.to_thread(registry_evaluations.page, point.store, skip + top)
-    states = [_state(one) for one in found[skip:]]
+    newest = await asyncio.to_thread(registry_evaluations.page, point.store, skip + top)
+    states = [_state(evaluation) for evaluation in newest[skip:]]
     return StdlibJson(states if request.url.path.startswith(VERSIONS[0]) else States(value=states))
 
 
 @route(router, "GET", "/evaluations/{evaluation_id}", 200, "read")
 async def one(point: ProtocolPoint, evaluation_id: Id) -> Response:
     """One evaluation, with the expected reward of each policy once it is done; there are no time series."""
-    found = await _found(point, evaluation_id)
-    result = await asyncio.to_thread(registry_evaluations.result_of, point.store, found.seq)
-    state = _state(found)
+    evaluation = await _found(point, evaluation_id)
+    result = await asyncio.to_thread(registry_evaluations.result_of, point.store, evaluation.seq)
+    state = _state(evaluation)
     return StdlibJson(state if result is None else Evaluated(**state.model_dump(), content=_results(result)))
 
 
@@ -167,8 +167,8 @@ async def delete(point: ProtocolPoint, evaluation_id: Id) -> Response:
 @route(router, "POST", "/configurations/applyFromEvaluation", 204, "operate")
 async def apply(point: ProtocolPoint, body: Reference) -> Response:
     """Promote learning settings of an evaluation."""
-    found = await _found(point, body.evaluation_id)
-    for name in found.request["candidates"]:
+    evaluation = await _found(point, body.evaluation_id)
+    for name in evaluation.request["candidates"]:
         if _name_of(name) == body.policy_name and (policy := parse_name(name).policy):
             settings = service.LearningSettings(name=body.policy_name, arguments=policy.params["args"])
             await service.settle(point, settings)
@@ -195,8 +195,8 @@ for method in ("GET", "PUT", "DELETE"):
 
 async def _submit(point: DecisionPoint, caller: Caller, body: Contract, name: str) -> Evaluation:
     policies = [
-        "policy:" + json.dumps({"kind": "vowpal", "params": {"args": one.arguments}}) + NAMED + one.name
-        for one in body.policies
+        "policy:" + json.dumps({"kind": "vowpal", "params": {"args": policy.arguments}}) + NAMED + policy.name
+        for policy in body.policies
     ]
     try:
         request = EvaluationRequest(
@@ -213,36 +213,36 @@ async def _submit(point: DecisionPoint, caller: Caller, body: Contract, name: st
 
 def _by_id(point: DecisionPoint, name: str) -> Evaluation | None:
     if name.isdecimal():
-        found = registry_evaluations.find(point.store, int(name)) if len(name) < 16 else None
-        if found is not None:
-            return found
+        evaluation = registry_evaluations.find(point.store, int(name)) if len(name) < 16 else None
+        if evaluation is not None:
+            return evaluation
     newest = registry_evaluations.page(point.store, MOST)
-    return next((one for one in newest if _names_of(one)[0] == name), None)
+    return next((evaluation for evaluation in newest if _names_of(evaluation)[0] == name), None)
 
 
-def _names_of(one: Evaluation) -> tuple[str, str]:
+def _names_of(evaluation: Evaluation) -> tuple[str, str]:
     """Return the id that a client gave an evaluation, or else its number; and its name."""
-    given, separator, name = str(one.request.get("name", "")).partition(ID_ENDS)
-    return (given or str(one.seq), name) if separator else (str(one.seq), given)
+    given, separator, name = str(evaluation.request.get("name", "")).partition(ID_ENDS)
+    return (given or str(evaluation.seq), name) if separator else (str(evaluation.seq), given)
 
 
 async def _found(point: DecisionPoint, name: str) -> Evaluation:
-    found = await asyncio.to_thread(_by_id, point, name)
-    if found is None:
+    evaluation = await asyncio.to_thread(_by_id, point, name)
+    if evaluation is None:
         raise ApiError("evaluation_not_found", f"there is no evaluation {name!r}", "evaluationId")
-    return found
+    return evaluation
 
 
-def _state(one: Evaluation) -> State:
-    own_id, name = _names_of(one)
+def _state(evaluation: Evaluation) -> State:
+    own_id, name = _names_of(evaluation)
     return State(
         id=own_id,
         name=name,
-        start_time=one.request.get("since"),
-        end_time=one.request.get("until"),
-        creation_time=datetime.fromtimestamp(one.submitted_at, UTC).isoformat(),
-        status=STATES[one.status.value],
-        description=one.error or "",
+        start_time=evaluation.request.get("since"),
+        end_time=evaluation.request.get("until"),
+        creation_time=datetime.fromtimestamp(evaluation.submitted_at, UTC).isoformat(),
+        status=STATES[evaluation.status.value],
+        description=evaluation.error or "",
     )
 
 

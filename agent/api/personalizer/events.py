@@ -144,8 +144,8 @@ async def rank_slots(point: ProtocolPoint, caller: PointCaller, body: MultiSlotR
             )
         first = slot.baseline_action
         actions = [
-            *(one for one in body.actions if one.id == first),
-            *(one for one in body.actions if one.id != first),
+            *(action for action in body.actions if action.id == first),
+            *(action for action in body.actions if action.id != first),
         ]
         excluded = {*taken, *(body.excluded_actions or ()), *(slot.excluded_actions or ())}
         context = [*(body.context_features or ()), {"slot": _merged(slot.features)}]
@@ -162,8 +162,8 @@ async def reward_slots(
     point: ProtocolPoint, caller: PointCaller, event_id: EventPath, body: SlotRewards
 ) -> Response:
     """Keep the rewards of slots."""
-    for one in body.reward:
-        await _rewarded(point, caller, f"{event_id}:{one.slot_id}", one.value)
+    for slot_reward in body.reward:
+        await _rewarded(point, caller, f"{event_id}:{slot_reward.slot_id}", slot_reward.value)
     return Response(status_code=204)
 
 
@@ -171,11 +171,11 @@ async def reward_slots(
 async def activate_slots(point: ProtocolPoint, caller: PointCaller, event_id: EventPath) -> Response:
     """Record that the actions of all slots of an event were shown."""
     stored = caller.stored(_named(point, event_id), "episode")
-    wanted = listing.DecisionFilter(episode=stored)
+    criteria = listing.DecisionFilter(episode=stored)
     rule = point.config.reward
-    page = await asyncio.to_thread(listing.decisions, point.store, rule, wanted, 50)
-    for one in page.decisions:
-        item = feedback.activation(point, caller, caller.shown_id(one.decision.id))
+    page = await asyncio.to_thread(listing.decisions, point.store, rule, criteria, 50)
+    for row in page.decisions:
+        item = feedback.activation(point, caller, caller.shown_id(row.decision.id))
         await feedback.keep(item)
     return Response(status_code=204)
 
@@ -194,12 +194,12 @@ async def _ranked(
     """Return the decision of an event, or of one of its slots, by the ids of the actions. Raises ApiError."""
     # excluded ones come last, so that the first position is the baseline
     ordered = sorted(actions, key=lambda action: action.id in excluded)
-    known = {action.id for action in ordered}
+    action_ids = {action.id for action in ordered}
     request = schemas.RankRequest(
         point=point.name,
         context=_merged(context),
-        actions=[schemas.Action(id=one.id, features=_merged(one.features)) for one in ordered],
-        excluded=[name for name in excluded if name in known],
+        actions=[schemas.Action(id=action.id, features=_merged(action.features)) for action in ordered],
+        excluded=[name for name in excluded if name in action_ids],
         episode_id=episode,
         defer_activation=bool(body.defer_activation),
     )
@@ -213,7 +213,7 @@ def _merged(features: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     >>> _merged([{"user": {"tier": "free"}, "hour": 9}, {"device": {"os": "linux"}}])
     {'user': {'tier': 'free'}, 'hour': 9, 'device': {'os': 'linux'}}
     """
-    return {name: value for one in features or () for name, value in one.items()}
+    return {name: value for part in features or () for name, value in part.items()}
 
 
 def _named(point: DecisionPoint, event: str) -> str:

@@ -135,8 +135,10 @@ async def configuration(point: ProtocolPoint) -> Response:
 async def configure(point: ProtocolPoint, body: ServiceConfiguration) -> Response:
     """Change the learning mode and the exploration; another value of anything else is refused."""
     now = _configuration(point).model_dump()
-    asked = body.model_dump(exclude_none=True)
-    changed = {name: value for name, value in asked.items() if value != _DURATIONS.get(name, same)(now[name])}
+    fields = body.model_dump(exclude_none=True)
+    changed = {
+        name: value for name, value in fields.items() if value != _DURATIONS.get(name, same)(now[name])
+    }
     spec = point.versions.recipe.policy
     for name in changed:
         if name not in ("learningMode", "explorationPercentage"):
@@ -148,8 +150,8 @@ async def configure(point: ProtocolPoint, body: ServiceConfiguration) -> Respons
     if "learningMode" in changed:
         spec = _in_mode(spec, changed["learningMode"])
     if changed:
-        wanted = ", ".join(f"{name} {value}" for name, value in changed.items())
-        await _adopt(point, replace(point.versions.recipe, policy=spec), wanted)
+        reason = ", ".join(f"{name} {value}" for name, value in changed.items())
+        await _adopt(point, replace(point.versions.recipe, policy=spec), reason)
     return StdlibJson(_configuration(point))
 
 
@@ -287,8 +289,8 @@ def _in_mode(spec: PolicySpec, mode: str) -> PolicySpec:
 
 def _exploration(spec: PolicySpec, floor: float) -> float:
     """Return epsilon where Vowpal Wabbit has it, or else the least probability of an action."""
-    found = vowpal.check_args(_arguments(spec)) if _learner(spec).kind == VowpalWabbit.kind else {}
-    return float(found.get(EPSILON, floor))
+    options = vowpal.check_args(_arguments(spec)) if _learner(spec).kind == VowpalWabbit.kind else {}
+    return float(options.get(EPSILON, floor))
 
 
 def _exploring(spec: PolicySpec, share: float) -> PolicySpec:
