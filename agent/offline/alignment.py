@@ -127,10 +127,10 @@ def compare_questions(settings: Comparing, console: Console, on_progress: Progre
     if real is not None:
         weights *= _aligned(made, real, settings, console)
     if settings.scores is not None:
-        found = _of_families(settings.scores, made)
-        for lexical, dense in found.values():
+        families = _of_families(settings.scores, made)
+        for lexical, dense in families.values():
             weights = balance(weights, lexical, dense)
-        for corpus, (lexical, dense) in found.items():
+        for corpus, (lexical, dense) in families.items():
             before, after = (round(float((w * (lexical - dense)).mean()), 3) + 0.0 for w in (1.0, weights))
             where = "" if corpus is None else f"in corpus {corpus}, "
             console.print(
@@ -203,10 +203,10 @@ def balance(weights: Floats, lexical: Floats, dense: Floats) -> Floats:
     [0.75, 0.75, 1.5]
     """
     difference = lexical - dense
-    known = ~np.isnan(difference) & (weights > 0)
-    if not ((difference[known] > 0).any() and (difference[known] < 0).any()):
+    compared = ~np.isnan(difference) & (weights > 0)
+    if not ((difference[compared] > 0).any() and (difference[compared] < 0).any()):
         return weights
-    d = np.where(known, difference, 0.0)
+    d = np.where(compared, difference, 0.0)
     low, high = -50.0, 50.0
     for _ in range(100):
         middle = (low + high) / 2
@@ -262,12 +262,12 @@ def _real(settings: Comparing, on_progress: Progress) -> list[str] | None:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
         examples = read_examples(store, config.reward.join, upto=total)
-        decisions = [one.decision for one in examples if one.decision.mode is Mode.EXPLORE]
-        asked = [one.context.question for one in decisions if one.policy != LABELS]
+        decisions = [example.decision for example in examples if example.decision.mode is Mode.EXPLORE]
+        questions = [decision.context.question for decision in decisions if decision.policy != LABELS]
     finally:
         store.close()
     on_progress("reading the log", total, total)
-    return list(dict.fromkeys(asked))
+    return list(dict.fromkeys(questions))
 
 
 def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing, console: Console) -> Floats:
@@ -281,7 +281,7 @@ def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing,
         )
         return np.ones(len(made))
     texts = [question.question for question in made]
-    found = align(texts, real, settings.seed)
+    alignment = align(texts, real, settings.seed)
     names = router_features.QUESTION
     means = [router_features.question_table(some).mean(axis=0) for some in (texts, real)]
     spread = router_features.question_table([*texts, *real]).std(axis=0)
@@ -296,17 +296,17 @@ def _aligned(made: Sequence[Question], real: Sequence[str], settings: Comparing,
     console.print(table)
     groups = sorted({question.group for question in made})
     of = np.array([question.group for question in made])
-    shares = ", ".join(f"{group} {found.weights[of == group].mean():.2f}" for group in groups)
+    shares = ", ".join(f"{group} {alignment.weights[of == group].mean():.2f}" for group in groups)
     for line in (
-        f"mark of the made ones: {', '.join(found.words[0])}",
-        f"mark of the real ones: {', '.join(found.words[1])}",
+        f"mark of the made ones: {', '.join(alignment.words[0])}",
+        f"mark of the real ones: {', '.join(alignment.words[1])}",
         f"mean weight by kind: {shares}",
-        f"a classifier distinguishes them with AUC {found.auc:.3f} (.5: alike, 1: never alike); at most "
-        f"{found.unlike:.0%} of the made questions are unlike any real one",
-        found.verdict,
+        f"a classifier distinguishes them with AUC {alignment.auc:.3f} (.5: alike, 1: never alike); at most "
+        f"{alignment.unlike:.0%} of the made questions are unlike any real one",
+        alignment.verdict,
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return found.weights
+    return alignment.weights
 
 
 def _of_families(path: Path, made: Sequence[Question]) -> dict[str | None, tuple[Floats, Floats]]:
@@ -317,12 +317,12 @@ def _of_families(path: Path, made: Sequence[Question]) -> dict[str | None, tuple
     if missing:
         raise ValueError(f"{path} has no score of question {missing[0]!r}: score the made questions")
     at = [column[question.id] for question in made]
-    if not (found := _families(matrix)):
+    if not (families := _families(matrix)):
         kinds = {spec.kind for spec in matrix.table.specs.values()}
         lacking = next((f"arm of kind {kind}" for kind in FAMILIES if kind not in kinds), None)
         what = lacking or f"arms of kind {' and '.join(FAMILIES)} over the same corpus"
         raise ValueError(f"{path} has no {what}: there is nothing to bring on a par")
-    return {corpus: (lexical[at], dense[at]) for corpus, (lexical, dense) in found.items()}
+    return {corpus: (lexical[at], dense[at]) for corpus, (lexical, dense) in families.items()}
 
 
 def _families(matrix: ScoreMatrix) -> dict[str | None, tuple[Floats, Floats]]:

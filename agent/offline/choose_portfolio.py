@@ -260,18 +260,20 @@ def _candidates(settings: Selection, table: ArmTable) -> list[str]:
         if arm not in table.specs:
             raise ValueError(f"start names {arm!r}, which was not scored{did_you_mean(arm, table.specs)}")
 
-    def wanted(arm: str) -> bool:
+    def is_included(arm: str) -> bool:
         return matches(arm, settings.include) and not matches(arm, settings.exclude)
 
-    found = [
-        arm for arm, spec in table.specs.items() if arm in settings.start or (spec.action and wanted(arm))
+    candidates = [
+        arm
+        for arm, spec in table.specs.items()
+        if arm in settings.start or (spec.action and is_included(arm))
     ]
-    if not found:
+    if not candidates:
         patterns = ", ".join(settings.include)
         raise ValueError(
             f"none of {len(table.specs)} arms, such as {next(iter(table.specs))!r}, is {patterns}"
         )
-    return found
+    return candidates
 
 
 def _choose(pool: Pool, settings: Selection, rng: np.random.Generator) -> Choice:
@@ -458,10 +460,10 @@ def by_budget(
         return ()
     least = max(float(paid.min()), math.fsum(pool.costs[list(start)]))
     most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
-    found = []
+    budgeted = []
     for budget in np.unique(np.geomspace(least, most, points)).tolist():
         portfolio, average = _bought(choice.chosen, pool.costs, budget, start)
-        found.append(
+        budgeted.append(
             Budgeted(
                 budget,
                 tuple(pool.arms[arm] for arm in portfolio.arms),
@@ -470,4 +472,4 @@ def by_budget(
                 coverage.values(choice.held_out, average)[-1],
             )
         )
-    return tuple(found)
+    return tuple(budgeted)

@@ -134,7 +134,7 @@ def cost_curve(
         "arm quality": quality,
     }
     means = {name: column.mean(axis=0) for name, column in columns.items()}
-    found = _figures(means, strong, cheap)
+    figures = _figures(means, strong, cheap)
     drawn = []
     for _ in range(resamples):
         share = np.bincount(rng.integers(len(scores), size=len(scores)), minlength=len(scores)) / len(scores)
@@ -146,11 +146,11 @@ def cost_curve(
     spans = {
         name: intervals.shown(
             value,
-            _interval([one[name] for one in drawn or [found]]),
+            _interval([sample[name] for sample in drawn or [figures]]),
             possible.get(name, (0.0, 1.0)),
             n=len(scores),
         )[1]
-        for name, value in found.items()
+        for name, value in figures.items()
     }
     return CostCurve(
         unit,
@@ -158,18 +158,18 @@ def cost_curve(
         means["cost"],
         means["quality"],
         means["calls"],
-        found["area"],
+        figures["area"],
         spans["area"],
-        found["gain"],
+        figures["gain"],
         spans["gain"],
         tuple(
             Need(
                 target,
-                found[f"calls {target}"],
+                figures[f"calls {target}"],
                 spans[f"calls {target}"],
-                found[f"cost {target}"],
+                figures[f"cost {target}"],
                 spans[f"cost {target}"],
-                found[f"mixture {target}"],
+                figures[f"mixture {target}"],
             )
             for target in TARGETS
         ),
@@ -186,10 +186,10 @@ def _figures(means: Mapping[str, dataset.Floats], strong: int, cheap: int) -> di
     )
     figures = {"area": of_router, "gain": of_router - of_arms}
     for target in TARGETS:
-        wanted = target * earned[strong] * (1.0 - cost_quality.ROUNDING)
+        target_quality = target * earned[strong] * (1.0 - cost_quality.ROUNDING)
         shares, mixture = (
-            cost_quality.cheapest_mixture(cost, quality, wanted),
-            cost_quality.cheapest_mixture(alone, earned, wanted),
+            cost_quality.cheapest_mixture(cost, quality, target_quality),
+            cost_quality.cheapest_mixture(alone, earned, target_quality),
         )
         assert shares is not None  # the best single arm is in both
         assert mixture is not None

@@ -130,7 +130,7 @@ def _router(settings: Evaluation, console: Console, on_progress: Progress) -> Ma
     """Evaluate a router."""
     trained = read_trained(settings.model)
     config = settings.config.settled()
-    outcomes, known = _unknown(settings, trained)
+    outcomes, n_left_out = _unknown(settings, trained)
     about, stage = trained.about, trained.router.stage
     if about.backbone not in config.backbones:
         raise RouterError(f"the router was trained on backbone {about.backbone!r}, which is not declared")
@@ -147,9 +147,9 @@ def _router(settings: Evaluation, console: Console, on_progress: Progress) -> Ma
         settings.resamples,
         np.random.default_rng(settings.seed),
     )
-    result = replace(result, known=known)
-    if known:
-        console.print(f"left out, as the router was trained on them: {known:,} questions", **PLAIN)
+    result = replace(result, known=n_left_out)
+    if n_left_out:
+        console.print(f"left out, as the router was trained on them: {n_left_out:,} questions", **PLAIN)
     print_results(result, console)
     if result.curve is not None:
         print_results(result.curve, console)
@@ -200,11 +200,13 @@ def evaluate_scores(
     whole = ~np.isnan(worth).any(axis=1)
     if not whole.any():
         raise RouterError("no question has the outcomes of every arm of the router")
-    seen, worth, scores = outcomes.only(whole), worth[whole], scores[whole]
-    paid, at = validation.charged(seen, stage), np.arange(len(worth))
+    complete, worth, scores = outcomes.only(whole), worth[whole], scores[whole]
+    paid, at = validation.charged(complete, stage), np.arange(len(worth))
     picks, single, best = scores.argmax(axis=1), int(worth.mean(axis=0).argmax()), worth.argmax(axis=1)
-    rows = {arm: _means(seen, plain, np.full(len(worth), column)) for column, arm in enumerate(outcomes.arms)}
-    rows |= {validation.ROUTER: _means(paid, plain, picks), validation.ORACLE: _means(seen, plain, best)}
+    rows = {
+        arm: _means(complete, plain, np.full(len(worth), column)) for column, arm in enumerate(outcomes.arms)
+    }
+    rows |= {validation.ROUTER: _means(paid, plain, picks), validation.ORACLE: _means(complete, plain, best)}
     earned = np.column_stack(
         [router_utility.utilities(paid, plain)[at, picks], worth[:, single], worth[at, best]]
     )
@@ -224,7 +226,7 @@ def evaluate_scores(
         gap,
         span,
         float(wilcoxon(gains).pvalue) if gains.any() else 1.0,
-        _curve(seen, paid, scores, plain, resamples, rng),
+        _curve(complete, paid, scores, plain, resamples, rng),
     )
 
 
@@ -243,7 +245,7 @@ def _curve(
         names = {name for group in router_utility.needed(prices, outcomes.costs).values() for name in group}
         if not names <= outcomes.costs.keys():
             continue
-        cost, charged = (router_utility.priced(one, prices) for one in (outcomes, paid))
+        cost, charged = (router_utility.priced(results, prices) for results in (outcomes, paid))
         if np.isfinite(cost).all() and np.isfinite(charged).all() and np.ptp(cost.mean(axis=0)) > 0.0:
             return cost_curve(scores, quality, cost, charged, outcomes.arms, unit, resamples, rng)
     return None
@@ -290,12 +292,14 @@ def _relevance(settings: Evaluation, console: Console, on_progress: Progress) ->
     model = read_model(settings.model)
     outcomes = with_gold(settings, ("*",))
     fitted = trained_on(settings.model.expanduser())
-    known = np.array([digest_of_text(question.text) in fitted for question in outcomes.questions])
-    if known.all():
-        raise RouterError(f"the model was trained on all of these {len(known):,} questions: take others")
-    if known.any():
-        console.print(f"left out, as the model was trained on them: {known.sum():,} questions", **PLAIN)
-    outcomes = outcomes.only(~known)
+    in_training = np.array([digest_of_text(question.text) in fitted for question in outcomes.questions])
+    if in_training.all():
+        raise RouterError(
+            f"the model was trained on all of these {len(in_training):,} questions: take others"
+        )
+    if in_training.any():
+        console.print(f"left out, as the model was trained on them: {in_training.sum():,} questions", **PLAIN)
+    outcomes = outcomes.only(~in_training)
     if arms := [arm for arm in model.header.arms if arm in outcomes.arms]:
         outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     cases, _ = cases_of(outcomes, settings.config.settled(), on_progress)
@@ -328,11 +332,13 @@ def _cascade(settings: Evaluation, console: Console, on_progress: Progress) -> M
     return asdict(result)
 
 
-def _right_of_all(everything: Outcomes, spec: cascade.CascadeSpec, asked: Outcomes) -> dataset.Floats | None:
+def _right_of_all(
+    everything: Outcomes, spec: cascade.CascadeSpec, of_cascade: Outcomes
+) -> dataset.Floats | None:
     """Return the predicted score of all arms of the outcomes; None where the cascade asks all of them."""
-    if set(everything.arms) <= set(asked.arms):
+    if set(everything.arms) <= set(of_cascade.arms):
         return None
-    kept = {question.id for question in asked.questions}
+    kept = {question.id for question in of_cascade.questions}
     rows = np.array([question.id in kept for question in everything.questions])
     return np.asarray(everything.only(rows).scores[spec.right])
 

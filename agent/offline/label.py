@@ -112,9 +112,9 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
     config, answering = settings.config.settled(), settings.config.answering
     everything, backbones = arms_of(config, settings.pool)
     actions = [name for name, spec in everything.items() if spec.action]
-    asked = tuple(select_names(actions, settings.arms, "no arm"))
+    arms = tuple(select_names(actions, settings.arms, "no arm"))
     specs: dict[str, ArmSpec] = {}
-    for arm in asked:
+    for arm in arms:
         specs |= closure(arm, everything)
     measured = _measured(settings)
     questions = _questions(settings, measured, console)
@@ -129,7 +129,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         block=settings.block,
         open_selector=open_selector,
         trust=None if settings.pool else config.trust,  # a pool is a file of the operator
-        arms=asked,
+        arms=arms,
         form=settings.form,
         of_answers=_of_answers(settings, measured),
         of_passages=_of_passages(settings, measured),
@@ -141,7 +141,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         templates=config.templates,
     )
     workers = settings.workers or (
-        1 if any(isinstance(one, catalog.VllmSpec) for one in config.models.values()) else None
+        1 if any(isinstance(model, catalog.VllmSpec) for model in config.models.values()) else None
     )
     report = label(job, settings.output, workers=workers, progress=on_progress)
     _print_report(report, job, settings, console)
@@ -169,22 +169,24 @@ def _questions(settings: Labelling, measured: tuple[str, ...], console: Console)
 
 def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
     """Return the measures of answers. Raises ModelNotFoundError."""
-    found = [answer_measures.by_words(name, metric) for name, metric in METRICS.items() if name in measured]
+    measures = [
+        answer_measures.by_words(name, metric) for name, metric in METRICS.items() if name in measured
+    ]
     if CLAIMS in measured:
-        found.append(answer_measures.by_claims(next(iter(settings.config.backbones))))
+        measures.append(answer_measures.by_claims(next(iter(settings.config.backbones))))
     if settings.bem_model is not None:
-        found.append(answer_measures.by_equivalence(settings.bem_model))
-    return tuple(found)
+        measures.append(answer_measures.by_equivalence(settings.bem_model))
+    return tuple(measures)
 
 
 def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[scorers.Ranking], ...]:
     """Return the measures of passages."""
-    found = []
+    measures = []
     if RECALL in measured:
-        found.append(answer_measures.by_passages(recall_at_k, settings.config.answering.passages))
+        measures.append(answer_measures.by_passages(recall_at_k, settings.config.answering.passages))
     if JUDGE in measured:
-        found.append(answer_measures.by_judge(settings.config.answering.word_budget))
-    return tuple(found)
+        measures.append(answer_measures.by_judge(settings.config.answering.word_budget))
+    return tuple(measures)
 
 
 def _print_report(report: LabelReport, job: LabelJob, settings: Labelling, console: Console) -> None:
@@ -235,5 +237,5 @@ def _figures(report: LabelReport, scores: list[str]) -> Table:
 
 def _mean(values: NDArray[np.float64], digits: int) -> str:
     """Return the mean of what is known, as a table shows it; nothing where nothing is."""
-    known = values[~np.isnan(values)]
-    return f"{known.mean():,.{digits}f}" if len(known) else ""
+    present = values[~np.isnan(values)]
+    return f"{present.mean():,.{digits}f}" if len(present) else ""

@@ -177,19 +177,19 @@ def write_scores(
     arms = [arm for arm in outcomes.arms if arm in specs]
     if not arms:
         raise RouterError(f"no labelled arm has a known spec: {', '.join(outcomes.arms)}")
-    known = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    subset = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
     every: dict[str, ArmSpec] = {arm: specs[arm] for arm in arms}
     for arm in arms:
         every |= closure(arm, specs)
     parts = len(every) - len(arms)  # parts of arms, which were not run themselves, come last
     costs = {
         name: dict(zip(every, [*values.mean(axis=0).tolist(), *[0.0] * parts], strict=True))
-        for name, values in known.costs.items()
+        for name, values in subset.costs.items()
         if not np.isnan(values).any()
     }
-    scores = np.pad(known.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
+    scores = np.pad(subset.scores[measure].astype(np.float32), ((0, 0), (0, parts)), constant_values=np.nan)
     table = ArmTable(every, dict(backbones), costs, measure, {"source": source})
-    write_matrix(folder, table, [(known.questions, scores)])
+    write_matrix(folder, table, [(subset.questions, scores)])
     return table
 
 
@@ -200,10 +200,10 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
         RouterError: They were not written in one way, or the record of it is damaged.
     """
     writings = [_written(path) for path in paths]
-    found = [writing for writing in writings if writing is not None]
-    if len(found) < len(writings):
+    records = [writing for writing in writings if writing is not None]
+    if len(records) < len(writings):
         return None
-    first, *others = found
+    first, *others = records
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
@@ -283,12 +283,12 @@ class _Part:
 
 def _questions(outcomes: Sequence[Outcomes]) -> dict[str, Question]:
     """Return all questions by id. Raises RouterError where one stands for two texts."""
-    found: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     for question in (question for part in outcomes for question in part.questions):
-        text = found.setdefault(question.id, question).text
+        text = questions.setdefault(question.id, question).text
         if text != question.text:
             raise RouterError(f"{question.id!r} is {question.text!r} in one place, and {text!r} in another")
-    return found
+    return questions
 
 
 def _numbers(
@@ -313,7 +313,7 @@ def _things(parts: Sequence[tuple[_Part, Rows]], shape: tuple[int, int]) -> Rows
 
 def _known(outcomes: Outcomes) -> NDArray[np.bool_]:
     """Return of which arm on which question anything is known, shape (n_questions, n_arms)."""
-    known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
+    is_known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):
-        known |= ~np.isnan(values)
-    return known
+        is_known |= ~np.isnan(values)
+    return is_known

@@ -185,14 +185,14 @@ class Outcomes:
         """Average over some questions; `rng` draws the resamples of the intervals, None leaves them out."""
         portfolio, average = self.portfolio[:, where], self.average[:, where]
         leads = (portfolio - average).astype(np.float64)
-        one = np.ones(leads.shape[1])
-        terms = [Terms("ips", row, one, one) for row in leads]
+        ones = np.ones(leads.shape[1])
+        terms = [Terms("ips", row, ones, ones) for row in leads]
         lead: tuple[Interval, ...] | None = None
         if rng is not None:
             spans = intervals.bootstrap(terms, rng)
             lead = tuple(map(_lead_of, terms, spans, self.same))
         return Comparison(
-            questions=len(one),
+            questions=len(ones),
             portfolio=_means(portfolio),
             average=_means(average),
             lead=lead,
@@ -214,17 +214,17 @@ def _means(scores: Scores) -> tuple[float, ...]:
 
 def tables(report: PortfolioReport) -> list[Table]:
     """Lay the figures out: value against size, each data set, value against budget, each split."""
-    found = [_by_size(report), _by_dataset(report)]
+    report_tables = [_by_size(report), _by_dataset(report)]
     if report.budgets:
-        found.append(_by_budget(report))
+        report_tables.append(_by_budget(report))
     if len(report.splits) > 1:
-        found.append(_by_split(report))
-    return found
+        report_tables.append(_by_split(report))
+    return report_tables
 
 
 def notes(report: PortfolioReport) -> list[str]:
     """Say what the sample proves, and what is not known."""
-    found = []
+    lines = []
     if (bound := report.bound) is not None:
         proved = (
             f"With probability {1.0 - bound.delta:g}, {report.measure} on new questions like these is at "
@@ -233,22 +233,22 @@ def notes(report: PortfolioReport) -> list[str]:
         )
         if bound.error >= bound.factor:  # scores are at most 1
             proved = f"{bound.questions:,} questions prove nothing of {report.measure} on new ones"
-        found.append(f"{proved}; an error of {bound.tolerable:g} would take {bound.needed:,}.")
+        lines.append(f"{proved}; an error of {bound.tolerable:g} would take {bound.needed:,}.")
     if (known := report.known) is None:
-        return found
+        return lines
     if known.share < 1.0:
         support = ", ".join(f"{arm} {n:,}" for arm, n in zip(report.arms, known.support, strict=True))
-        found.append(
+        lines.append(
             f"{known.share:.1%} of the scores are known; the others count as what is expected of them, "
             f"so there are no intervals, and nothing is proved of new questions. "
             f"Held out, {report.measure} of the portfolio is {known.low:.3f} if they are all 0 and "
             f"{known.high:.3f} if they are all 1. Known scores behind each pick: {support}."
         )
     if known.questions_left_out:
-        found.append(f"{known.questions_left_out:,} questions without any known score are left out.")
+        lines.append(f"{known.questions_left_out:,} questions without any known score are left out.")
     if known.arms_left_out:
-        found.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
-    return found
+        lines.append(f"Arms without any known score are left out: {', '.join(known.arms_left_out)}.")
+    return lines
 
 
 def _by_size(report: PortfolioReport) -> Table:

@@ -111,18 +111,18 @@ def observed_features(
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
-    found = [[ids or () for ids in row] for row in outcomes.passages]
-    if stage is not Stage.QUESTION and not any(ids for row in found for ids in row):
+    rankings = [[ids or () for ids in row] for row in outcomes.passages]
+    if stage is not Stage.QUESTION and not any(ids for row in rankings for ids in row):
         raise RouterError("the router reads what was retrieved; the outcomes have no passages")
     texts = tuple(question.text for question in outcomes.questions)
     embedding = _embedded(texts, config.backbones[backbone], on_progress)
-    asked = Features(
+    features = Features(
         outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
     )
     profiles = sampled_profiles(config, on_progress, backbone)
-    asked = replace(asked, passages={name: one.vectors for name, one in profiles.items()})
+    features = replace(features, passages={name: profile.vectors for name, profile in profiles.items()})
     if stage is Stage.QUESTION:
-        return ObservedFeatures(asked)
+        return ObservedFeatures(features)
     passages = Retrieved.of(outcomes, config, on_progress)
     assert passages.corpus is not None  # some were retrieved
     vectors = _vectors(passages, passages.corpus, config, backbone, on_progress)
@@ -132,8 +132,8 @@ def observed_features(
         answers = [[answer or "" for answer in row] for row in outcomes.answers]
         answered = router_features.answered_table(texts, outcomes.arms, answers, passages.rankings)
     observed = ObservedFeatures(
-        replace(asked, retrieved=retrieved, answered=answered),
-        max(len(ids) for row in found for ids in row),
+        replace(features, retrieved=retrieved, answered=answered),
+        max(len(ids) for row in rankings for ids in row),
         passages.corpus.digest,
         passages.foreign,
         passages.rankings,
@@ -193,15 +193,17 @@ def _vectors(
 def _retrieved(
     texts: Sequence[str],
     embedding: NDArray[np.float32],
-    found: Sequence[Sequence[Sequence[Passage]]],
+    rankings: Sequence[Sequence[Sequence[Passage]]],
     vectors: Mapping[str, NDArray[np.float32]],
     on_progress: Progress,
 ) -> dataset.ArmTable:
     blocks = []
-    for start in range(0, len(found), BLOCK):
-        end = min(start + BLOCK, len(found))
+    for start in range(0, len(rankings), BLOCK):
+        end = min(start + BLOCK, len(rankings))
         blocks.append(
-            router_features.retrieved_table(texts[start:end], embedding[start:end], found[start:end], vectors)
+            router_features.retrieved_table(
+                texts[start:end], embedding[start:end], rankings[start:end], vectors
+            )
         )
-        on_progress("looking at passages", end, len(found))
+        on_progress("looking at passages", end, len(rankings))
     return dataset.ArmTable(blocks[0].names, np.concatenate([block.values for block in blocks]))

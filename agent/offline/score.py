@@ -167,12 +167,12 @@ def corpus_of(config: AppConfig, name: str | None, on_progress: Progress) -> Cor
 def questions_of(queries: Path, needed: Needed | None, measure: str, console: Console) -> list[Question]:
     """Return the questions that have what a measure needs; print how many have not. Raises ValueError."""
     everything = read_questions(queries)
-    found = [question for question in everything if needed is None or getattr(question, needed)]
-    if not found:
+    questions = [question for question in everything if needed is None or getattr(question, needed)]
+    if not questions:
         raise ValueError(f"{queries}: no question has {needed}, which {measure} needs")
-    if left_out := len(everything) - len(found):
+    if left_out := len(everything) - len(questions):
         console.print(f"{left_out:,} questions without {needed} are left out", highlight=False)
-    return found
+    return questions
 
 
 def some_of(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
@@ -209,32 +209,34 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         on_progress("reading the log", 0, total)
         # the arms that were live, whatever the configuration names now
         logged = {n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()}
-        known = {name: spec for name, spec in logged.items() if not catalog.brings_code(spec, config.trust)}
-        arms = {**config.arms, **known}
-        found = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
-        excluded = Counter(store.unlearned()) + Counter(found.excluded)
+        trusted_specs = {
+            name: spec for name, spec in logged.items() if not catalog.brings_code(spec, config.trust)
+        }
+        arms = {**config.arms, **trusted_specs}
+        labels = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
+        excluded = Counter(store.unlearned()) + Counter(labels.excluded)
     finally:
         store.close()
     on_progress("reading the log", total, total)
-    specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in found.arms}
-    for arm in found.arms:
+    specs: dict[str, ArmSpec] = {arm: arms[arm] for arm in labels.arms}
+    for arm in labels.arms:
         specs |= closure(arm, arms)
-    silent = len(specs) - len(found.arms)  # parts that were never drawn themselves come last
-    scores = np.pad(found.scores, ((0, 0), (0, silent)), constant_values=np.nan)
+    silent = len(specs) - len(labels.arms)  # parts that were never drawn themselves come last
+    scores = np.pad(labels.scores, ((0, 0), (0, silent)), constant_values=np.nan)
     table = ArmTable(
         specs,
         config.backbones,
         {
             name: dict(zip(specs, [*values.tolist(), *[0.0] * silent], strict=True))
-            for name, values in found.costs.items()
+            for name, values in labels.costs.items()
         },
         f"{settings.measure}{OF_LOG}",
         {"source": "log", "examples": str(total), "measure": settings.measure},
     )
-    questions = [Question(_id(text), text) for text in found.questions]
+    questions = [Question(_id(text), text) for text in labels.questions]
     write_matrix(settings.output, table, [(questions, scores)])
     left_out = ", ".join(f"{n:,} {reason}" for reason, n in excluded.most_common()) or "none"
-    console.print(f"{found.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
+    console.print(f"{labels.used:,} decisions used; left out: {left_out}", markup=False, highlight=False)
     unknown = np.isnan(scores).sum(axis=0).tolist()
     return ScoreReport(table.measure, len(questions), 0, dict(zip(specs, unknown, strict=True)), {})
 

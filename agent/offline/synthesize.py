@@ -57,11 +57,11 @@ class Synthesis(BaseModel):
 
     @model_validator(mode="after")
     def _known_styles(self) -> "Synthesis":
-        known = PROMPTED if self.prompts else STYLES
+        styles = PROMPTED if self.prompts else STYLES
         for name, weight in self.styles.items():
-            if name not in known:
+            if name not in styles:
                 way = "with" if self.prompts else "without"
-                raise ValueError(f"no style {name!r} {way} a language model{did_you_mean(name, known)}")
+                raise ValueError(f"no style {name!r} {way} a language model{did_you_mean(name, styles)}")
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"style {name}: weight {weight} is not a positive number")
         return self
@@ -127,8 +127,8 @@ def _maker(
 
 
 def _print_report(made: list[Made], duplicates: int, settings: Synthesis, console: Console) -> None:
-    asked = settings.questions
-    short = f" of the {asked:,} asked for: the corpus gives no more" if len(made) < asked else ""
+    n_questions = settings.questions
+    short = f" of the {n_questions:,} asked for: the corpus gives no more" if len(made) < n_questions else ""
     alike = f", {duplicates:,} alike to another left out" if duplicates else ""
     console.print(
         f"{len(made):,} questions{short}{alike}; written to {settings.output}",
@@ -142,13 +142,15 @@ def _print_report(made: list[Made], duplicates: int, settings: Synthesis, consol
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_column("such as", no_wrap=True)
-    for style, n in Counter(one.style for one in made).items():
-        of = [one for one in made if one.style == style]
+    for style, n in Counter(question.style for question in made).items():
+        of = [question for question in made if question.style == style]
         table.add_row(
             style,
             f"{n:,}",
-            f"{sum(len(one.gold_ids) for one in of) / n:.1f}",
-            f"{sum(bool(one.answers) for one in of) / n:.0%}",
-            "\n".join(escape(shorten(one.question, WIDTH, placeholder="...")) for one in of[:SHOWN]),
+            f"{sum(len(question.gold_ids) for question in of) / n:.1f}",
+            f"{sum(bool(question.answers) for question in of) / n:.0%}",
+            "\n".join(
+                escape(shorten(question.question, WIDTH, placeholder="...")) for question in of[:SHOWN]
+            ),
         )
     console.print(table)

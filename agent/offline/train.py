@@ -267,12 +267,12 @@ def _check_output(folder: Path) -> None:
 
 def _backbone(settings: Training) -> str:
     """Name the backbone. Raises RouterError where it is not declared."""
-    known = settings.config.backbones
-    if not known:
+    backbones = settings.config.backbones
+    if not backbones:
         raise RouterError("a router needs a sentence encoder: declare one in `backbones`")
-    name = settings.backbone or next(iter(known))
-    if name not in known:
-        raise RouterError(f"backbone {name!r} is not declared{did_you_mean(name, known)}")
+    name = settings.backbone or next(iter(backbones))
+    if name not in backbones:
+        raise RouterError(f"backbone {name!r} is not declared{did_you_mean(name, backbones)}")
     return name
 
 
@@ -284,8 +284,8 @@ def _labelled(settings: Training, console: Console) -> Outcomes:
         raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
     arms = select_names(outcomes.arms, settings.arms, "no arm of the outcomes", RouterError)
     outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    known = ~np.isnan(router_utility.utilities(outcomes, settings.utility)).all(axis=0)
-    left = of_arms(outcomes, np.flatnonzero(known).tolist())
+    has_utility = ~np.isnan(router_utility.utilities(outcomes, settings.utility)).all(axis=0)
+    left = of_arms(outcomes, np.flatnonzero(has_utility).tolist())
     if unknown := [arm for arm in outcomes.arms if arm not in left.arms]:
         names = ", ".join(unknown)
         console.print(f"left out, as their utility is unknown on every question: {names}", **PLAIN)
@@ -318,9 +318,9 @@ def _with_relevance(
         raise RouterError("relevance is learned from the gold_ids of questions: give them with --queries")
     texts, examples = observed.features.texts, observed.examples(gold, on_progress)
 
-    def with_relevance(known: cross_validation.Rows | None) -> tuple[Features, RelevanceModel]:
+    def with_relevance(rows: cross_validation.Rows | None) -> tuple[Features, RelevanceModel]:
         every = np.flatnonzero(labelled)
-        usable = every if known is None else known[labelled[known]]
+        usable = every if rows is None else rows[labelled[rows]]
         model, relevance = relevance_of_others(examples, texts, usable, settings.seed)
         return observed.with_relevance(relevance), model
 
@@ -487,12 +487,12 @@ def with_gold(labelled: LabelledQuestions, arms: Sequence[str]) -> Outcomes:
     """Read the outcomes of some arms on the questions whose gold passages are known. Raises ValueError."""
     outcomes = labelled.read()
     names = select_names(outcomes.arms, arms, "no arm of the outcomes", RouterError)
-    known = [bool(question.gold_ids) for question in outcomes.questions]
-    if not any(known):
+    has_gold = [bool(question.gold_ids) for question in outcomes.questions]
+    if not any(has_gold):
         queries = labelled.queries
         where = "give them with --queries" if queries is None else f"those of {queries} have none"
         raise RouterError(f"relevance is learned from the gold_ids of questions: {where}")
-    return of_arms(outcomes.only(known), dataset.positions(outcomes.arms, names))
+    return of_arms(outcomes.only(has_gold), dataset.positions(outcomes.arms, names))
 
 
 def cases_of(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tuple[list[Case], int]:
@@ -510,14 +510,14 @@ def cases_of(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tu
         RouterError: The outcomes have no passages, or only those of another corpus.
         CorpusError: The corpus cannot be read.
     """
-    found = Retrieved.of(outcomes, config, on_progress)
-    if found.corpus is None:
+    retrieved = Retrieved.of(outcomes, config, on_progress)
+    if retrieved.corpus is None:
         raise RouterError("relevance is that of passages; the outcomes have no passages")
     cases = [
         Case(question.text, dict(zip(outcomes.arms, row, strict=True)), frozenset(question.gold_ids))
-        for question, row in zip(outcomes.questions, found.rankings, strict=True)
+        for question, row in zip(outcomes.questions, retrieved.rankings, strict=True)
     ]
-    return cases, found.foreign
+    return cases, retrieved.foreign
 
 
 def validate_relevance(
@@ -533,23 +533,25 @@ def validate_relevance(
     Returns:
         None if all are left out.
     """
-    asked = [(case, known) for case, known in zip(cases, relevance, strict=True) if known is not None]
-    if not asked:
+    pairs = [
+        (case, predicted) for case, predicted in zip(cases, relevance, strict=True) if predicted is not None
+    ]
+    if not pairs:
         return None
-    arms = dict.fromkeys(arm for case in cases for arm, found in case.found.items() if found)
+    arms = dict.fromkeys(arm for case in cases for arm, passages in case.found.items() if passages)
     shares: dict[str, list[float]] = {name: [] for name in (*arms, RRF, LEARNED, BEST, EVERY)}
-    for case, known in asked:
-        found = [case.found.get(arm, ()) for arm in arms]
-        single = [recall([one.id for one in passages[:k]], case.gold) for passages in found]
+    for case, predicted in pairs:
+        rankings = [case.found.get(arm, ()) for arm in arms]
+        single = [recall([passage.id for passage in passages[:k]], case.gold) for passages in rankings]
         for arm, share in zip(arms, single, strict=True):
             shares[arm].append(share)
-        shares[RRF].append(recall([one.id for one in fuse(found, FUSION_CONSTANT)[:k]], case.gold))
-        shares[LEARNED].append(recall(top(known, k), case.gold))
+        shares[RRF].append(recall([passage.id for passage in fuse(rankings, FUSION_CONSTANT)[:k]], case.gold))
+        shares[LEARNED].append(recall(top(predicted, k), case.gold))
         shares[BEST].append(max(single))
-        shares[EVERY].append(recall(known, case.gold))
-    every = [(value, name in case.gold) for case, known in asked for name, value in known.items()]
+        shares[EVERY].append(recall(predicted, case.gold))
+    every = [(value, name in case.gold) for case, predicted in pairs for name, value in predicted.items()]
     return RelevanceValidation(
-        len(asked),
+        len(pairs),
         k,
         auc(np.array([value for value, _ in every]), np.array([gold for _, gold in every])),
         {name: float(np.mean(values)) for name, values in shares.items()},
@@ -644,12 +646,14 @@ def cascade_outcomes(
         raise RouterError(
             f"no score {spec.right!r} among the outcomes, which have {', '.join(outcomes.scores)}"
         )
-    known = np.isfinite(router_utility.utilities(outcomes, utility) + outcomes.scores[spec.right]).all(axis=1)
-    if not known.any():
+    complete = np.isfinite(router_utility.utilities(outcomes, utility) + outcomes.scores[spec.right]).all(
+        axis=1
+    )
+    if not complete.any():
         raise RouterError(f"no question has the outcomes of all of {', '.join(spec.arms)}")
-    if not known.all():
-        console.print(f"left out: {(~known).sum():,} questions without the outcomes of every arm", **PLAIN)
-    return outcomes.only(known)
+    if not complete.all():
+        console.print(f"left out: {(~complete).sum():,} questions without the outcomes of every arm", **PLAIN)
+    return outcomes.only(complete)
 
 
 def cascade_labels(
@@ -661,19 +665,22 @@ def cascade_labels(
     on_progress: Progress,
 ) -> tuple[cascade.CascadeDataset, str | None]:
     """Return what a cascade is fitted to, and the digest of the corpus, if anything was found."""
-    found = Retrieved.of(outcomes, config.settled(), on_progress)
-    print_foreign(found.foreign, config, console)
+    retrieved = Retrieved.of(outcomes, config.settled(), on_progress)
+    print_foreign(retrieved.foreign, config, console)
     answers = [[answer or "" for answer in row] for row in outcomes.answers]
     texts = [question.text for question in outcomes.questions]
     features = []
     for stage, count in enumerate(spec.counts, start=1):
-        passages, texts_of_stage = [row[:count] for row in found.rankings], [row[:count] for row in answers]
+        passages, texts_of_stage = (
+            [row[:count] for row in retrieved.rankings],
+            [row[:count] for row in answers],
+        )
         features.append(cascade.stage_features(texts, spec.arms[:count], passages, texts_of_stage))
         on_progress("looking at answers", stage, len(spec.counts))
     gross = utility.model_copy(update={"cost_weight": 0.0})
     quality = router_utility.utilities(outcomes, gross)
     cost = quality - router_utility.utilities(outcomes, utility)
     gold = tuple(frozenset(question.gold_ids) for question in outcomes.questions)
-    seen = cascade.Observed(tuple(found.rankings), tuple(answers), gold)
-    labels = cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost, seen)
-    return labels, None if found.corpus is None else found.corpus.digest
+    observed = cascade.Observed(tuple(retrieved.rankings), tuple(answers), gold)
+    labels = cascade.CascadeDataset(tuple(features), outcomes.scores[spec.right], quality, cost, observed)
+    return labels, None if retrieved.corpus is None else retrieved.corpus.digest

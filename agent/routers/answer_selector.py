@@ -74,17 +74,17 @@ class TrainedDecider:
             given = [answer or "" for answer in answers]
             features = stage_features((question,), arms, [found], [given])
             if cascade.relevance is not None:
-                seen = Observed((found,), (given,), (frozenset(),))
-                features = with_relevance(features, seen, cascade.relevance)
+                observed = Observed((found,), (given,), (frozenset(),))
+                features = with_relevance(features, observed, cascade.relevance)
             scores = cascade.models[stage].answers.scores(features)
             gain = float(cascade.gains(stage, features, scores)[0])
         except RouterError as error:
             raise ArmError(f"the cascade cannot judge its answers: {error}") from error
-        known = np.where([answer is None for answer in answers], -np.inf, scores[0])
+        answered_scores = np.where([answer is None for answer in answers], -np.inf, scores[0])
         last = stage == len(cascade.spec.stages) - 1
         return Verdict(
-            int(known.argmax()),
-            float(cascade.models[stage].probability(known.max())),
+            int(answered_scores.argmax()),
+            float(cascade.models[stage].probability(answered_scores.max())),
             None if last else gain,
             goes_on=not last and gain > cascade.thresholds[stage],
         )
@@ -118,22 +118,22 @@ def open_selector(wanted: SelectorSpec | DeciderSpec, /) -> RouterSelector | Tra
     return RouterSelector(trained, wanted.arms)
 
 
-def _check(trained: Trained, wanted: SelectorSpec) -> None:
+def _check(trained: Trained, spec: SelectorSpec) -> None:
     """Refuse a router that does not fit. Raises RouterError."""
     about = trained.about
     if trained.router.stage is not Stage.ANSWERED:
         raise RouterError(
             f"{about.kind!r} of stage {about.stage} compares no answers: train one of stage answered"
         )
-    if sorted(about.arms) != sorted(wanted.arms):
-        known, here = ", ".join(about.arms), ", ".join(wanted.arms)
+    if sorted(about.arms) != sorted(spec.arms):
+        trained_arms, here = ", ".join(about.arms), ", ".join(spec.arms)
         raise RouterError(
-            f"it compares the answers of {known}, and the members are {here}: train one on just these"
+            f"it compares the answers of {trained_arms}, and the members are {here}: train one on just these"
         )
-    if about.backbone != wanted.backbone:
-        raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {wanted.backbone!r}")
-    trained.check_encoder(wanted.encoder)
-    _check_writing(about.writing, wanted.writing, "the members'")
+    if about.backbone != spec.backbone:
+        raise RouterError(f"it was trained on backbone {about.backbone!r}, not on {spec.backbone!r}")
+    trained.check_encoder(spec.encoder)
+    _check_writing(about.writing, spec.writing, "the members'")
 
 
 def _check_writing(learned: prompts.Writing | None, here: prompts.Writing, whose: str) -> None:
@@ -145,24 +145,26 @@ def _check_writing(learned: prompts.Writing | None, here: prompts.Writing, whose
             raise RouterError(f"it learned from answers of {fact} {value}, and {whose} have {now}")
 
 
-def _open_decider(wanted: DeciderSpec) -> TrainedDecider:
+def _open_decider(spec: DeciderSpec) -> TrainedDecider:
     """Read a trained cascade.
 
     Raises:
         ArmBuildError: It cannot be read, has other stages, or learned from answers of another form or length.
     """
     try:
-        trained = read_cascade(wanted.folder)
+        trained = read_cascade(spec.folder)
     except RouterError as error:
         raise ArmBuildError(str(error)) from None
     about = trained.about
-    if about.spec.stages != wanted.stages:
-        known, here = (" | ".join(map(", ".join, stages)) for stages in (about.spec.stages, wanted.stages))
+    if about.spec.stages != spec.stages:
+        trained_stages, here = (
+            " | ".join(map(", ".join, stages)) for stages in (about.spec.stages, spec.stages)
+        )
         raise ArmBuildError(
-            f"decider {wanted.folder}: it was trained on stages {known}, and these are {here}"
+            f"decider {spec.folder}: it was trained on stages {trained_stages}, and these are {here}"
         )
     try:
-        _check_writing(about.writing, wanted.writing, "these")
+        _check_writing(about.writing, spec.writing, "these")
     except RouterError as error:
-        raise ArmBuildError(f"decider {wanted.folder}: {error}") from None
+        raise ArmBuildError(f"decider {spec.folder}: {error}") from None
     return TrainedDecider(trained)

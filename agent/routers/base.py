@@ -54,8 +54,8 @@ class Schema:
     def of(cls, features: Features, stage: Stage) -> "Schema":
         """Return the schema of the features that a router of this stage uses. Raises RouterError."""
         if features.stage < stage:
-            found, needed = features.stage.name.lower(), stage.name.lower()
-            raise RouterError(f"the router needs features of stage {needed}, but they stop at {found}")
+            last, needed = features.stage.name.lower(), stage.name.lower()
+            raise RouterError(f"the router needs features of stage {needed}, but they stop at {last}")
         tables = (features.retrieved, features.answered)
         used = [
             table.names if table is not None and stage >= at else ()
@@ -197,8 +197,10 @@ class Router(ABC):
         header, arrays = read_header(saved)
         expected = self._header(header.schema, arrays)
         for key in ("format", "kind", "params", "blake2b"):
-            if (found := getattr(header, key)) != (own := getattr(expected, key)):
-                raise RouterError(f"the saved router is another or damaged: {key} is {found!r}, not {own!r}")
+            if (value := getattr(header, key)) != (expected_value := getattr(expected, key)):
+                raise RouterError(
+                    f"the saved router is another or damaged: {key} is {value!r}, not {expected_value!r}"
+                )
         self.schema = None
         try:
             self._restore(header.schema, load_arrays(arrays))

@@ -95,7 +95,7 @@ def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:
         return []
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # a kind without a question
         _, part = kmeans2(scaled, n, minit="++", seed=seed)
-    return [(np.flatnonzero(part != one), np.flatnonzero(part == one)) for one in np.unique(part)]
+    return [(np.flatnonzero(part != kind), np.flatnonzero(part == kind)) for kind in np.unique(part)]
 
 
 def worth(scores: Floats, utility: Floats) -> float:
@@ -109,9 +109,9 @@ def worth(scores: Floats, utility: Floats) -> float:
     >>> worth(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[0.0, 1.0], [np.nan, 5.0]]))
     1.0
     """
-    known = ~np.isnan(utility)
-    compared = known.sum(axis=1) > 1
-    chosen = np.where(known, scores, -np.inf).argmax(axis=1)
+    is_known = ~np.isnan(utility)
+    compared = is_known.sum(axis=1) > 1
+    chosen = np.where(is_known, scores, -np.inf).argmax(axis=1)
     return float(utility[compared, chosen[compared]].sum())
 
 

@@ -222,8 +222,8 @@ class RoutingDataset:
         if self.is_choice and len(arms) < 2:
             raise RouterError(f"labels of {len(arms)} arm ({', '.join(arms)}); a choice needs at least two")
         if n < 2:
-            asked = ", ".join(map(repr, self.features.texts)) or "none"
-            raise RouterError(f"labels of too few questions ({asked}); a fit needs at least two")
+            questions = ", ".join(map(repr, self.features.texts)) or "none"
+            raise RouterError(f"labels of too few questions ({questions}); a fit needs at least two")
         for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
             raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
         if self.is_choice and not self.telling.any():
@@ -232,9 +232,9 @@ class RoutingDataset:
     @property
     def telling(self) -> NDArray[np.bool_]:
         """Whether at least two arms with known utilities differ on each question, shape (n_questions,)."""
-        known = ~np.isnan(self.utility)
-        low = np.where(known, self.utility, math.inf).min(axis=1)
-        high = np.where(known, self.utility, -math.inf).max(axis=1)
+        is_known = ~np.isnan(self.utility)
+        low = np.where(is_known, self.utility, math.inf).min(axis=1)
+        high = np.where(is_known, self.utility, -math.inf).max(axis=1)
         return np.asarray(high > low)
 
     def __len__(self) -> int:

@@ -76,7 +76,7 @@ class Blend(Parametrised[BlendParameters]):
 
     def _state(self) -> State:
         saved = (np.frombuffer(member.save(), dtype=np.uint8) for member in self._members)
-        return {"spreads": self._spreads, **{f"member.{n}": one for n, one in enumerate(saved)}}
+        return {"spreads": self._spreads, **{f"member.{n}": array for n, array in enumerate(saved)}}
 
     def _restore(self, schema: Schema, state: State) -> None:
         del schema
@@ -91,8 +91,8 @@ def rank_shares(scores: Floats) -> Floats:
     >>> rank_shares(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
     [[0.333, 0.833, 0.333]]
     """
-    one, other = scores[:, :, None], scores[:, None, :]
-    return np.asarray(0.5 * (one > other).mean(axis=2) + 0.5 * (one >= other).mean(axis=2))
+    score, other = scores[:, :, None], scores[:, None, :]
+    return np.asarray(0.5 * (score > other).mean(axis=2) + 0.5 * (score >= other).mean(axis=2))
 
 
 def _spread(scores: Floats) -> float:
@@ -188,8 +188,8 @@ class Calibrated(Parametrised[CalibratedParameters]):
 
 def _best_share(differences: Floats, utility: Floats) -> float:
     """Return the share of predicted differences at which the best arms earn most."""
-    known = ~np.isnan(differences).any(axis=1)
-    scores, utility = differences[known], utility[known]
+    is_known = ~np.isnan(differences).any(axis=1)
+    scores, utility = differences[is_known], utility[is_known]
     if not len(scores):
         return 0.0
     scores = scores - scores.mean(axis=0)
@@ -207,10 +207,10 @@ def slope(scores: Floats, utility: Floats) -> float:
     >>> slope(np.array([[1.0, 10.0], [2.0, 12.0]]), np.array([[5.0, 0.0], [7.0, 4.0]]))
     2.0
     """
-    known = ~np.isnan(scores) & ~np.isnan(utility)
-    counts = np.maximum(known.sum(axis=0), 1)
+    is_known = ~np.isnan(scores) & ~np.isnan(utility)
+    counts = np.maximum(is_known.sum(axis=0), 1)
     x, y = (
-        np.where(known, values - np.where(known, values, 0.0).sum(axis=0) / counts, 0.0)
+        np.where(is_known, values - np.where(is_known, values, 0.0).sum(axis=0) / counts, 0.0)
         for values in (scores, utility)
     )
     return max(0.0, float((x * y).sum() / ((x * x).sum() or 1.0)))

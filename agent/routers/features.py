@@ -110,13 +110,13 @@ def scaled(values: Floats) -> Floats:
     >>> scaled(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
     [[0.0, 0.5], [1.0, 0.5], [nan, nan]]
     """
-    known = ~np.isnan(values)
-    low = np.where(known, values, np.inf).min(axis=0)
-    high = np.where(known, values, -np.inf).max(axis=0)
+    is_known = ~np.isnan(values)
+    low = np.where(is_known, values, np.inf).min(axis=0)
+    high = np.where(is_known, values, -np.inf).max(axis=0)
     differ = np.isfinite(low) & (high > low)
     spread = np.where(differ, high - low, 1.0)
     least = np.where(np.isfinite(low), low, 0.0)
-    return np.where(known, np.where(differ, (values - least) / spread, 0.5), np.nan)
+    return np.where(is_known, np.where(differ, (values - least) / spread, 0.5), np.nan)
 
 
 def answered_table(
@@ -162,12 +162,12 @@ def with_relevance(
         answers: `answers[question][arm]`; None before that, where features have no `answered` table either.
     """
     assert features.retrieved is not None
-    rows = [_relevance(known, of_arms) for known, of_arms in zip(relevance, found, strict=True)]
+    rows = [_relevance(by_id, of_arms) for by_id, of_arms in zip(relevance, found, strict=True)]
     features = replace(features, retrieved=_extended(features.retrieved, RELEVANCE, rows))
     if features.answered is None:
         return features
     assert answers is not None
-    rows = [_support(*one) for one in zip(relevance, found, answers, strict=True)]
+    rows = [_support(*inputs) for inputs in zip(relevance, found, answers, strict=True)]
     return replace(features, answered=_extended(features.answered, SUPPORT, rows))
 
 
@@ -175,7 +175,7 @@ def _extended(table: ArmTable, names: tuple[str, ...], rows: Sequence[Floats]) -
     return ArmTable((*table.names, *names), np.concatenate([table.values, np.stack(rows)], axis=2))
 
 
-def _relevance(relevance: Mapping[str, float], found: Sequence[Sequence[Passage]]) -> Floats:
+def _relevance(relevance: Mapping[str, float], of_arms: Sequence[Sequence[Passage]]) -> Floats:
     """Return the columns `RELEVANCE` of a question, shape (n_arms, 5); NaN without passages.
 
     >>> a, b = Passage("a", "", "one"), Passage("b", "", "two")
@@ -183,17 +183,17 @@ def _relevance(relevance: Mapping[str, float], found: Sequence[Sequence[Passage]
     [[0.25, 0.25, 0.25, 0.25, 0.5], [0.75, 0.5, 0.25, 0.565, 1.0]]
     """
     ideal = np.cumsum(sorted(relevance.values(), reverse=True))
-    table = np.full((len(found), len(RELEVANCE)), np.nan)
-    for row, passages in zip(table, found, strict=True):
+    table = np.full((len(of_arms), len(RELEVANCE)), np.nan)
+    for row, passages in zip(table, of_arms, strict=True):
         if passages:
-            own = np.array([relevance[passage.id] for passage in passages])
-            discounted = (own / np.log2(np.arange(2, len(own) + 2))).sum()
-            row[:] = own.sum(), own.max(), own[0], discounted, own.sum() / ideal[len(own) - 1]
+            gains = np.array([relevance[passage.id] for passage in passages])
+            discounted = (gains / np.log2(np.arange(2, len(gains) + 2))).sum()
+            row[:] = gains.sum(), gains.max(), gains[0], discounted, gains.sum() / ideal[len(gains) - 1]
     return table
 
 
 def _support(
-    relevance: Mapping[str, float], found: Sequence[Sequence[Passage]], answers: Sequence[str]
+    relevance: Mapping[str, float], of_arms: Sequence[Sequence[Passage]], answers: Sequence[str]
 ) -> Floats:
     """Return the columns `SUPPORT` of a question, shape (n_arms, 3).
 
@@ -203,17 +203,17 @@ def _support(
     """
     read = {
         passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
-        for passages in found
+        for passages in of_arms
         for passage in passages
     }
-    table = np.zeros((len(found), len(SUPPORT)))
-    for row, passages, answer in zip(table, found, map(normalised, answers), strict=True):
+    table = np.zeros((len(of_arms), len(SUPPORT)))
+    for row, passages, answer in zip(table, of_arms, map(normalised, answers), strict=True):
         inside = {name for name, text in read.items() if answer and f" {answer} " in text}
-        own = inside.intersection(passage.id for passage in passages)
+        hits = inside.intersection(passage.id for passage in passages)
         row[:] = [
             math.fsum(relevance[name] for name in inside),
             max((relevance[name] for name in inside), default=0.0),
-            math.fsum(relevance[name] for name in own),
+            math.fsum(relevance[name] for name in hits),
         ]
     return table
 
@@ -242,13 +242,13 @@ def features_of(
     features = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
     if found is None or vectors is None:
         return features
-    known = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
+    rankings = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
     features = replace(
         features,
-        retrieved=retrieved_table(texts, embeddings, known, vectors),
-        answered=None if answers is None else answered_table(texts, arms, [answers], known),
+        retrieved=retrieved_table(texts, embeddings, rankings, vectors),
+        answered=None if answers is None else answered_table(texts, arms, [answers], rankings),
     )
     if relevance is None:
         return features
-    predicted = relevance.relevance(text, dict(zip(arms, known[0], strict=True)))
-    return with_relevance(features, [predicted], known, None if answers is None else [answers])
+    predicted = relevance.relevance(text, dict(zip(arms, rankings[0], strict=True)))
+    return with_relevance(features, [predicted], rankings, None if answers is None else [answers])

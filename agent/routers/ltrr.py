@@ -186,6 +186,6 @@ class PairwiseFFN(Neural[PairParameters]):
     def _of_arms(self, question: Array, arms: Array) -> Array:
         logits = self._network.rest(question[:, None, None] + (arms[:, :, None] - arms[:, None, :]))
         better = 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, in a form that does not overflow
-        own = np.arange(arms.shape[1])
-        better[:, own, own] = 0.5
+        diagonal = np.arange(arms.shape[1])
+        better[:, diagonal, diagonal] = 0.5
         return np.asarray(better.mean(axis=2))

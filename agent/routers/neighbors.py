@@ -56,15 +56,17 @@ class Neighbors:
             passages: Those of the source of each arm, shape (m, dim), None where it has no profile; one array
                 for arms over the same source.
         """
-        known = np.where(np.isnan(utility), -np.inf, utility)
-        most = known.max(axis=1, keepdims=True)
+        filled_utility = np.where(np.isnan(utility), -np.inf, utility)
+        most = filled_utility.max(axis=1, keepdims=True)
         differ = (np.nan_to_num(utility, nan=np.inf) < most).any(axis=1, keepdims=True)
-        sampled = list({id(one): one for one in passages if one is not None}.values())
-        of_arms = np.array([[own is one for own in passages] for one in sampled], dtype=np.bool_)
-        sizes = np.array([len(one) for one in sampled], dtype=np.intp)
+        sampled = list({id(vectors): vectors for vectors in passages if vectors is not None}.values())
+        of_arms = np.array(
+            [[source is vectors for source in passages] for vectors in sampled], dtype=np.bool_
+        )
+        sizes = np.array([len(vectors) for vectors in sampled], dtype=np.intp)
         sources = np.repeat(of_arms.reshape(-1, utility.shape[1]), sizes, axis=0)
         empty = np.empty((0, embedding.shape[1]))
-        best = (known == most) & differ & np.isfinite(most)
+        best = (filled_utility == most) & differ & np.isfinite(most)
         return cls(_halved(embedding), best, k, _halved(np.concatenate([empty, *sampled])), sources)
 
     def similarities(self, embedding: NDArray[np.floating], *, training: bool = False) -> Floats:
@@ -129,16 +131,16 @@ def _nearest(
         k: The nearest that count.
         training: Whether the questions are the examples, each of which is no neighbor of its own.
     """
-    found = np.zeros((len(embedding), of_arms.shape[1]))
-    own = [np.flatnonzero(column) for column in of_arms.T]
+    similarity = np.zeros((len(embedding), of_arms.shape[1]))
+    indices = [np.flatnonzero(column) for column in of_arms.T]
     for start in range(0, len(embedding), AT_ONCE):
         rows = np.arange(start, min(start + AT_ONCE, len(embedding)))
         cosines = np.asarray(embedding[rows], dtype=np.float32) @ examples.T
         if training:
             cosines[rows - start, rows] = -np.inf
-        for arm, at in enumerate(own):
-            found[rows, arm] = _mean_of_highest(cosines[:, at], k)
-    return found
+        for arm, at in enumerate(indices):
+            similarity[rows, arm] = _mean_of_highest(cosines[:, at], k)
+    return similarity
 
 
 def _mean_of_highest(cosines: NDArray[np.float32], k: int) -> Floats:
@@ -147,6 +149,6 @@ def _mean_of_highest(cosines: NDArray[np.float32], k: int) -> Floats:
         return np.zeros(len(cosines))
     k = min(k, cosines.shape[1])
     highest = np.partition(cosines, -k, axis=1)[:, -k:].astype(np.float64)
-    known = np.isfinite(highest)
-    total = np.where(known, highest, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(known.sum(axis=1), 1))
+    is_known = np.isfinite(highest)
+    total = np.where(is_known, highest, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(is_known.sum(axis=1), 1))

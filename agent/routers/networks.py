@@ -50,8 +50,8 @@ class Network:
             own: NaN where unknown, shape (n, n_arms, n_columns).
             at: Indices of the arms.
         """
-        known = np.where(np.isnan(own), self.missing, own).astype(np.float32)
-        return np.asarray(known @ self.own + self.names[at])
+        filled = np.where(np.isnan(own), self.missing, own).astype(np.float32)
+        return np.asarray(filled @ self.own + self.names[at])
 
     def rest(self, first: Array) -> Array:
         """Return the output, shape (...), from the sum of the first layer, shape (..., width)."""

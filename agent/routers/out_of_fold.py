@@ -66,8 +66,8 @@ def write_out_of_fold(folder: Path, about: About, texts: Sequence[str], scores: 
     """
     lines: list[dict[str, Any]] = [{"router": about.digest, "arms": about.arms}]
     for text, row in zip(texts, scores, strict=True):
-        known = None if np.isnan(row).any() else row.tolist()
-        lines.append({"question": _digest(text.encode()), "scores": known})
+        values = None if np.isnan(row).any() else row.tolist()
+        lines.append({"question": _digest(text.encode()), "scores": values})
     write_files(
         folder, {FILE: b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)}
     )

@@ -42,10 +42,10 @@ class Preparation:
         centre = embedding.mean(axis=0)
         _, _, directions = np.linalg.svd(embedding - centre, full_matrices=False)
         flat = np.concatenate(stacked(features))
-        known = ~np.isnan(flat).all(axis=0)
+        is_known = ~np.isnan(flat).all(axis=0)
         median, spread = np.zeros(flat.shape[1]), np.ones(flat.shape[1])
-        median[known] = np.nanmedian(flat[:, known], axis=0)
-        spread[known] = _positive(np.nanstd(flat[:, known], axis=0))
+        median[is_known] = np.nanmedian(flat[:, is_known], axis=0)
+        spread[is_known] = _positive(np.nanstd(flat[:, is_known], axis=0))
         return cls(
             features.question.mean(axis=0),
             _positive(features.question.std(axis=0)),

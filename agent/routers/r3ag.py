@@ -181,10 +181,10 @@ def positives(label: Floats, best: int) -> Mask:
     >>> positives(np.array([[0.9, 0.2, 0.5], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), 2).tolist()
     [[True, False, True], [True, False, False], [False, False, False]]
     """
-    known = ~np.isnan(label)
-    worth = np.where(known, label, -np.inf)
+    is_known = ~np.isnan(label)
+    worth = np.where(is_known, label, -np.inf)
     better = (worth[:, None, :] > worth[:, :, None]).sum(axis=2)
-    worst = np.where(known, label, np.inf).min(axis=1, keepdims=True)
+    worst = np.where(is_known, label, np.inf).min(axis=1, keepdims=True)
     return np.asarray((better < best) & (worth > worst))
 
 

@@ -104,9 +104,9 @@ class RidgeRouter(Parametrised[RidgeParameters]):
             "strength": np.array(self.strength),
         }
         if self.chosen.sees == "words":
-            known = [] if self._words is None else self._words.get_feature_names_out()
+            vocabulary = [] if self._words is None else self._words.get_feature_names_out()
             idf = np.empty(0) if self._words is None else self._words.idf_
-            text = np.frombuffer("\n".join(known).encode(), dtype=np.uint8)
+            text = np.frombuffer("\n".join(vocabulary).encode(), dtype=np.uint8)
             return {**state, "words.text": text, "words.idf": idf}
         if self.chosen.sees == "neighbors":
             return {**state, **self._neighbors.state()}
@@ -117,8 +117,8 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         self._coefficients, self._means = state["coefficients"], state["means"]
         self.strength = float(state["strength"])
         if self.chosen.sees == "words":
-            known = state["words.text"].tobytes().decode().splitlines()
-            self._words = _vectorizer(vocabulary=known) if known else None
+            vocabulary = state["words.text"].tobytes().decode().splitlines()
+            self._words = _vectorizer(vocabulary=vocabulary) if vocabulary else None
             if self._words is not None:
                 self._words.idf_ = state["words.idf"]
         elif self.chosen.sees == "features":
@@ -157,19 +157,19 @@ def solve(inputs: Any, utility: Floats, strength: float) -> tuple[Floats, Floats
     """
     from sklearn.linear_model import Ridge
 
-    known = ~np.isnan(utility)
+    is_known = ~np.isnan(utility)
     coefficients, intercept = np.zeros((inputs.shape[1], utility.shape[1])), np.zeros(utility.shape[1])
     # one fit for all arms that are known on the same questions, which most often are all
-    patterns, pattern = np.unique(known, axis=1, return_inverse=True)
+    patterns, pattern = np.unique(is_known, axis=1, return_inverse=True)
     for number, rows in enumerate(patterns.T):
-        arms, seen = np.flatnonzero(pattern.ravel() == number), utility[rows]
+        arms, targets = np.flatnonzero(pattern.ravel() == number), utility[rows]
         if not rows.any():
             intercept[arms] = np.nan_to_num(utility).min()
         elif not inputs.shape[1]:
-            intercept[arms] = seen[:, arms].mean(axis=0)
+            intercept[arms] = targets[:, arms].mean(axis=0)
         else:
             solver = "cholesky" if isinstance(inputs, np.ndarray) else "sparse_cg"
-            model = Ridge(alpha=strength, solver=solver, tol=1e-6).fit(inputs[rows], seen[:, arms])
+            model = Ridge(alpha=strength, solver=solver, tol=1e-6).fit(inputs[rows], targets[:, arms])
             coefficients[:, arms] = model.coef_.reshape(
                 len(arms), -1
             ).T  # scikit-learn drops the axis of a single arm

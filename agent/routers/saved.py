@@ -281,8 +281,8 @@ def _relevance(folder: Path, about: About) -> RelevanceModel | None:
 
 def check_digest(saved: bytes, digest: str | None, where: str) -> None:
     """Refuse the bytes of a router that are not those that were written. Raises RouterError."""
-    if (found := digest_of(saved)) != digest:
-        raise RouterError(f"{where} is damaged: its digest is {found}, not {digest}; {AGAIN}")
+    if (actual := digest_of(saved)) != digest:
+        raise RouterError(f"{where} is damaged: its digest is {actual}, not {digest}; {AGAIN}")
 
 
 def digest_of(saved: bytes) -> str:

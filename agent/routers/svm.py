@@ -50,8 +50,8 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         chosen = self.chosen
         self._preparation = Preparation.of(labels.features, chosen.dims)
         rows = self._rows(labels.features, np.eye(labels.utility.shape[1]))
-        known = ~np.isnan(labels.utility.ravel())
-        rows, utility = rows[known], labels.utility.ravel()[known]
+        is_known = ~np.isnan(labels.utility.ravel())
+        rows, utility = rows[is_known], labels.utility.ravel()[is_known]
         kernel = Nystroem(
             gamma=chosen.gamma, n_components=min(chosen.landmarks, len(rows)), random_state=chosen.seed
         )
@@ -66,8 +66,8 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         self._intercept = np.array(model.intercept_).reshape(())
 
     def _scores(self, features: Features) -> Floats:
-        known = self._fitted.arms
-        rows = self._rows(features, np.eye(len(known))[positions(known, features.arms)])
+        arms = self._fitted.arms
+        rows = self._rows(features, np.eye(len(arms))[positions(arms, features.arms)])
         # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b takes one product of matrices
         lengths = (rows**2).sum(axis=1)[:, None] + (self._landmarks**2).sum(axis=1)
         near = np.exp(-self.chosen.gamma * (lengths - 2.0 * rows @ self._landmarks.T))
@@ -76,12 +76,12 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
 
     def _rows(self, features: Features, names: Floats) -> Floats:
         """Return one row an arm, grouped by question, shape (n * n_arms, d)."""
-        own = self._preparation.imputed(features)
-        shape = own.shape[:2]
+        arm_features = self._preparation.imputed(features)
+        shape = arm_features.shape[:2]
         question = self._preparation.question(features)[:, None]
         shared = np.broadcast_to(question, (*shape, question.shape[2]))
         named = np.broadcast_to(self.chosen.identity * names, (*shape, names.shape[1]))
-        return np.concatenate([shared, own, named], axis=2).reshape(shape[0] * shape[1], -1)
+        return np.concatenate([shared, arm_features, named], axis=2).reshape(shape[0] * shape[1], -1)
 
     def _state(self) -> State:
         state = {"landmarks": self._landmarks, "weights": self._weights, "intercept": self._intercept}
@@ -148,19 +148,21 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
     def _fit(self, labels: RoutingDataset) -> None:
         self._preparation = Preparation.of(labels.features, self.chosen.dims)
         question = self._preparation.question(labels.features)
-        own = self._preparation.imputed(labels.features)
+        arm_features = self._preparation.imputed(labels.features)
         # from the strongest on, each starts at the solution of the one before
         strengths = sorted(self.chosen.strengths, reverse=True)
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             linear = None
             for strength in strengths:
-                linear = rank(question[training], own[training], labels.utility[training], strength, linear)
-                yield linear.scores(question[held_out], own[held_out])
+                linear = rank(
+                    question[training], arm_features[training], labels.utility[training], strength, linear
+                )
+                yield linear.scores(question[held_out], arm_features[held_out])
 
         at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
         self.strength = strengths[at]
-        self._linear = rank(question, own, labels.utility, self.strength)
+        self._linear = rank(question, arm_features, labels.utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
@@ -194,8 +196,8 @@ def rank(
 
     n_arms, d, n_columns = utility.shape[1], question.shape[1], own.shape[2]
     # comparisons with NaN are false
-    row, one, other = np.nonzero(utility[:, :, None] > utility[:, None, :])
-    better, worse = row * n_arms + one, row * n_arms + other
+    row, winner, loser = np.nonzero(utility[:, :, None] > utility[:, None, :])
+    better, worse = row * n_arms + winner, row * n_arms + loser
     n_pairs = max(1, len(row))
 
     def unpack(x: Floats) -> Linear:
@@ -218,5 +220,5 @@ def rank(
     initial = np.zeros((d + 1) * n_arms + n_columns)
     if start is not None:
         initial = np.concatenate([start.question.ravel(), start.own, start.offset])
-    found = minimize(loss, initial, jac=True, method="L-BFGS-B", options={"ftol": 1e-7, "gtol": 1e-5})
-    return unpack(found.x)
+    solution = minimize(loss, initial, jac=True, method="L-BFGS-B", options={"ftol": 1e-7, "gtol": 1e-5})
+    return unpack(solution.x)

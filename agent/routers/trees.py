@@ -98,9 +98,9 @@ class BoostedTrees(Parametrised[B]):
                 f"{self.kind}: identity is false, and no feature of an arm is known at stage "
                 f"{chosen.stage!r}: the rows of all arms would be the same"
             )
-        target, known = self._targets(labels.utility)
-        rows = self._table(features, self._names(len(features.arms)))[known]
-        listwise = {"qid": np.nonzero(known)[0]} if self.objective["objective"] == "rank:ndcg" else {}
+        target, used = self._targets(labels.utility)
+        rows = self._table(features, self._names(len(features.arms)))[used]
+        listwise = {"qid": np.nonzero(used)[0]} if self.objective["objective"] == "rank:ndcg" else {}
         self._booster = xgboost.train(
             {
                 "nthread": THREADS,
@@ -113,7 +113,7 @@ class BoostedTrees(Parametrised[B]):
                 "seed": chosen.seed,
                 **self.objective,
             },
-            xgboost.QuantileDMatrix(rows, target[known], nthread=THREADS, **listwise),
+            xgboost.QuantileDMatrix(rows, target[used], nthread=THREADS, **listwise),
             chosen.rounds,
         )
 
@@ -132,13 +132,13 @@ class BoostedTrees(Parametrised[B]):
 
     def _table(self, features: Features, names: Floats) -> Rows:
         """Return the rows of arms with these one-hot codes, shape (n, n_arms, [n_arms], n_columns)."""
-        own, names = self._rows(self._known(features)), self._rows(names)
-        shape = own.shape[:-1]
+        arm_features, names = self._rows(self._known(features)), self._rows(names)
+        shape = arm_features.shape[:-1]
         question = self._preparation.question(features)
         question = question.reshape(len(features), *[1] * (len(shape) - 1), question.shape[1])
         parts = (
             np.broadcast_to(question, (*shape, question.shape[-1])),
-            own,
+            arm_features,
             np.broadcast_to(names, (*shape, names.shape[-1])),
         )
         return np.concatenate(parts, axis=-1, dtype=np.float32)
@@ -261,12 +261,12 @@ class LambdaMART(BoostedTrees[Boosting]):
         return of_arms
 
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        known = ~np.isnan(utility)
-        low = np.where(known, utility, np.inf).min(axis=1, keepdims=True)
-        high = np.where(known, utility, -np.inf).max(axis=1, keepdims=True)
+        is_known = ~np.isnan(utility)
+        low = np.where(is_known, utility, np.inf).min(axis=1, keepdims=True)
+        high = np.where(is_known, utility, -np.inf).max(axis=1, keepdims=True)
         differ = high > low
         relevance = (utility - np.where(differ, low, 0.0)) / np.where(differ, high - low, 1.0)
-        return relevance, known & differ
+        return relevance, is_known & differ
 
     def _ranked(self, sums: Floats) -> Floats:
         return sums

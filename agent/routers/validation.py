@@ -108,15 +108,15 @@ def validate_router(
     whole = ~np.isnan(worth).any(axis=1)
     if not whole.any():
         return None
-    seen, worth = outcomes.only(whole), worth[whole]
-    paid = charged(seen, stage)
+    complete, worth = outcomes.only(whole), worth[whole]
+    paid = charged(complete, stage)
     arms = {
-        arm: _row(seen, worth, np.tile(one, (len(worth), 1)))
-        for arm, one in zip(seen.arms, np.eye(len(seen.arms)), strict=True)
+        arm: _row(complete, worth, np.tile(one_hot, (len(worth), 1)))
+        for arm, one_hot in zip(complete.arms, np.eye(len(complete.arms)), strict=True)
     }
     single = max(arms, key=lambda arm: arms[arm].utility)
     router = _row(paid, utilities(paid, plain), best(scores[whole]))
-    oracle = _row(seen, worth, best(worth))
+    oracle = _row(complete, worth, best(worth))
     way = oracle.utility - arms[single].utility
     gap = (router.utility - arms[single].utility) / way if way > 0.0 else None
     return RouterValidation(len(worth), arms, router, oracle, single, gap)
@@ -179,11 +179,11 @@ def best(scores: Floats) -> Floats:
 
 
 def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> Row:
-    known = {name: _mean(outcomes.scores[name], shares) for name in SHOWN if name in outcomes.scores}
+    means = {name: _mean(outcomes.scores[name], shares) for name in SHOWN if name in outcomes.scores}
     steps = _mean(outcomes.costs["steps"], shares) if "steps" in outcomes.costs else np.nan
     return Row(
         _mean(worth, shares),
-        {name: value for name, value in known.items() if not np.isnan(value)},
+        {name: value for name, value in means.items() if not np.isnan(value)},
         None if np.isnan(steps) else steps,
     )
 
@@ -191,5 +191,5 @@ def _row(outcomes: Outcomes, worth: Floats, shares: Floats) -> Row:
 def _mean(values: Floats, shares: Floats) -> float:
     """Return the mean of the values that the shares select, where known; NaN if nowhere."""
     chosen = np.where(shares > 0.0, shares * values, 0.0).sum(axis=1)
-    known = ~np.isnan(chosen)
-    return float(chosen[known].mean()) if known.any() else float("nan")
+    is_known = ~np.isnan(chosen)
+    return float(chosen[is_known].mean()) if is_known.any() else float("nan")

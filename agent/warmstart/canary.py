@@ -158,17 +158,17 @@ def next_step(
             0.0,
             f"{n:,} decisions did not settle it: it gains {low:+.4f} to {high:+.4f} at {level}",
         )
-    wanted = grown_share(first, low, width)
+    next_share = grown_share(first, low, width)
     changes = (
-        wanted != share
-        if wanted == promotions.LARGEST_SHARE
-        else max(wanted / share, share / wanted) >= LEAST_GROWTH
+        next_share != share
+        if next_share == promotions.LARGEST_SHARE
+        else max(next_share / share, share / next_share) >= LEAST_GROWTH
     )
     if not changes:
         return NextStep(Action.WAIT, share)
     return NextStep(
         Action.SHARE,
-        wanted,
+        next_share,
         f"it loses {max(-low, 0.0):.4f} a decision at most (at {level}), by {n:,} decisions",
     )
 
@@ -245,24 +245,24 @@ class AutomaticCanaries:
         request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
         document = request.model_dump(mode="json")
         try:
-            found: Evaluation | None = evaluations.submit(
+            evaluation: Evaluation | None = evaluations.submit(
                 self._store, configuration_of(self._config), document, self._clock()
             )
         except QueueFullError as error:
             logger.info("canary %d is looked at later: %s", version, error)
             return None
-        while found is not None and not found.status.ended:
+        while evaluation is not None and not evaluation.status.ended:
             if stop.wait(READ_S):
                 return None
-            found = evaluations.find(self._store, found.seq)
-        if found is None or found.status is evaluations.State.FAILED:
-            why = "" if found is None else found.error or ""
+            evaluation = evaluations.find(self._store, evaluation.seq)
+        if evaluation is None or evaluation.status is evaluations.State.FAILED:
+            why = "" if evaluation is None else evaluation.error or ""
             logger.warning("canary %d could not be judged: %s", version, why)
             undecided = Verdict(False, (why,), None, (), undecided=True)
-            return {**undecided.document(), "evaluation": None if found is None else found.seq}
-        report = evaluations.result_of(self._store, found.seq)
+            return {**undecided.document(), "evaluation": None if evaluation is None else evaluation.seq}
+        report = evaluations.result_of(self._store, evaluation.seq)
         assert report is not None  # it is done
-        return {**verdict_on(report, name), "evaluation": found.seq}
+        return {**verdict_on(report, name), "evaluation": evaluation.seq}
 
     def _act(
         self, canary: promotions.Promotion, step: NextStep, active: ActivePolicy, evaluation: int | None

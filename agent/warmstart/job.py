@@ -77,10 +77,10 @@ class WarmStarts:
         self._next_read = now + READ_S
         active = active_policy(self._store, self._configured)
         alarms = read_alarms(self._store, self._config.reward.join, active)
-        found = next_run(self._store, self._spec, self._configured, alarms, self._since)
-        if found is None or found.at > now:
+        planned = next_run(self._store, self._spec, self._configured, alarms, self._since)
+        if planned is None or planned.at > now:
             return False
-        self._trigger = found.trigger
+        self._trigger = planned.trigger
         return True
 
     def run(self, stop: threading.Event) -> None:

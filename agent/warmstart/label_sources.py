@@ -132,23 +132,23 @@ class LabelSources:
             LogUnavailableError: The log cannot be read.
         """
         setup = self._setup(on_progress)
-        found: list[Lot] = []
+        lots: list[Lot] = []
         for name, source in self._spec.sources.items():
             match source:
                 case warm_start.OutcomesSource():
-                    found.append(self._outcomes(name, source))
+                    lots.append(self._outcomes(name, source))
                 case warm_start.QuestionsSource():
-                    found.append(self._questions(name, source, setup))
+                    lots.append(self._questions(name, source, setup))
                 case warm_start.SyntheticSource():
-                    found.append(self._synthetic(name, source, setup))
+                    lots.append(self._synthetic(name, source, setup))
                 case warm_start.JudgeSource():
                     recent = traffic.asked_since(self._store, self._since(source))
-                    found += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
+                    lots += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
                 case warm_start.HindsightSource() if self._proposes:
-                    found += self._sampled(name, source, setup, self._confirmed(source))
+                    lots += self._sampled(name, source, setup, self._confirmed(source))
                 case warm_start.FeedbackSource():
-                    found += self._feedback(name, source)
-        return found
+                    lots += self._feedback(name, source)
+        return lots
 
     def fetch(self, lot: Lot, console: Console, on_progress: Progress) -> None:
         """Produce the labels of a lot at its path, unless they are there.
@@ -189,15 +189,15 @@ class LabelSources:
     def _setup(self, on_progress: Progress) -> str:
         """Return a digest of the inputs of answers besides the question: arms, encoders, corpus, model."""
         without_arms = warm_start.OutcomesSource | warm_start.FeedbackSource
-        if all(isinstance(one, without_arms) for one in self._spec.sources.values()):
+        if all(isinstance(source, without_arms) for source in self._spec.sources.values()):
             return ""
         config = self._config
-        models = {name: llm_catalog.identity_of(one) for name, one in config.llms.items()}
-        own_prompts = {name: one.model_dump() for name, one in config.prompts.items()}
+        models = {name: llm_catalog.identity_of(spec) for name, spec in config.llms.items()}
+        own_prompts = {name: template.model_dump() for name, template in config.prompts.items()}
         return digest_of_document(
             {
                 "arms": config.arm_documents,
-                "encoders": {name: digest_backbone(one) for name, one in config.backbones.items()},
+                "encoders": {name: digest_backbone(backbone) for name, backbone in config.backbones.items()},
                 "corpus": corpus_of(config, None, on_progress).digest,
                 "llm": llm_catalog.identity_of(config.llm),
                 "answering": config.answering.identity(),
@@ -261,17 +261,17 @@ class LabelSources:
             lot = self._sample(name, source, metrics, setup, _asked(file))
             if _sample_of(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
-        known = {text for file in taken for text in _asked(file)}
-        fresh = sorted((text for text in recent if text not in known), key=digest_of_document)
+        sampled_texts = {text for file in taken for text in _asked(file)}
+        fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
         if not fresh:
             return before
         chosen = {text: recent[text] for text in fresh[: source.questions]}
         return [*before, self._sample(name, source, metrics, setup, chosen)]
 
     def _sample(
-        self, name: str, source: Sampled, metrics: Mapping[str, str], setup: str, asked: Mapping[str, str]
+        self, name: str, source: Sampled, metrics: Mapping[str, str], setup: str, questions: Mapping[str, str]
     ) -> Lot:
-        texts, answers = list(asked), tuple(answer for answer in asked.values() if answer)
+        texts, answers = list(questions), tuple(answer for answer in questions.values() if answer)
         digest = digest_of_document([texts, metrics, setup, *([answers] if answers else [])])
         path = self._folder / name / digest[:DIGEST_CHARS]
         return Lot(name, source.kind, digest, path, metrics, True, tuple(texts), answers)

@@ -168,19 +168,19 @@ def labels_of(
         unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
         gaps[f"without {component}, which have a price"] = unknown
         remedies.append((unknown, utility.remedy(component)))
-    known = np.ones((len(outcomes.questions), len(labelled)), dtype=np.bool_)
+    is_known = np.ones((len(outcomes.questions), len(labelled)), dtype=np.bool_)
     left_out: dict[str, int] = {}
     for reason, gap in gaps.items():
-        if n := int((known & gap).sum()):
+        if n := int((is_known & gap).sum()):
             left_out[reason] = n
-        known &= ~gap
-    if not known.any():
+        is_known &= ~gap
+    if not is_known.any():
         why = ", ".join(f"{n:,} {reason}" for reason, n in left_out.items())
         do = "; ".join(remedy for unknown, remedy in remedies if unknown.any())
         raise WarmStartError(f"no label of {', '.join(labelled)} is left: {why}" + (f"; {do}" if do else ""))
-    cells = np.argwhere(_drawn(known, outcomes.questions, draws, seed))
+    cells = np.argwhere(_drawn(is_known, outcomes.questions, draws, seed))
     order = np.random.default_rng(seed).permutation(len(cells))  # so that no arm comes in one block
-    return LabelDecisions(outcomes, labelled, columns, values, costs, known, cells[order], left_out)
+    return LabelDecisions(outcomes, labelled, columns, values, costs, is_known, cells[order], left_out)
 
 
 def _values(outcomes: Outcomes, rule: RewardRule, metric: str, score: str) -> Floats:
@@ -210,12 +210,12 @@ def _cost_of(outcomes: Outcomes, name: str) -> Floats:
 
 
 def _drawn(
-    known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
+    is_known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
 ) -> NDArray[np.bool_]:
     """Draw known cells, all without a number of draws; a larger number extends a smaller one."""
-    drawn = np.zeros_like(known)
+    drawn = np.zeros_like(is_known)
     for row, question in enumerate(questions):
-        order = np.random.default_rng(seed_of(seed, question.id)).permutation(np.flatnonzero(known[row]))
+        order = np.random.default_rng(seed_of(seed, question.id)).permutation(np.flatnonzero(is_known[row]))
         drawn[row, order[:draws]] = True
     return drawn
 
@@ -281,17 +281,17 @@ def label_digest(decision_id: str) -> str:
 
 def _known_of(tables: Mapping[str, Floats], row: int, column: int) -> dict[str, float]:
     """Return the known values of a cell."""
-    found = {name: table[row, column].item() for name, table in tables.items()}
-    return {name: value for name, value in found.items() if not np.isnan(value)}
+    values = {name: table[row, column].item() for name, table in tables.items()}
+    return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
-def _cost(known: Mapping[str, float]) -> Cost:
+def _cost(amounts: Mapping[str, float]) -> Cost:
     """Return a cost as the log keeps it: counts are integers, and a missing one is 0.
 
     >>> _cost({"steps": 1.6, "llm_s": 0.5})
     Cost(steps=2, prompt_tokens=0, completion_tokens=0, retrieval_s=0.0, llm_s=0.5, usd=0.0)
     """
-    steps, read, written, retrieval_s, llm_s, usd = (known.get(name, 0.0) for name in COSTS)
+    steps, read, written, retrieval_s, llm_s, usd = (amounts.get(name, 0.0) for name in COSTS)
     return Cost(round(steps), round(read), round(written), retrieval_s, llm_s, usd)
 
 
@@ -416,10 +416,10 @@ def _features_with_passages(
             f"the router reads what every arm retrieves, and there are no outcomes of {', '.join(missing)}: "
             "label these arms, too"
         )
-    known = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    passages = tuple(tuple(ids and ids[:k] for ids in row) for row in known.passages)
+    subset = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    passages = tuple(tuple(ids and ids[:k] for ids in row) for row in subset.passages)
     return observed_features(
-        replace(known, passages=passages),
+        replace(subset, passages=passages),
         config,
         trained.about.backbone,
         Stage.RETRIEVED,
@@ -443,9 +443,9 @@ def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     searches_first = np.isin(np.arange(len(outcomes.arms)), at)
     for name in validation.PAID[Stage.RETRIEVED]:
         if name in costs:
-            own = utility.cost_of(outcomes, name)
-            first = np.where(_answering(outcomes, arms), own[:, at], 0.0).sum(axis=1, keepdims=True)
-            costs[name] = first + np.where(searches_first & ~np.isnan(own), 0.0, own)
+            cost = utility.cost_of(outcomes, name)
+            first = np.where(_answering(outcomes, arms), cost[:, at], 0.0).sum(axis=1, keepdims=True)
+            costs[name] = first + np.where(searches_first & ~np.isnan(cost), 0.0, cost)
     return validation.with_searches(replace(outcomes, costs=costs), outcomes)
 
 
@@ -528,10 +528,10 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         source = seen_as(config, profiles) + ("" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
-        known = _known(store, settings.beside)
-        found = turns(labels, contexts, seen_as=source, run=settings.run)
-        while batch := list(islice(found, BATCH)):
-            unknown = [turn for turn in batch if label_digest(turn.decision.id) not in known]
+        digests = _known(store, settings.beside)
+        pending = turns(labels, contexts, seen_as=source, run=settings.run)
+        while batch := list(islice(pending, BATCH)):
+            unknown = [turn for turn in batch if label_digest(turn.decision.id) not in digests]
             new += (
                 len(imported_turns.missing_from_log(store, unknown))
                 if settings.dry_run
@@ -560,7 +560,10 @@ def _known(store: Store, beside: Beside | None) -> set[str]:
     """Return the digests of labels that are not inserted again."""
     if beside is None:
         return set()
-    return {label_digest(one) for one in traffic.label_ids(store, beside.runs, others=beside.others)}
+    return {
+        label_digest(decision_id)
+        for decision_id in traffic.label_ids(store, beside.runs, others=beside.others)
+    }
 
 
 def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) -> str:
@@ -570,14 +573,15 @@ def seen_as(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) ->
         ModelNotFoundError: The model of the backbone is not where its name says.
     """
     encoder = None
-    if seen := config.features.embedding:
-        backbone = config.backbones[seen.backbone]
+    if embedding := config.features.embedding:
+        backbone = config.backbones[embedding.backbone]
         encoder = digest_backbone(backbone), backbone.query_prefix
     arms = {name: info.features for name, info in arm_infos(config).items()}
     # without a key that most do not have: what was inserted before there was one is not inserted again
     features = config.features.model_dump(mode="json", exclude=set() if profiles else {"similarity"})
     sampled = {
-        name: blake2b(one.vectors.tobytes(), digest_size=8).hexdigest() for name, one in profiles.items()
+        name: blake2b(profile.vectors.tobytes(), digest_size=8).hexdigest()
+        for name, profile in profiles.items()
     }
     return orjson.dumps([features, encoder, arms, *([sampled] if sampled else [])]).decode()
 
@@ -598,11 +602,11 @@ def contexts_of(
         scored: Scores of the configured router; None for none.
         profiles: What the sources of the arms are about, where the features look at it.
     """
-    arms, seen = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
+    arms, specs = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
     vectors: list[Embeddings] = [{} for _ in texts]
-    for backbone in dict.fromkeys(one.backbone for one in seen if one is not None):
-        found = _embedded(config, backbone, texts, on_progress, scored)
-        vectors = [{**row, **more} for row, more in zip(vectors, found, strict=True)]
+    for backbone in dict.fromkeys(spec.backbone for spec in specs if spec is not None):
+        embeddings = _embedded(config, backbone, texts, on_progress, scored)
+        vectors = [{**row, **more} for row, more in zip(vectors, embeddings, strict=True)]
     contexts = [
         context_of(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
         for text, embedding in zip(texts, vectors, strict=True)
@@ -619,12 +623,12 @@ def _embedded(
     if scored is not None and scored.backbone == backbone:
         return [{backbone: vector} for vector in scored.embedding]
     embedder = build_embedder(config.backbones[backbone])
-    found: list[Embeddings] = []
+    embeddings: list[Embeddings] = []
     for first in range(0, len(texts), EMBEDDING_BATCH):
         some = texts[first : first + EMBEDDING_BATCH]
-        found += [{backbone: vector} for vector in embedder.encode_queries(some)]
-        on_progress("embedding questions", len(found), len(texts))
-    return found
+        embeddings += [{backbone: vector} for vector in embedder.encode_queries(some)]
+        on_progress("embedding questions", len(embeddings), len(texts))
+    return embeddings
 
 
 def _outcomes(settings: InsertSettings, config: AppConfig, console: Console) -> Outcomes:
@@ -668,6 +672,6 @@ def _print_summary(
     for column in table.columns[1:]:
         column.justify = "right"
     for arm in labels.arms:
-        if found := rewards.get(arm):
-            table.add_row(arm, f"{len(found):,}", f"{np.mean(found):+.4f}")
+        if arm_rewards := rewards.get(arm):
+            table.add_row(arm, f"{len(arm_rewards):,}", f"{np.mean(arm_rewards):+.4f}")
     console.print(table)

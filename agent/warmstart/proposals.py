@@ -40,7 +40,9 @@ def remove_older(folder: Path, run: int, configured: Path | None) -> None:
         run: The newest one.
         configured: The configured router, which is kept; None for none.
     """
-    runs = sorted(int(one.name) for one in folder.glob("*") if one.name.isdecimal() and int(one.name) <= run)
+    runs = sorted(
+        int(path.name) for path in folder.glob("*") if path.name.isdecimal() and int(path.name) <= run
+    )
     for number in runs[:-KEPT]:
         old = folder / str(number)
         if configured is None or not configured.is_relative_to(old):

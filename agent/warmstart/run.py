@@ -126,8 +126,8 @@ class RunSnapshot:
     @property
     def runs(self) -> tuple[int, ...]:
         """Earlier runs whose labels a candidate learns."""
-        known = (run for run in self.before if run.inputs["examples"] >= self.after)
-        return tuple(run.seq for run in known if run.inputs["labels"])
+        recent_runs = (run for run in self.before if run.inputs["examples"] >= self.after)
+        return tuple(run.seq for run in recent_runs if run.inputs["labels"])
 
     @property
     def router(self) -> str | None:
@@ -292,9 +292,9 @@ def _do(
         if journal.promoted:
             raise
         raise RunFailedError(f"run {mine.seq} failed, what is served is as it was: {error}") from error
-    found = registry_runs.find(store, mine.seq)
-    assert found is not None
-    return found
+    run = registry_runs.find(store, mine.seq)
+    assert run is not None
+    return run
 
 
 def _is_first(store: Store, run: Run) -> bool:
@@ -450,8 +450,10 @@ class _Steps:
         """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""
         request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
         worker = f"{this_process()}:run-{self.run}"
-        found = run_evaluation(self.store, self.now.config, request, worker, self.on_progress, self.clock)
-        return found.number, verdict_on(found.report, name)
+        evaluation = run_evaluation(
+            self.store, self.now.config, request, worker, self.on_progress, self.clock
+        )
+        return evaluation.number, verdict_on(evaluation.report, name)
 
     def _decide(self, version: Version | None, verdict: dict[str, Any] | None) -> registry_runs.State:
         """Promote the candidate, or hold it and record why."""

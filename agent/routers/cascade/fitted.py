@@ -157,9 +157,9 @@ class CascadeDataset:
 
     def rows(self, at: NDArray[np.intp]) -> "CascadeDataset":
         """Return some of the questions."""
-        features = tuple(one.rows(at) for one in self.features)
-        seen = None if self.seen is None else self.seen.rows(at)
-        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], seen)
+        features = tuple(of_stage.rows(at) for of_stage in self.features)
+        observed = None if self.seen is None else self.seen.rows(at)
+        return CascadeDataset(features, self.right[at], self.quality[at], self.cost[at], observed)
 
     def reward(self, stage: int, picks: Integers) -> Floats:
         """Return the reward of stopping at a stage with these answers, shape (n_questions,)."""
@@ -246,11 +246,11 @@ class Cascade:
         stage, pick, probability = np.zeros(n, dtype=np.intp), np.zeros(n, dtype=np.intp), np.zeros(n)
         here = np.arange(n)
         for number, model in enumerate(self.models):
-            known = features[number].rows(here)
-            scores = model.answers.scores(known)
+            remaining_features = features[number].rows(here)
+            scores = model.answers.scores(remaining_features)
             stage[here], pick[here] = number, scores.argmax(axis=1)
             probability[here] = model.probability(scores.max(axis=1))
-            here = here[self.gains(number, known, scores) > limits[number]]
+            here = here[self.gains(number, remaining_features, scores) > limits[number]]
             if not len(here):
                 break
         return Walk(stage, pick, probability)
@@ -307,17 +307,17 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         )
     cascade, _ = fit_stages(spec, labels.rows(np.flatnonzero(~calibration)), on_progress)
     rest = labels.rows(np.flatnonzero(calibration))
-    known = cascade.features(rest)
+    features = cascade.features(rest)
     row, everything = np.arange(len(rest)), len(spec.stages) - 1
 
     def right(threshold: float) -> Floats:
-        walk = cascade.walk(known, np.full(everything, threshold))
+        walk = cascade.walk(features, np.full(everything, threshold))
         return np.asarray(rest.right[row, walk.pick])
 
     most = right(-np.inf)
     gains = [
-        cascade.gains(stage, one, cascade.models[stage].answers.scores(one))
-        for stage, one in enumerate(known[:-1])
+        cascade.gains(stage, of_stage, cascade.models[stage].answers.scores(of_stage))
+        for stage, of_stage in enumerate(features[:-1])
     ]
     threshold, _ = certified_threshold(
         np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
@@ -339,21 +339,23 @@ def fit_stages(
         relevance, labels = _with_relevance(labels, parts, on_progress)
     last, row = len(spec.stages) - 1, np.arange(len(labels))
     models: list[StageModel] = []
-    seen: list[Floats] = []
+    stage_scores: list[Floats] = []
     for stage, features in enumerate(labels.features):
         answers = RoutingDataset(features, labels.right[:, : len(features.arms)], is_choice=False)
         router, scores = _fit_out_of_fold(spec.answers, answers, parts)
         best = labels.right[row, scores.argmax(axis=1)]
         models.append(StageModel(router, *_calibrated(scores.max(axis=1), best)))
-        seen.append(scores)
+        stage_scores.append(scores)
         on_progress("fitting to the answers of each stage", stage + 1, last + 1)
-    rewards = [labels.reward(stage, scores.argmax(axis=1)) for stage, scores in enumerate(seen)]
+    rewards = [labels.reward(stage, scores.argmax(axis=1)) for stage, scores in enumerate(stage_scores)]
     onwards, gains = rewards[last], [np.empty(0)] * last
     for stage in reversed(range(last)):
-        known = RoutingDataset(
-            _flat(labels.features[stage], seen[stage]), (onwards - rewards[stage])[:, None], is_choice=False
+        gain_labels = RoutingDataset(
+            _flat(labels.features[stage], stage_scores[stage]),
+            (onwards - rewards[stage])[:, None],
+            is_choice=False,
         )
-        router, scores = _fit_out_of_fold(spec.gain, known, parts)
+        router, scores = _fit_out_of_fold(spec.gain, gain_labels, parts)
         models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
         onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
         on_progress("fitting to the gains of going on", last - stage, last)
@@ -364,15 +366,15 @@ def _with_relevance(
     labels: CascadeDataset, parts: Sequence[tuple[Integers, Integers]], on_progress: Progress
 ) -> tuple[RelevanceModel, CascadeDataset]:
     """Return a model fitted to all questions, and the questions with out-of-fold relevance."""
-    seen = labels.seen
-    if seen is None or not any(seen.gold):
+    observed = labels.seen
+    if observed is None or not any(observed.gold):
         raise RouterError("relevance is learned from gold_ids, and no question has any")
-    examples, owners = examples_of(labels.features, seen)
+    examples, owners = examples_of(labels.features, observed)
     rows, features = [], []
     for number, (training, held_out) in enumerate(parts, start=1):
         model = _fitted(examples, np.isin(owners, training))
-        rest = seen.rows(held_out)
-        features.append([_seen(one.rows(held_out), rest, model) for one in labels.features])
+        rest = observed.rows(held_out)
+        features.append([_seen(of_stage.rows(held_out), rest, model) for of_stage in labels.features])
         rows.append(held_out)
         on_progress("fitting relevance", number, len(parts) + 1)
     order = np.argsort(np.concatenate(rows))
@@ -389,13 +391,13 @@ def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
         raise RouterError(f"the cascade cannot learn relevance: {error}") from error
 
 
-def _seen(features: Features, seen: Observed | None, model: RelevanceModel | None) -> Features:
+def _seen(features: Features, observed: Observed | None, model: RelevanceModel | None) -> Features:
     """Return the features of a stage with relevance, if there is a model of it."""
     if model is None:
         return features
-    if seen is None:
+    if observed is None:
         raise RouterError("the cascade reads the relevance of passages: give it what was found and answered")
-    return with_relevance(features, seen, model)
+    return with_relevance(features, observed, model)
 
 
 def _fit_out_of_fold(
@@ -436,8 +438,8 @@ def examples_of(features: Sequence[Features], seen: Observed) -> tuple[Examples,
     cases, owners = [], []
     for stage in features:
         for number, (text, row, gold) in enumerate(zip(stage.texts, seen.found, seen.gold, strict=True)):
-            if gold and (found := _by_arm(stage.arms, row)):
-                cases.append(Case(text, found, gold))
+            if gold and (by_arm := _by_arm(stage.arms, row)):
+                cases.append(Case(text, by_arm, gold))
                 owners.append(number)
     try:
         return Examples.of(cases, FITTING), np.array(owners, dtype=np.intp)
@@ -456,8 +458,8 @@ def with_relevance(features: Features, seen: Observed, model: RelevanceModel) ->
         model.relevance(text, _by_arm(features.arms, row))
         for text, row in zip(features.texts, seen.found, strict=True)
     ]
-    found, answers = [row[:n] for row in seen.found], [row[:n] for row in seen.answers]
-    return router_features.with_relevance(features, relevance, found, answers)
+    passages, answers = [row[:n] for row in seen.found], [row[:n] for row in seen.answers]
+    return router_features.with_relevance(features, relevance, passages, answers)
 
 
 def stacked(parts: Sequence[Features]) -> Features:
@@ -466,15 +468,15 @@ def stacked(parts: Sequence[Features]) -> Features:
     retrieved, answered = (
         None
         if table is None
-        else ArmTable(table.names, np.concatenate([getattr(one, name).values for one in parts]))
+        else ArmTable(table.names, np.concatenate([getattr(part, name).values for part in parts]))
         for name, table in (("retrieved", first.retrieved), ("answered", first.answered))
     )
     return Features(
         first.arms,
-        tuple(text for one in parts for text in one.texts),
+        tuple(text for part in parts for text in part.texts),
         first.names,
-        np.concatenate([one.question for one in parts]),
-        np.concatenate([one.embedding for one in parts]),
+        np.concatenate([part.question for part in parts]),
+        np.concatenate([part.embedding for part in parts]),
         retrieved,
         answered,
         first.passages,

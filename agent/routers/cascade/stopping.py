@@ -126,10 +126,10 @@ def certified_threshold(
         alpha: Mean loss that is allowed.
         delta: Probability that it is exceeded.
     """
-    found = -np.inf, 0.0
+    certified = -np.inf, 0.0
     for threshold in np.unique(np.quantile(gains, np.linspace(0.0, 1.0, CANDIDATES))):
         p = p_value(losses_at(float(threshold)), alpha)
         if p > delta:
             break
-        found = float(threshold), p
-    return found
+        certified = float(threshold), p
+    return certified

@@ -147,15 +147,15 @@ def validate_cascade(
     others = {name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores}
     others = {name: values for name, values in others.items() if np.isfinite(values).all()}
 
-    def earned(picks: Integers, asked: NDArray[Any]) -> Floats:
-        return np.asarray(labels.quality[row, picks] - (labels.cost * asked).sum(axis=1))
+    def earned(picks: Integers, calls: NDArray[Any]) -> Floats:
+        return np.asarray(labels.quality[row, picks] - (labels.cost * calls).sum(axis=1))
 
-    def result(picks: Integers, asked: NDArray[Any]) -> Row:
+    def result(picks: Integers, calls: NDArray[Any]) -> Row:
         return Row(
             float(labels.right[row, picks].mean()),
-            float(earned(picks, asked).mean()),
+            float(earned(picks, calls).mean()),
             {name: float(values[row, picks].mean()) for name, values in others.items()},
-            {name: float((values * asked).sum(axis=1).mean()) for name, values in costs.items()},
+            {name: float((values * calls).sum(axis=1).mean()) for name, values in costs.items()},
         )
 
     n_arms = labels.right.shape[1]
@@ -174,18 +174,18 @@ def validate_cascade(
         )
     last = labels.right[row, walk.pick]
     walk = cascade.walk(features)
-    asked = np.arange(n_arms) < counts[walk.stage][:, None]
-    rows[CASCADE] = result(walk.pick, asked)
+    calls = np.arange(n_arms) < counts[walk.stage][:, None]
+    rows[CASCADE] = result(walk.pick, calls)
     best = (labels.right + 1e-6 * (labels.quality - labels.cost)).argmax(axis=1)
     rows[ORACLE] = result(best, alone[best])
     picked, at = labels.right[row, walk.pick], outcomes.arms.index(single)
-    one = np.ones(len(labels))
-    gain = earned(walk.pick, asked) - earned(np.full(len(labels), at), alone[at][None])
+    ones = np.ones(len(labels))
+    gain = earned(walk.pick, calls) - earned(np.full(len(labels), at), alone[at][None])
     lost, bias = last - picked, walk.probability - picked
-    terms = [Terms("ips", values, one, one) for values in (gain, lost, bias)]
+    terms = [Terms("ips", values, ones, ones) for values in (gain, lost, bias)]
     ahead, way = picked - labels.right[:, most_right], labels.right[row, best] - labels.right[:, most_right]
     if has_way := way.mean() > 0.0:
-        terms.append(Terms("snips", ahead, way, one, ratio=True))
+        terms.append(Terms("snips", ahead, way, ones, ratio=True))
     least, most = labels.quality.min() - labels.cost.sum(axis=1).max(), labels.quality.max()
     span = max(1.0, float(most - least))
     possible = [(-span, span), (-1.0, 1.0), (-1.0, 1.0)]
@@ -227,10 +227,10 @@ def _share_of_all(picked: Floats, right: Floats) -> float | None:
 def known_costs(outcomes: Outcomes) -> dict[str, Floats]:
     """Return steps, tokens and dollars of the outcomes, as far as they have them."""
     costs = outcomes.costs
-    found = {name: costs[name] for name in ("steps", "usd") if name in costs}
+    amounts = {name: costs[name] for name in ("steps", "usd") if name in costs}
     if {"prompt_tokens", "completion_tokens"} <= costs.keys():
-        found["tokens"] = costs["prompt_tokens"] + costs["completion_tokens"]
-    return found
+        amounts["tokens"] = costs["prompt_tokens"] + costs["completion_tokens"]
+    return amounts
 
 
 def calibration_error(probability: Floats, right: Floats) -> float:

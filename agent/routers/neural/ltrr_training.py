@@ -66,9 +66,9 @@ class Reading(Examples):
 
     def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the inputs of some questions."""
-        question, own = Examples.inputs(self, rows)
+        question, arm_features = Examples.inputs(self, rows)
         read = self.reader([self.texts[row] for row in rows]).cpu()
-        return torch.cat([read, question[:, self.reader.width :]], dim=1), own
+        return torch.cat([read, question[:, self.reader.width :]], dim=1), arm_features
 
 
 class FeedForward(nn.Module):
@@ -146,9 +146,9 @@ def top_one_losses(scores: Tensor, utility: Tensor) -> Tensor:
     Source: Cao et al. 2007, Learning to rank: from pairwise approach to listwise approach, section 4.3.
     """
     unknown = utility.isnan()
-    wanted = utility.masked_fill(unknown, -torch.inf).softmax(dim=1)
+    target = utility.masked_fill(unknown, -torch.inf).softmax(dim=1)
     chances = scores.masked_fill(unknown, -torch.inf).log_softmax(dim=1)
-    return -(wanted * chances.masked_fill(unknown, 0.0)).sum(dim=1)
+    return -(target * chances.masked_fill(unknown, 0.0)).sum(dim=1)
 
 
 def pair_losses(
@@ -168,10 +168,10 @@ def pair_losses(
     better = utility[:, :, None] > utility[:, None, :]
     if network.training:
         better = _some(better, most, rng)
-    row, one, other = (torch.from_numpy(at) for at in np.nonzero(better))
-    question, own = examples.inputs(rows)
-    arms = network.of_arms(own)
-    difference = arms[row, one] - arms[row, other]
+    row, winner, loser = (torch.from_numpy(at) for at in np.nonzero(better))
+    question, arm_features = examples.inputs(rows)
+    arms = network.of_arms(arm_features)
+    difference = arms[row, winner] - arms[row, loser]
     first = network.of_question(question)[row]
     won, lost = (network.rest(first + sign * difference)[:, 0] for sign in (1.0, -1.0))
     losses = binary_cross_entropy_with_logits(won, torch.ones_like(won), reduction="none")
