@@ -97,7 +97,7 @@ def model_problems(model: str) -> list[str]:
 
 
 def _installed(distribution: str) -> Iterator[tuple[Path, str, str, str]]:
-    """Yield path, bytes, name of the hash function and digest of each file that pip installed, or empty texts.
+    """Yield path, bytes, hash function and digest of each file that pip installed, texts empty if unknown.
 
     `importlib.metadata.files` leaves out files that are missing, from Python 3.12 on.
     """
