@@ -74,8 +74,8 @@ class Catalogue(Mapping[str, T], ABC):
     def _modules(self) -> list[str]:
         """Return the names of the modules that may define kinds, those of folders last."""
         path, prefix = sys.modules[self._package].__path__, f"{self._package}."
-        found = pkgutil.walk_packages(path, prefix) if self._folders else pkgutil.iter_modules(path, prefix)
-        names = (module.name for module in found if not module.name.rpartition(".")[2].startswith("_"))
+        modules = pkgutil.walk_packages(path, prefix) if self._folders else pkgutil.iter_modules(path, prefix)
+        names = (module.name for module in modules if not module.name.rpartition(".")[2].startswith("_"))
         return sorted(names, key=lambda name: (name.count("."), name))
 
     @cached_property
@@ -118,7 +118,7 @@ class Catalogue(Mapping[str, T], ABC):
         """Import what another package registers."""
         name, (entry, *others) = f"{self.what} {kind!r}", registered
         if others:
-            packages = sorted(f"{_distribution(one)} ({one.value})" for one in registered)
+            packages = sorted(f"{_distribution(point)} ({point.value})" for point in registered)
             raise self.error(f"{name} is registered more than once, by {' and by '.join(packages)}")
         try:
             value: object = entry.load()

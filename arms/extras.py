@@ -35,7 +35,7 @@ def extra_of(module: str) -> str | None:
     ('serve', 'parquet', None)
     """
     top = module.partition(".")[0]
-    wanted = DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
+    distribution = DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
     try:
         requirements = metadata.requires("armwise") or ()
     except metadata.PackageNotFoundError:  # the files alone are on the path
@@ -43,7 +43,7 @@ def extra_of(module: str) -> str | None:
     for requirement in requirements:  # read by hand: `packaging` is an extra's, too
         what, _, marker = requirement.partition(";")
         name = re.split(r"[^\w.-]", what, maxsplit=1)[0]
-        if name.replace("_", "-").lower() == wanted != "armwise" and "extra ==" in marker:
+        if name.replace("_", "-").lower() == distribution != "armwise" and "extra ==" in marker:
             return marker.partition("extra ==")[2].split()[0].strip("'\"")
     return None
 

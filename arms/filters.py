@@ -51,7 +51,7 @@ class Comparison(BaseModel):
         values = self.values
         if len(values) > MAX_VALUES:
             raise ValueError(f"{len(values)} values are compared with: at most {MAX_VALUES} fit")
-        if any(isinstance(one, str) and len(one) > MAX_TEXT for one in values):
+        if any(isinstance(value, str) and len(value) > MAX_TEXT for value in values):
             raise ValueError(f"a value has more than {MAX_TEXT} characters")
         listed = isinstance(self.value, tuple)
         if listed != (self.type in ("in", "nin")):
@@ -70,7 +70,7 @@ class Comparison(BaseModel):
     @cached_property
     def known(self) -> frozenset[tuple[bool, Scalar]]:
         """The values, each with whether it is true or false: `True` is not 1, as in JSON."""
-        return frozenset((isinstance(one, bool), one) for one in self.values)
+        return frozenset((isinstance(value, bool), value) for value in self.values)
 
 
 class Compound(BaseModel):
@@ -155,7 +155,7 @@ def _holds(where: Comparison, stored: Scalar | Sequence[str] | None) -> bool:
     if stored is None:
         return False
     if isinstance(stored, Sequence) and not isinstance(stored, str):
-        return any(_holds(where, one) for one in stored)
+        return any(_holds(where, element) for element in stored)
     if where.type in ("eq", "ne", "in", "nin"):
         return (isinstance(stored, bool), stored) in where.known
     value = where.value

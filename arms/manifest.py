@@ -146,8 +146,8 @@ def problems(folder: Path, *, contents: bool) -> list[str]:
         manifest = Manifest.load(folder)
     except DamagedFileError as error:
         return [str(error)]
-    found = (manifest.problem(folder, name, contents=contents) for name in manifest.files)
-    return [problem for problem in found if problem is not None]
+    results = (manifest.problem(folder, name, contents=contents) for name in manifest.files)
+    return [problem for problem in results if problem is not None]
 
 
 def read(folder: Path, name: str) -> bytes:

@@ -92,16 +92,16 @@ def similarities(profiles: Mapping[str, Profile], vector: NDArray[np.floating]) 
     Raises:
         ArmError: The vector has another length.
     """
-    distinct = {id(one): (one, one.cosines(vector)) for one in profiles.values()}
+    distinct = {id(profile): (profile, profile.cosines(vector)) for profile in profiles.values()}
     sizes = [len(cosines) for _, cosines in distinct.values()]
     squares = sum(len(cosines) * float(cosines.var()) for _, cosines in distinct.values())
     spread = math.sqrt(squares / max(sum(sizes), 1))
     near = {}
-    for key, (one, cosines) in distinct.items():
-        k = min(one.nearest, len(cosines))
-        lacking = _by_chance(one.nearest, max(sizes)) - _by_chance(one.nearest, len(cosines))
+    for key, (profile, cosines) in distinct.items():
+        k = min(profile.nearest, len(cosines))
+        lacking = _by_chance(profile.nearest, max(sizes)) - _by_chance(profile.nearest, len(cosines))
         near[key] = float(np.partition(cosines, -k)[-k:].mean()) + spread * lacking
-    return {name: near[id(one)] for name, one in profiles.items()}
+    return {name: near[id(profile)] for name, profile in profiles.items()}
 
 
 @lru_cache(maxsize=256)

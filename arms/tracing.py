@@ -113,8 +113,8 @@ class Span:
         kind = kinds.SERVER if server else kinds.CLIENT if client else kinds.INTERNAL
         links = [trace.Link(trace.get_current_span(_parent(link)).get_span_context())] if link else ()
         self._tracing = tracing
-        known = self._named(attributes)
-        self.otel = tracing.tracer.start_span(name, parent, kind, known, links)
+        named = self._named(attributes)
+        self.otel = tracing.tracer.start_span(name, parent, kind, named, links)
         self.recording = self.otel.is_recording()
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
@@ -124,10 +124,10 @@ class Span:
 
     def _named(self, attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
         """Return the attributes that are not None, by all the names that they shall have."""
-        known = {name: value for name, value in attributes.items() if value is not None}
+        named = {name: value for name, value in attributes.items() if value is not None}
         if self._tracing.openinference:
-            known |= {OPENINFERENCE[one]: known[one] for one in OPENINFERENCE.keys() & known}
-        return known
+            named |= {OPENINFERENCE[name]: named[name] for name in OPENINFERENCE.keys() & named}
+        return named
 
     def openinference(self, kind: str, attributes: Mapping[str, Attribute]) -> None:
         """Set attributes of OpenInference that have no equal, where its attributes are asked for."""
@@ -149,7 +149,9 @@ class Span:
     def event(self, name: str, attributes: Mapping[str, Attribute | None]) -> None:
         """Record an event with the attributes that are not None."""
         if self.recording:
-            self.otel.add_event(name, {one: value for one, value in attributes.items() if value is not None})
+            self.otel.add_event(
+                name, {name: value for name, value in attributes.items() if value is not None}
+            )
 
     def fail(self, error: BaseException | str) -> None:
         """Record that it failed; the message of an exception may hold texts, and is left out."""

@@ -103,15 +103,15 @@ class Corpora(Corpus):
 
     @override
     def passages(self, positions: Iterable[int]) -> list[Passage]:
-        parts, found = list(self._parts.values()), []
+        parts, passages = list(self._parts.values()), []
         for position in positions:
             at = int(np.searchsorted(self._starts, position, side="right")) - 1
             if not 0 <= at < len(parts):
                 raise CorpusError(
                     f"position {position} is outside corpora {self.name} of {len(self)} passages"
                 )
-            found += parts[at].passages([position - self._starts[at]])
-        return found
+            passages += parts[at].passages([position - self._starts[at]])
+        return passages
 
     @override
     def permitted(self, query: Query) -> Permitted | None:
@@ -123,7 +123,7 @@ class Corpora(Corpus):
 
     @override
     def ids(self) -> list[str]:
-        return [one for part in self._parts.values() for one in part.ids()]
+        return [passage_id for part in self._parts.values() for passage_id in part.ids()]
 
     @override
     def order(self) -> NDArray[np.intp]:
@@ -132,13 +132,13 @@ class Corpora(Corpus):
 
     @override
     def known(self, ids: Iterable[str]) -> dict[str, int]:
-        wanted = list(ids)
-        found = {
-            one: self.start(prefix) + position
+        requested_ids = list(ids)
+        positions = {
+            passage_id: self.start(prefix) + position
             for prefix, part in self._parts.items()
-            for one, position in part.known(wanted).items()
+            for passage_id, position in part.known(requested_ids).items()
         }
-        return {one: found[one] for one in wanted if one in found}
+        return {passage_id: positions[passage_id] for passage_id in requested_ids if passage_id in positions}
 
     @override
     def skipped(self) -> list[str]:
@@ -160,13 +160,15 @@ def _manifest(parts: Sequence[Corpus]) -> Manifest:
 
     return Manifest(
         name=", ".join(names),
-        source=", ".join(one.source for one in each),
-        fingerprint=digest([one.fingerprint for one in each]),
-        created_at=max(one.created_at for one in each),
-        records=sum(one.records for one in each),
-        done=sum(one.done for one in each),
-        count=sum(one.count for one in each),
-        digest=digest([one.digest for one in each]),
-        metadata=digest([one.metadata for one in each]) if any(one.metadata for one in each) else "",
-        restricted=sum(one.restricted for one in each),
+        source=", ".join(manifest.source for manifest in each),
+        fingerprint=digest([manifest.fingerprint for manifest in each]),
+        created_at=max(manifest.created_at for manifest in each),
+        records=sum(manifest.records for manifest in each),
+        done=sum(manifest.done for manifest in each),
+        count=sum(manifest.count for manifest in each),
+        digest=digest([manifest.digest for manifest in each]),
+        metadata=digest([manifest.metadata for manifest in each])
+        if any(manifest.metadata for manifest in each)
+        else "",
+        restricted=sum(manifest.restricted for manifest in each),
     )

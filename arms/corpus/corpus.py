@@ -198,17 +198,21 @@ class Corpus:
 
     def positions(self, ids: Sequence[str]) -> list[int]:
         """Return the positions of the passages with these ids, in this order. Raises CorpusError."""
-        known = self.known(ids)
+        positions = self.known(ids)
         for passage_id in ids:
-            if passage_id not in known:
+            if passage_id not in positions:
                 raise CorpusError(f"no passage {passage_id!r} in corpus {self.name!r}")
-        return [known[passage_id] for passage_id in ids]
+        return [positions[passage_id] for passage_id in ids]
 
     def known(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the positions of the ids that are in the corpus."""
         execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
-        own = {one: one[len(self.prefix) :] for one in ids if one.startswith(self.prefix)}
-        rows = {passage_id: execute(lookup, (there,)).fetchone() for passage_id, there in own.items()}
+        bare_ids = {
+            passage_id: passage_id[len(self.prefix) :]
+            for passage_id in ids
+            if passage_id.startswith(self.prefix)
+        }
+        rows = {passage_id: execute(lookup, (there,)).fetchone() for passage_id, there in bare_ids.items()}
         return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
 
     def skipped(self) -> list[str]:
@@ -282,8 +286,8 @@ def ingest(
     target.mkdir(parents=True, exist_ok=True)
     with FileLock(target / LOCK):
         fingerprint = reader.fingerprint()
-        if found := problems(target, contents=compare):
-            logger.warning("corpus %s is read again: %s", target.name, ", ".join(found))
+        if faults := problems(target, contents=compare):
+            logger.warning("corpus %s is read again: %s", target.name, ", ".join(faults))
         elif (target / PUBLISHED).exists() and Corpus.open(target).manifest.fingerprint == fingerprint:
             return Corpus.open(target, prefix)
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:

@@ -205,7 +205,7 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
             members = packed.infolist()
     except zipfile.BadZipFile as error:
         raise UnreadableError(f"is not a DOCX: {error}") from error
-    if len(members) > MAX_MEMBERS or sum(one.file_size for one in members) > limits["unpacked_bytes"]:
+    if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > limits["unpacked_bytes"]:
         raise UnreadableError(
             f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
         )
@@ -224,16 +224,16 @@ def read_docx(path: Path, limits: Limits, text: Text) -> str:
             continue
         breaks = [] if page is None else block.rendered_page_breaks
         early = bool(breaks) and breaks[0].preceding_paragraph_fragment is None
-        known = block._p.style  # noqa: SLF001 (the library would look for its name in every paragraph)
-        if known not in styles:
-            styles[known] = (block.style.name if block.style is not None else None) or ""
-        style = styles[known]
+        style_id = block._p.style  # noqa: SLF001 (the library would look for its name in every paragraph)
+        if style_id not in styles:
+            styles[style_id] = (block.style.name if block.style is not None else None) or ""
+        style = styles[style_id]
         heading = style == "Title" or style.startswith("Heading")
         title = title or (block.text.strip() if heading else "")
         text.add(block.text, None if page is None else page + early, heading=heading)
         page = None if page is None else page + len(breaks)
     # without this member, the library has a title of its own
-    named = any(one.filename == "docProps/core.xml" for one in members)
+    named = any(member.filename == "docProps/core.xml" for member in members)
     return str((named and document.core_properties.title) or title)
 
 
@@ -353,9 +353,9 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is not a reply
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        limit_memory(asked["memory_bytes"])
-        replies.write(json.dumps(read(Path(asked.pop("path")), asked)).encode() + b"\n")
+        request = json.loads(line)
+        limit_memory(request["memory_bytes"])
+        replies.write(json.dumps(read(Path(request.pop("path")), request)).encode() + b"\n")
         replies.flush()
 
 

@@ -40,12 +40,15 @@ def sections(text: str) -> list[Section]:
     >>> sections("Lambdas\n*******\n\nA function.")
     [Section(heading='Lambdas', body='A function.')]
     """
-    found = list(HEADING.finditer(text))
-    before = text[: found[0].start()] if found else text
-    ends = [*(match.start() for match in found[1:]), len(text)]
+    headings = list(HEADING.finditer(text))
+    before = text[: headings[0].start()] if headings else text
+    ends = [*(match.start() for match in headings[1:]), len(text)]
     below = (
-        [Section(match[1], text[match.end() : end].strip()) for match, end in zip(found, ends, strict=True)]
-        if found
+        [
+            Section(match[1], text[match.end() : end].strip())
+            for match, end in zip(headings, ends, strict=True)
+        ]
+        if headings
         else []
     )
     return [Section("", before.strip()), *below] if before.strip() else below
@@ -64,9 +67,9 @@ def topics(texts: Mapping[str, str]) -> Iterator[Topic]:
         for section in by_name[name]:
             owner.setdefault(section, name)
     for name, all_of_it in sorted(by_name.items()):
-        own = [section for section in all_of_it if owner[section] == name]
-        text = "\n\n".join(filter(None, itertools.chain.from_iterable(own)))
-        if any(section.body for section in own):
+        owned_sections = [section for section in all_of_it if owner[section] == name]
+        text = "\n\n".join(filter(None, itertools.chain.from_iterable(owned_sections)))
+        if any(section.body for section in owned_sections):
             yield Topic(name, all_of_it[0].heading or name, text)
 
 

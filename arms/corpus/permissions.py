@@ -89,7 +89,7 @@ class Permissions:
     def _built(
         self, where: Comparison | Compound | None, groups: frozenset[str]
     ) -> tuple[int, Permitted | None]:
-        mask = self._column(GROUPS).where(lambda own: permits(None, groups, own))
+        mask = self._column(GROUPS).where(lambda metadata: permits(None, groups, metadata))
         if where is not None:
             mask &= self._where(where)
         return (0, None) if mask.all() else (mask.nbytes, Permitted.of(mask))
@@ -102,7 +102,7 @@ class Permissions:
 
     def _where(self, where: Comparison | Compound) -> NDArray[np.bool_]:
         if isinstance(where, Comparison):
-            return self._column(where.key).where(lambda own: matches(where, own))
+            return self._column(where.key).where(lambda metadata: matches(where, metadata))
         parts = np.stack([self._where(part) for part in where.filters])
         return np.asarray(parts.all(axis=0) if where.type == "and" else parts.any(axis=0))
 
@@ -134,7 +134,7 @@ class Permissions:
         self, key: Hashable, size: int, cached: Permitted | _Column | None
     ) -> tuple[int, Permitted | _Column | None]:
         with self._lock:
-            named = sum(len(one) for one in key if isinstance(one, str)) if isinstance(key, tuple) else 0
+            named = sum(len(text) for text in key if isinstance(text, str)) if isinstance(key, tuple) else 0
             self._cached[key] = size + named + ENTRY_BYTES, cached
             total = sum(size for size, _ in self._cached.values())
             while total > self._most and len(self._cached) > 1:

@@ -121,9 +121,9 @@ class Parser:
                 # what the passage repeats of the one before may be of an earlier section
                 new = WORD.search(text, max(begin, end))
                 above = bisect_right(places, end if new is None else new.start())
-                own = {} if page is None else {"page": page}
-                own |= {"heading": part["headings"][above - 1][1]} if above else {}
-                yield Passage(name, title, text[begin:till], metadata={**about, **own})
+                location = {} if page is None else {"page": page}
+                location |= {"heading": part["headings"][above - 1][1]} if above else {}
+                yield Passage(name, title, text[begin:till], metadata={**about, **location})
                 end = till
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class Folder:
     def fingerprint(self) -> str:
         """Hash path, size and time of change of every file, what is left out, and what is missing to read."""
         files, left_out = self._files()
-        lacks = missing() if any(one.suffix.lower() in DOCUMENT_SUFFIXES for one in files) else []
+        lacks = missing() if any(path.suffix.lower() in DOCUMENT_SUFFIXES for path in files) else []
         links = [f"{printable(path)} {reason}" for path, reason in left_out]
         return fingerprint_of(" ".join([self.place, *lacks, *links]), files)
 
@@ -268,12 +268,12 @@ class Folder:
         for path in sorted(self._path.rglob("*")):
             if _is_hidden(path.relative_to(self._path)):
                 continue
-            known = path.suffix.lower() in SUFFIXES
-            if path.is_symlink() and (known or path.is_dir()) and (reason := self._leaves(path)):
+            readable = path.suffix.lower() in SUFFIXES
+            if path.is_symlink() and (readable or path.is_dir()) and (reason := self._leaves(path)):
                 left_out.append((path, reason))
-            elif known and path.is_file():
+            elif readable and path.is_file():
                 files.append(path)
-            elif known and not path.is_dir():
+            elif readable and not path.is_dir():
                 left_out.append((path, "is not a regular file, and is not read"))
         return files, left_out
 

@@ -72,8 +72,11 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
                 f"{name} names {GROUPS}, but does not begin with a map of YAML between lines ---"
             )
         return {}, text
-    values = {str(key): one.isoformat() if isinstance(one, date) else one for key, one in values_read.items()}
-    kept = [(key, one) for key, one in values.items() if key == GROUPS or not problem_of(key, one)]
+    values = {
+        str(key): value.isoformat() if isinstance(value, date) else value
+        for key, value in values_read.items()
+    }
+    kept = [(key, value) for key, value in values.items() if key == GROUPS or not problem_of(key, value)]
     kept.sort(key=lambda item: item[0] != GROUPS)
     return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]
 
@@ -106,14 +109,14 @@ def problem_of(name: str, value: object) -> str:
     if isinstance(value, list):
         if len(value) > MAX_LISTED:
             return f"has {len(value)} texts: at most {MAX_LISTED} fit"
-        if not all(isinstance(one, str) and one for one in value):
+        if not all(isinstance(text, str) and text for text in value):
             return "is a list of other than texts"
     elif name == GROUPS:
         return "must be a list of texts, empty for nobody"  # null would be for everybody
     elif not isinstance(value, str | int | float | bool | None):
         return "must be a text, a number, true, false or a list of texts"
     texts = value if isinstance(value, list) else [value]
-    if any(isinstance(one, str) and len(one) > MAX_TEXT for one in texts):
+    if any(isinstance(text, str) and len(text) > MAX_TEXT for text in texts):
         return f"has a text of more than {MAX_TEXT} characters"
     return ""
 

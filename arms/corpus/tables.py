@@ -156,7 +156,7 @@ def _metadata(passage: str, row: Mapping[str, str]) -> Metadata:
     """Return the metadata of a row: what fits of it, and its groups in any case. Raises CorpusError."""
     metadata: dict[str, Scalar | list[str]] = {}
     if GROUPS in row:
-        metadata[GROUPS] = [one.strip() for one in row[GROUPS].split(",") if one.strip()]
+        metadata[GROUPS] = [group.strip() for group in row[GROUPS].split(",") if group.strip()]
     for name, cell in row.items():
         if name not in (*OWN, GROUPS) and cell and not problem_of(name, cell):
             metadata[name] = _value(cell)

@@ -133,7 +133,7 @@ class ArmHost:
     @property
     def corpora(self) -> tuple[str, ...]:
         """The names of the corpora."""
-        return tuple(one.folder.name for one in self._settings.corpora)
+        return tuple(corpus.folder.name for corpus in self._settings.corpora)
 
     async def ready(self) -> None:
         """Return once the host is ready."""

@@ -62,8 +62,8 @@ class Batches(Generic[In, Out]):
             for _, result in batch:
                 result.set_exception(error)
         else:
-            for (_, result), one in answered:
-                result.set_result(one)
+            for (_, result), output in answered:
+                result.set_result(output)
 
 
 AT_ONCE = 32

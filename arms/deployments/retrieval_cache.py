@@ -81,10 +81,11 @@ def key_of(searched: str, version: str, query: Query, k: int) -> bytes | None:
 
 def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
     """Return what a search has found as bytes; None where JSON would change it."""
-    if not all(math.isfinite(one.score) for one in retrieval.passages):
+    if not all(math.isfinite(passage.score) for passage in retrieval.passages):
         return None
     passages = [
-        (one.id, one.title, one.text, float(one.score), dict(one.metadata)) for one in retrieval.passages
+        (passage.id, passage.title, passage.text, float(passage.score), dict(passage.metadata))
+        for passage in retrieval.passages
     ]
     try:
         document = orjson.dumps([retrieval.index_version, passages])

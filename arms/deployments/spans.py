@@ -62,14 +62,16 @@ def found(made: Span | None, passages: Sequence[Passage], *, cached: bool = Fals
         made.set({"armwise.cached": True})
     texts = made.shows_content
     if texts:
-        documents = [{"id": one.id, "score": one.score, "content": one.text} for one in passages]
+        documents = [
+            {"id": passage.id, "score": passage.score, "content": passage.text} for passage in passages
+        ]
         made.content({"gen_ai.retrieval.documents": orjson.dumps(documents).decode()})
     shown: dict[str, Attribute] = {}
-    for i, one in enumerate(passages):
+    for i, passage in enumerate(passages):
         prefix = f"retrieval.documents.{i}.document"
-        shown |= {f"{prefix}.id": one.id, f"{prefix}.score": one.score}
+        shown |= {f"{prefix}.id": passage.id, f"{prefix}.score": passage.score}
         if texts:
-            shown[f"{prefix}.content"] = one.text
+            shown[f"{prefix}.content"] = passage.text
     made.openinference("RETRIEVER", shown)
 
 
@@ -108,7 +110,7 @@ class Chat:
             return None
         span.openinference("LLM", {"llm.model_name": model, "llm.provider": provider})
         if span.shows_content:
-            messages = [_parts(one["role"], one["content"]) for one in prompt.messages]
+            messages = [_parts(message["role"], message["content"]) for message in prompt.messages]
             span.content({"gen_ai.input.messages": orjson.dumps(messages).decode()})
         return cls(span)
 

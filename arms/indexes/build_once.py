@@ -122,9 +122,9 @@ def _discard(target: Path, problems: Callable[[], list[str]]) -> None:
     if not target.exists() or not problems():
         return
     with _alone(target.with_name(f".{target.name}.lock")):
-        if target.exists() and (found := problems()):  # else another process has built it again meanwhile
+        if target.exists() and (faults := problems()):  # else another process has built it again meanwhile
             logger.warning(
-                "index %s is removed, and built again where it is needed: %s", target.name, ", ".join(found)
+                "index %s is removed, and built again where it is needed: %s", target.name, ", ".join(faults)
             )
             damaged = target.with_name(f".{target.name}.damaged")
             shutil.rmtree(damaged, ignore_errors=True)  # of a process that was killed here

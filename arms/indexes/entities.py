@@ -112,7 +112,7 @@ class Dictionary:
         lengths: defaultdict[str, set[int]] = defaultdict(set)
         for name in self._names:
             lengths[name.partition(" ")[0]].add(name.count(" ") + 1)
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        self._lengths = {first: sorted(counts, reverse=True) for first, counts in lengths.items()}
 
     def find(self, text: str, *, careless: bool = False) -> list[str]:
         """Return the names in a text, in order.
@@ -152,8 +152,8 @@ def known_names(question: str, known: Known) -> list[str]:
     spans = distinct(_spans(normalised(question).split()))
     if not spans:
         return []
-    found = Dictionary(itertools.compress(spans, known(spans))).find(question, careless=question.islower())
-    return distinct([*found, *map(bare, found)])
+    names = Dictionary(itertools.compress(spans, known(spans))).find(question, careless=question.islower())
+    return distinct([*names, *map(bare, names)])
 
 
 def _spans(folded: Sequence[str]) -> Iterator[str]:

@@ -164,15 +164,15 @@ class Graph:
 
     def known(self, names: Sequence[str], counts: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
         """Return which of the names are entities, shape (n_names,); with counts, of at least one passage."""
-        places, known = self._look_up(names)
+        places, is_entity = self._look_up(names)
         if counts is not None:
-            known[known] = counts[places[known]] > 0
-        return known
+            is_entity[is_entity] = counts[places[is_entity]] > 0
+        return is_entity
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.intp]:
         """Return the entities of the names that are known, in order."""
-        places, known = self._look_up(names)
-        return places[known]
+        places, is_entity = self._look_up(names)
+        return places[is_entity]
 
     def walk(
         self,
@@ -217,14 +217,16 @@ class Graph:
             entities = _unseen(self._entities.of(passages), seen_entities)
         return Walk(np.concatenate(gathered), tuple(ends))
 
-    def _discovered(self, entities: NDArray[np.intp], seen: NDArray[np.bool_], most: int) -> NDArray[np.intp]:
+    def _discovered(
+        self, entities: NDArray[np.intp], visited: NDArray[np.bool_], most: int
+    ) -> NDArray[np.intp]:
         """Return unseen passages of these entities, at most `most`."""
         reached = np.cumsum(self._passages.counts(entities))
         parts, followed = [np.empty(0, dtype=np.intp)], 0
         while followed < len(entities) and most > 0:
             before = reached[followed - 1] if followed else 0
             end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * most, side="right")))
-            parts.append(_unseen(self._passages.of(entities[followed:end]), seen)[:most])
+            parts.append(_unseen(self._passages.of(entities[followed:end]), visited)[:most])
             most -= len(parts[-1])
             followed = end
         return np.concatenate(parts)
@@ -233,9 +235,9 @@ class Graph:
         """Return the insertion index of each name among the entities, and whether it is one."""
         keys = np.fromiter(map(_key, names), np.uint64, len(names))
         places = np.searchsorted(self._keys, keys)
-        known = places < len(self._keys)
-        known[known] = self._keys[places[known]] == keys[known]
-        return places, known
+        is_entity = places < len(self._keys)
+        is_entity[is_entity] = self._keys[places[is_entity]] == keys[is_entity]
+        return places, is_entity
 
 
 _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
@@ -277,12 +279,12 @@ def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
             yield title_names(passage.title) if names is None else names
 
 
-def _unseen(targets: NDArray[np.int32], seen: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the distinct targets that are not marked as seen, and mark them."""
-    new = targets[~seen[targets]]
+def _unseen(targets: NDArray[np.int32], visited: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the distinct targets that are not marked as visited, and mark them."""
+    new = targets[~visited[targets]]
     _, first = np.unique(new, return_index=True)
     unseen = new[np.sort(first)].astype(np.intp)
-    seen[unseen] = True
+    visited[unseen] = True
     return unseen
 
 

@@ -100,11 +100,11 @@ class PassageVectors:
 
     def of(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors, shape (dim,), of the passages that are in the corpus."""
-        wanted, found = list(ids), dict[str, NDArray[np.float32]]()
+        requested_ids, unit_vectors = list(ids), dict[str, NDArray[np.float32]]()
         for part, vectors in self._parts:
-            known = part.known(wanted)
-            found |= zip(known, np.asarray(vectors[list(known.values())]), strict=True)
-        return found
+            positions = part.known(requested_ids)
+            unit_vectors |= zip(positions, np.asarray(vectors[list(positions.values())]), strict=True)
+        return unit_vectors
 
 
 def embed(

@@ -80,7 +80,7 @@ def by_claims(backbone: str) -> Measure[str]:
         correctness = AnswerCorrectness(worker.write, worker.embedders[backbone].encode_queries)
 
         def grade(question: Question, answer: str) -> dict[str, float]:
-            right = [one for one in question.answers if one.strip()]
+            right = [reference for reference in question.answers if reference.strip()]
             if not right:
                 raise ArmError("no right answer has a word in it")
             return {"answer_correctness": correctness(question.text, answer, right).value}

@@ -104,9 +104,9 @@ class Sweep:
                 self._expected_steps[self._column[name]] = kind.steps(params)
                 self._expected_usd[self._column[name]] = catalog.expected_usd(name, resources.specs)
         for make, group in groups.values():
-            own = resources.of(resources.specs[next(iter(group))])
-            start = resources.corpus.start(own.corpus.prefix)
-            yield from ((start, batch) for batch in make(group, own))
+            arm_resources = resources.of(resources.specs[next(iter(group))])
+            start = resources.corpus.start(arm_resources.corpus.prefix)
+            yield from ((start, batch) for batch in make(group, arm_resources))
 
     def search(self, query: Query, k: int) -> Found:
         """Return at most `k` passages from every arm, or its error."""
@@ -138,21 +138,21 @@ class Sweep:
         """Return the columns that succeeded, their positions, shape (n, k), and the errors of the others."""
         columns, rows = [np.empty(0, dtype=np.intp)], [np.empty((0, k), dtype=np.intp)]
         problems: dict[int, str] = {}
-        for batch, own, start in self._batches:
+        for batch, batch_columns, start in self._batches:
             try:
-                found = batch.positions(query, k)
-                rows.append(np.where(found >= 0, found + start, found))
+                positions = batch.positions(query, k)
+                rows.append(np.where(positions >= 0, positions + start, positions))
             except ArmError as error:
-                problems.update(dict.fromkeys(own.tolist(), str(error)))
+                problems.update(dict.fromkeys(batch_columns.tolist(), str(error)))
             else:
-                columns.append(own)
+                columns.append(batch_columns)
         return np.concatenate(columns), np.concatenate(rows), problems
 
     def _read(self, rows: NDArray[np.intp]) -> tuple[list[scorers.Ranking], NDArray[np.intp]]:
         """Return the passages of the distinct rows, and the number of each row's ranking."""
         distinct, which = np.unique(rows, axis=0, return_inverse=True)
-        wanted = np.unique(distinct[distinct >= 0])
-        passages = dict(zip(wanted.tolist(), self._corpus.passages(wanted), strict=True))
+        positions = np.unique(distinct[distinct >= 0])
+        passages = dict(zip(positions.tolist(), self._corpus.passages(positions), strict=True))
         return [tuple(passages[p] for p in row if p >= 0) for row in distinct.tolist()], which.reshape(-1)
 
 
@@ -235,7 +235,9 @@ class PoolJob:
         """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
         catalog.validate_specs(self.specs, self.backbones, self.corpus.names)
         needed = self.needed()
-        return replace(self, backbones={name: one for name, one in self.backbones.items() if name in needed})
+        return replace(
+            self, backbones={name: backbone for name, backbone in self.backbones.items() if name in needed}
+        )
 
     def prepare(self, progress: Progress) -> None:
         """Build the missing indexes. Raises ModelNotFoundError, ArmBuildError."""
@@ -263,7 +265,7 @@ class PoolJob:
             "language model": language_model(self.llm),
             "seed": str(self.seed),
             "block": str(self.block),
-            **{f"model {name}": digest_backbone(one) for name, one in self.backbones.items()},
+            **{f"model {name}": digest_backbone(backbone) for name, backbone in self.backbones.items()},
             **{f"weights of {model}": weights_of(model) for model in sorted(_models(self.specs))},
         }
 

@@ -234,24 +234,24 @@ class LabelWorker(PoolWorker):
         searches = [
             self._searching.submit(self.sweep.search, query, self._k) for query in self.queries(questions)
         ]
-        asked = [
+        submitted = [
             self._asked(question, search.result())
             for question, search in zip(questions, searches, strict=True)
         ]
-        answered = [(each, self._graded(each)) for each in asked]
+        answered = [(each, self._graded(each)) for each in submitted]
         return LabelBlock(tuple(outcome for pair in answered for outcome in self._outcomes(*pair)))
 
-    def _asked(self, question: Question, found: Found) -> _Asked:
+    def _asked(self, question: Question, results: Found) -> _Asked:
         """Submit each distinct prompt of a question, and the measures of each distinct ranking."""
         replies: dict[tuple[str, prompts.Writing, str], Future[_Reply]] = {}
         graded: dict[tuple[int, int], Future[_Graded]] = {}
         of_arms: dict[str, Future[_Reply]] = {}
         of_rankings: dict[str, Future[_Graded]] = {}
-        for arm, at in zip(self._job.arms, found.which, strict=True):
+        for arm, at in zip(self._job.arms, results.which, strict=True):
             if at == FAILED:
                 continue
             model, k, writing = self._writing[arm]
-            ranking = found.rankings[at][:k]
+            ranking = results.rankings[at][:k]
             messages = writing.prompt(question.text, ranking)
             key = model, writing, messages[0]["content"]
             if key not in replies:
@@ -260,7 +260,7 @@ class LabelWorker(PoolWorker):
             if (at, k) not in graded:
                 graded[at, k] = self._asking.submit(_grade, self._of_passages, question, ranking)
             of_rankings[arm] = graded[at, k]
-        return _Asked(question, found, of_arms, of_rankings)
+        return _Asked(question, results, of_arms, of_rankings)
 
     def _reply(
         self,
@@ -277,41 +277,43 @@ class LabelWorker(PoolWorker):
             return _Reply(name, problem=str(error))
         return _Reply(name, answer.text, answer.tagged, answer.calls)
 
-    def _graded(self, asked: _Asked) -> dict[str, "Future[_Graded]"]:
+    def _graded(self, submitted: _Asked) -> dict[str, "Future[_Graded]"]:
         """Submit the measures of the distinct answers to a question."""
-        answers = dict.fromkeys(reply.result().answer for reply in asked.replies.values())
-        grade = partial(_grade, self._of_answers, asked.question)
+        answers = dict.fromkeys(reply.result().answer for reply in submitted.replies.values())
+        grade = partial(_grade, self._of_answers, submitted.question)
         return {answer: self._asking.submit(grade, answer) for answer in answers if answer is not None}
 
     def _outcomes(
-        self, asked: _Asked, answers: Mapping[str, "Future[_Graded]"]
+        self, submitted: _Asked, answers: Mapping[str, "Future[_Graded]"]
     ) -> list[portfolio_outcomes.Outcome]:
         """Return the outcome of each arm."""
         outcomes = []
         for column, arm in enumerate(self._job.arms):
-            at = asked.found.which[column]
+            at = submitted.found.which[column]
             if at == FAILED:
                 outcomes.append(
-                    portfolio_outcomes.Outcome(asked.question, arm, error=asked.found.problems[column])
+                    portfolio_outcomes.Outcome(
+                        submitted.question, arm, error=submitted.found.problems[column]
+                    )
                 )
                 continue
-            reply, of_passages = asked.replies[arm].result(), asked.graded[arm].result()
+            reply, of_passages = submitted.replies[arm].result(), submitted.graded[arm].result()
             of_answer = _Graded() if reply.answer is None else answers[reply.answer].result()
             problems = [reply.problem, *of_answer.problems, *of_passages.problems]
-            found = asked.found
-            costs: dict[str, float] = {"steps": found.steps[column].item()}
+            results = submitted.found
+            costs: dict[str, float] = {"steps": results.steps[column].item()}
             if reply.answer is not None:
-                costs |= _costs(reply.calls, found.tokens[column].item())
-            searched = found.usd[column].item()
+                costs |= _costs(reply.calls, results.tokens[column].item())
+            searched = results.usd[column].item()
             if usd := searched + sum(call.usd for call in reply.calls):
                 costs["usd"] = usd
             if searched:
                 costs["search_usd"] = searched
             outcomes.append(
                 portfolio_outcomes.Outcome(
-                    asked.question,
+                    submitted.question,
                     arm,
-                    tuple(passage.id for passage in asked.found.rankings[at][: self._writing[arm][1]]),
+                    tuple(passage.id for passage in submitted.found.rankings[at][: self._writing[arm][1]]),
                     reply.answer,
                     {**of_answer.scores, **of_passages.scores},
                     costs,

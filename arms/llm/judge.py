@@ -160,7 +160,7 @@ def prefer(
     case = "\n".join(
         [
             _case(question, passages, word_budget),
-            *(f"Answer {n}:\n{tagged('answer', one)}" for n, one in ((1, first), (2, second))),
+            *(f"Answer {n}:\n{tagged('answer', answer)}" for n, answer in ((1, first), (2, second))),
         ]
     )
     verdict = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
@@ -186,8 +186,8 @@ def read_grade(text: str) -> float:
     Raises:
         ValueError: There is no JSON object with a `score` from 0 to 10.
     """
-    for found in json_values(text, "{"):
-        score = found.get("score")
+    for document in json_values(text, "{"):
+        score = document.get("score")
         # a bool is an int to Python, and no grade
         if isinstance(score, int | float) and not isinstance(score, bool) and 0 <= score <= BEST_GRADE:
             return score / BEST_GRADE
@@ -214,8 +214,8 @@ def read_better(text: str) -> float:
     Raises:
         ValueError: There is no JSON object with `better` 0, 1 or 2.
     """
-    for found in json_values(text, "{"):
-        better = found.get("better")
+    for document in json_values(text, "{"):
+        better = document.get("better")
         if isinstance(better, int) and not isinstance(better, bool) and better in (0, 1, 2):
             return (0.0, 1.0, -1.0)[better]
     raise ValueError(f'{quoted(text)} holds no {{"better": n}} with n 0, 1 or 2')

@@ -189,8 +189,8 @@ def _passes(error: BaseException) -> bool:
 
 def _pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    asked = retry_after_s(error.response.headers) if isinstance(error, openai.APIStatusError) else 0.0
-    return min(asked, LONGEST_PAUSE_S) or PAUSE(state)
+    requested_s = retry_after_s(error.response.headers) if isinstance(error, openai.APIStatusError) else 0.0
+    return min(requested_s, LONGEST_PAUSE_S) or PAUSE(state)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

@@ -219,10 +219,10 @@ def answer_prompt(
     """
     block = passage_block(passages, word_budget)
     used = template or template_of(form)
-    own = used.with_passages.replace(PASSAGES, block) if block else used.without_passages
+    instructions = used.with_passages.replace(PASSAGES, block) if block else used.without_passages
     given = [message["content"] for message in conversation if message["role"] == "system"]
     numbers = [CITE] if block and cite else []
-    system: Message = {"role": "system", "content": "\n\n".join([*given, own, *numbers])}
+    system: Message = {"role": "system", "content": "\n\n".join([*given, instructions, *numbers])}
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 

@@ -37,7 +37,7 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
     ... ])
     [{'role': 'user', 'content': 'How late is it?\n\nnow({}) returned:\n12:00'}]
     """
-    found: list[dict[str, str]] = []
+    turns: list[dict[str, str]] = []
     called: dict[str, str] = {}
     for message in messages:
         role, content = message["role"], message["content"]
@@ -45,12 +45,12 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
             called[call["id"]] = f"{call['function']['name']}({call['function']['arguments']})"
         if role == "tool":
             role, content = "user", f"{called[message['tool_call_id']]} returned:\n{content}"
-            if found and found[-1]["role"] == role:
-                found[-1]["content"] += f"\n\n{content}"
+            if turns and turns[-1]["role"] == role:
+                turns[-1]["content"] += f"\n\n{content}"
                 continue
         if content or not message.get("tool_calls"):
-            found.append({"role": role, "content": content})
-    return found
+            turns.append({"role": role, "content": content})
+    return turns
 
 
 def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
@@ -61,12 +61,12 @@ def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | No
     Raises:
         PromptRefusedError: A schema is too large.
     """
-    messages, wanted = plain(prompt.messages), answer_schema(prompt.options)
+    messages, answer_form = plain(prompt.messages), answer_schema(prompt.options)
     tools = callable_tools(prompt.options)
-    form = "" if wanted is None else f"The answer is JSON of this schema: {json.dumps(wanted)}"
-    form = "The answer is a JSON object." if wanted == {"type": "object"} else form
+    form = "" if answer_form is None else f"The answer is JSON of this schema: {json.dumps(answer_form)}"
+    form = "The answer is a JSON object." if answer_form == {"type": "object"} else form
     if not tools:
-        return _instructed(messages, form), wanted and _bounded(wanted)
+        return _instructed(messages, form), answer_form and _bounded(answer_form)
     names = "\n".join(json.dumps(tool["function"]) for tool in tools)
     text = f"You can call these functions:\n{names}\n"
     text += 'To call one, write {"name": its name, "arguments": an object}.'
@@ -78,7 +78,7 @@ def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | No
         forms.append(_object(name={"const": _name(tool)}, arguments=arguments))
     if prompt.options.get("tool_choice", "auto") == "auto":
         text += ' To answer, write {"answer": the answer}.'
-        answer = {"type": "string"} if wanted is None else _lifted(wanted, "answer", definitions)
+        answer = {"type": "string"} if answer_form is None else _lifted(answer_form, "answer", definitions)
         forms.append(_object(answer=answer))
     schema = _bounded({"anyOf": forms, "$defs": definitions})
     return _instructed(messages, f"{text} {form}".strip()), schema
@@ -104,10 +104,10 @@ def callable_tools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def answer_schema(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the JSON schema of `response_format`; None for text."""
-    wanted = options.get("response_format", {"type": "text"})
-    if wanted["type"] == "json_schema":
-        return dict(wanted["json_schema"].get("schema") or {"type": "object"})
-    return {"type": "object"} if wanted["type"] == "json_object" else None
+    response_format = options.get("response_format", {"type": "text"})
+    if response_format["type"] == "json_schema":
+        return dict(response_format["json_schema"].get("schema") or {"type": "object"})
+    return {"type": "object"} if response_format["type"] == "json_object" else None
 
 
 def read(text: str) -> Chunk:
@@ -138,7 +138,7 @@ def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
             f"the JSON schema has {length} characters; at most {LONGEST_SCHEMA} are read"
         )
     for pattern in _patterns(schema):
-        counts = (int(number) for found in _REPEATS.findall(pattern) for number in found if number)
+        counts = (int(number) for bounds in _REPEATS.findall(pattern) for number in bounds if number)
         if len(pattern) > LONGEST_PATTERN or math.prod(max(1, count) for count in counts) > MOST_REPEATS:
             limit = f"at most {LONGEST_PATTERN} characters and {MOST_REPEATS} repetitions were expected"
             raise PromptRefusedError(f"the pattern {pattern[:40]!r} of the JSON schema is too large: {limit}")
@@ -168,8 +168,8 @@ def _lifted(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -
         text = text.replace(f'"#/{key}/', f'"#/$defs/{name}.')
     document = json.loads(text)
     for key in ("$defs", "definitions"):
-        for own, definition in document.pop(key, {}).items():
-            definitions[f"{name}.{own}"] = definition
+        for definition_name, definition in document.pop(key, {}).items():
+            definitions[f"{name}.{definition_name}"] = definition
     return document
 
 

@@ -117,14 +117,17 @@ class VllmGenerator(Generator):
 
 def _logprobs(piece: Any, top: int) -> Iterator[dict[str, Any]]:
     """Yield the log probabilities of the tokens of a piece, each with the `top` likeliest ones."""
-    for token, found in zip(piece.token_ids, piece.logprobs or (), strict=False):
-        likeliest = sorted(found.values(), key=lambda one: one.rank)
-        yield {**_token(found[token]), "top_logprobs": [_token(one) for one in likeliest if one.rank <= top]}
+    for token, alternatives in zip(piece.token_ids, piece.logprobs or (), strict=False):
+        likeliest = sorted(alternatives.values(), key=lambda logprob: logprob.rank)
+        yield {
+            **_token(alternatives[token]),
+            "top_logprobs": [_token(logprob) for logprob in likeliest if logprob.rank <= top],
+        }
 
 
-def _token(found: Any) -> dict[str, Any]:
-    text = found.decoded_token or ""
-    return {"token": text, "logprob": found.logprob, "bytes": list(text.encode())}
+def _token(logprob: Any) -> dict[str, Any]:
+    text = logprob.decoded_token or ""
+    return {"token": text, "logprob": logprob.logprob, "bytes": list(text.encode())}
 
 
 def _environment(model: str, engine_args: Mapping[str, Any]) -> dict[str, str]:

@@ -100,7 +100,9 @@ class Answering(BaseModel):
         return self.model_dump(mode="json", exclude=newer)
 
     def _changed(self) -> set[str]:
-        return {name for name, one in type(self).model_fields.items() if getattr(self, name) != one.default}
+        return {
+            name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default
+        }
 
     def over(self, own: WritingSpec) -> "Answering":
         """Return how an arm writes that differs in what it names."""
@@ -162,7 +164,7 @@ class PipelineGrid(BaseModel):
         >>> [name for name, *_ in PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4)).members(["none"])]
         ['none-default', 'bm25-default-p2', 'bm25-default-p4']
         """
-        empty, seen = frozenset(finds_nothing), set[str]()
+        empty, names = frozenset(finds_nothing), set[str]()
         choices = [getattr(self, name) or (None,) for name in _AXES]
         for retrieval, *values in product(self.retrieval, *choices):
             given = {name: value for name, value in zip(_AXES, values, strict=True) if value is not None}
@@ -171,8 +173,8 @@ class PipelineGrid(BaseModel):
                 given.pop("word_budget", None)
             parts = (f"{_AXES[name]}{value}" for name, value in given.items())
             name = "-".join((retrieval, *parts))
-            if name not in seen:
-                seen.add(name)
+            if name not in names:
+                names.add(name)
                 yield name, retrieval, WritingSpec.model_validate(given)
 
 

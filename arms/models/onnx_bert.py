@@ -74,13 +74,13 @@ def layout_of(folder: Path, task: Literal["sentences", "pairs"]) -> Layout:
         NoBertError: It is no BERT, or has parts that no graph is written of.
     """
     config = {"position_embedding_type": "absolute"} | _read(folder / "config.json")
-    for key, wanted in (
+    for key, expected in (
         ("model_type", "bert"),
         ("hidden_act", "gelu"),
         ("position_embedding_type", "absolute"),
     ):
-        if (found := config.get(key)) != wanted:
-            raise NoBertError(f"{key} is {found!r}, not {wanted!r}")
+        if (value := config.get(key)) != expected:
+            raise NoBertError(f"{key} is {value!r}, not {expected!r}")
     if config.get("is_decoder") or not (folder / WEIGHTS).is_file():
         raise NoBertError(f"it is a decoder, or has no {WEIGHTS}")
     tokens = _read(folder / "tokenizer_config.json")
@@ -109,7 +109,9 @@ def _text(token: Any) -> str:
 
 def _modules(folder: Path) -> dict[str, str]:
     """Return the folder of each module, in their order. Raises NoBertError."""
-    modules = {one["type"].rpartition(".")[2]: one["path"] for one in _read(folder / "modules.json") or ()}
+    modules = {
+        module["type"].rpartition(".")[2]: module["path"] for module in _read(folder / "modules.json") or ()
+    }
     if tuple(modules) not in (MODULES, MODULES[:2]):
         raise NoBertError(f"its modules are {', '.join(modules) or 'not named'}, not {', '.join(MODULES)}")
     return modules
@@ -198,8 +200,8 @@ def graph_of(weights: Mapping[str, NDArray[Any]], layout: Layout) -> onnx.ModelP
     ids, mask, types = INPUTS
     x = _embedded(graph, ids, types)
     # what is masked gets no weight: the lowest number, as a factor of 0 would leave a share to it
-    seen = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.constant([1, 2]))
-    hidden = graph.node("Sub", graph.constant(1, np.float32), seen)
+    unmasked = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.constant([1, 2]))
+    hidden = graph.node("Sub", graph.constant(1, np.float32), unmasked)
     masked = graph.node("Mul", hidden, graph.constant(np.finfo(np.float32).min, np.float32))
     size = np.asarray(weights["embeddings.word_embeddings.weight"]).shape[1] // layout.heads
     for number in range(layout.layers):
@@ -259,13 +261,13 @@ def _headed(graph: Graph, x: str, mask: str, head: str) -> str:
         return first
     if head == "score":
         return graph.linear(graph.node("Tanh", graph.linear(first, "pooler.dense")), "classifier")
-    seen = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.constant([2]))
+    unmasked = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.FLOAT), graph.constant([2]))
     if head == "max":
         lowest = graph.constant(np.finfo(np.float32).min, np.float32)
-        shown = graph.node("Where", graph.node("Cast", seen, to=TensorProto.BOOL), x, lowest)
+        shown = graph.node("Where", graph.node("Cast", unmasked, to=TensorProto.BOOL), x, lowest)
         return graph.node("ReduceMax", shown, graph.constant([1]), keepdims=0)
-    total = graph.node("ReduceSum", graph.node("Mul", x, seen), graph.constant([1]), keepdims=0)
-    return graph.node("Div", total, graph.node("ReduceSum", seen, graph.constant([1]), keepdims=0))
+    total = graph.node("ReduceSum", graph.node("Mul", x, unmasked), graph.constant([1]), keepdims=0)
+    return graph.node("Div", total, graph.node("ReduceSum", unmasked, graph.constant([1]), keepdims=0))
 
 
 def write(

@@ -44,19 +44,19 @@ def main(export: Export, folder: Path) -> None:
     try:
         place = Path(export.model) if not export.revision else fetched(export.model, export.revision)
         onnx_bert.write(place, export.task, export.max_length, folder / MODEL, folder / TOKENIZER)
-        wanted = OnnxGraph(folder, batch_size=1).read(texts)
+        reference = OnnxGraph(folder, batch_size=1).read(texts)
     except onnx_bert.NoBertError as error:
         if find_spec("sentence_transformers") is None:
             raise NotExportableError(f"{error}, and torch, which reads others, is not installed") from None
         from arms.models.onnx_torch import trace  # here: a BERT is written without torch
 
-        wanted = trace(export, folder, SAMPLES)
-    compare(OnnxGraph(folder, batch_size=2), texts, wanted, "float32")
+        reference = trace(export, folder, SAMPLES)
+    compare(OnnxGraph(folder, batch_size=2), texts, reference, "float32")
     if export.precision == "int8":
         from onnxruntime.quantization import quantize_dynamic
 
         quantize_dynamic(folder / MODEL, folder / MODEL, per_channel=True, reduce_range=True)
-        compare(OnnxGraph(folder, batch_size=1), texts, wanted, "int8")
+        compare(OnnxGraph(folder, batch_size=1), texts, reference, "int8")
 
 
 def fetched(model: str, revision: str) -> Path:
@@ -71,10 +71,10 @@ def compare(graph: OnnxGraph, texts: Sequence[Any], wanted: NDArray[np.float32],
 
     Logits, which are single numbers, are compared as one row.
     """
-    rows = (lambda found: found.T) if wanted.shape[1] == 1 else np.asarray
+    rows = (lambda matrix: matrix.T) if wanted.shape[1] == 1 else np.asarray
     alone = np.concatenate([graph.read([text]) for text in texts])
-    for found in (graph.read(texts), alone):
-        cosines = _cosines(rows(found), rows(wanted))
+    for output in (graph.read(texts), alone):
+        cosines = _cosines(rows(output), rows(wanted))
         if not cosines.min() >= LEAST_COSINE[precision]:  # nan as well
             worst = texts[int(cosines.argmin())] if len(cosines) > 1 else texts
             raise NotExportableError(
@@ -83,9 +83,9 @@ def compare(graph: OnnxGraph, texts: Sequence[Any], wanted: NDArray[np.float32],
             )
 
 
-def _cosines(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.asarray((one * other).sum(axis=1) / norms, dtype=np.float32)
+def _cosines(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(actual, axis=1) * np.linalg.norm(expected, axis=1)
+    return np.asarray((actual * expected).sum(axis=1) / norms, dtype=np.float32)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ class OnnxGraph:
         self._session = onnxruntime.InferenceSession(
             str(folder / MODEL), options, providers=["CPUExecutionProvider"]
         )
-        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._inputs = [model_input.name for model_input in self._session.get_inputs()]
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self._batch_size = batch_size
 
@@ -165,16 +165,16 @@ class OnnxGraph:
         with ThreadPoolExecutor(max(1, min(threads, len(batches)))) as pool:
             read = list(pool.map(lambda batch: self._run([texts[at] for at in batch]), batches))
         rows = np.empty((len(texts), read[0].shape[1]), dtype=np.float32)
-        for batch, found in zip(batches, read, strict=True):
-            rows[batch] = found
+        for batch, batch_rows in zip(batches, read, strict=True):
+            rows[batch] = batch_rows
         return rows
 
     def _run(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         encoded = self._tokenizer.encode_batch(list(texts))
         columns = {
-            "input_ids": [one.ids for one in encoded],
-            "attention_mask": [one.attention_mask for one in encoded],
-            "token_type_ids": [one.type_ids for one in encoded],
+            "input_ids": [encoding.ids for encoding in encoded],
+            "attention_mask": [encoding.attention_mask for encoding in encoded],
+            "token_type_ids": [encoding.type_ids for encoding in encoded],
         }
         feed = {name: np.asarray(columns[name], dtype=np.int64) for name in self._inputs}
         (rows,) = self._session.run(None, feed)

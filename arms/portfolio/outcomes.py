@@ -96,8 +96,8 @@ class Outcome:
             "tagged": self.tagged,
             "error": self.error or None,
         }
-        known = {key: value for key, value in fields.items() if value is not None}
-        return orjson.dumps(known, option=orjson.OPT_APPEND_NEWLINE)
+        document = {key: value for key, value in fields.items() if value is not None}
+        return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,16 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
     rows: dict[str, int] = {}
     columns: dict[str, int] = {}
     numbers: dict[tuple[int, int], int] = {}
-    found: list[Question] = []
+    row_questions: list[Question] = []
     for number, line in lines.items():
         where = f"{file}, line {number}"
         row = rows.setdefault(line["id"], len(rows))
         column = columns.setdefault(line["arm"], len(columns))
-        if row == len(found):
-            found.append(_question(line, given.get(line["id"]), where))
-        elif (text := line.get("question") or found[row].text) != found[row].text:
+        if row == len(row_questions):
+            row_questions.append(_question(line, given.get(line["id"]), where))
+        elif (text := line.get("question") or row_questions[row].text) != row_questions[row].text:
             raise OutcomesError(
-                f"{where}: question {line['id']!r} is {text!r}, and was {found[row].text!r} before"
+                f"{where}: question {line['id']!r} is {text!r}, and was {row_questions[row].text!r} before"
             )
         if (first := numbers.setdefault((row, column), number)) != number:
             raise OutcomesError(
@@ -196,7 +196,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
         return tuple(map(tuple, values))
 
     return Outcomes(
-        tuple(found),
+        tuple(row_questions),
         tuple(columns),
         {name: array(name, 1.0) for name in SCORES if name in keys},
         {name: array(name, np.inf) for name in COSTS if name in keys},
@@ -236,7 +236,9 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
         if not isinstance(line.get(key, ""), str | None):
             raise OutcomesError(f"{where}: {key} must be a text, got {line[key]!r}")
     ids = line.get("passages")
-    if ids is not None and not (isinstance(ids, list) and all(isinstance(one, str) for one in ids)):
+    if ids is not None and not (
+        isinstance(ids, list) and all(isinstance(passage_id, str) for passage_id in ids)
+    ):
         raise OutcomesError(f"{where}: passages must be a list of ids, got {ids!r}")
     return line
 

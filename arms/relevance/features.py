@@ -230,26 +230,26 @@ def _rarity(found_in: NDArray[np.int_], n: int) -> Floats:
 def _words(query: _Asked, read: Sequence[_Read]) -> Floats:
     """Return the columns of `WORDS`."""
     terms = [*dict.fromkeys(query.content)] or [""]
-    counts = np.array([[one.counts[word] for word in terms] for one in read], dtype=np.float64)
+    counts = np.array([[passage.counts[word] for word in terms] for passage in read], dtype=np.float64)
     there = counts > 0.0
     found_in = there.sum(axis=0)
     rarity = _rarity(found_in, len(read))
     rare = there @ rarity / rarity.sum()
-    lengths = np.array([one.counts.total() for one in read], dtype=np.float64)
+    lengths = np.array([passage.counts.total() for passage in read], dtype=np.float64)
     damping = K1 * (1.0 - B + B * lengths / max(1.0, lengths.mean()))
     bm25 = (rarity * counts * (K1 + 1.0) / (counts + damping[:, None])).sum(axis=1)
     lacking = ~there[bm25.argmax()]
     pairs, content_pairs = set(pairwise(query.every)), set(pairwise(query.content))
     matches = [
         (
-            len(pairs & one.pairs) / max(1, len(pairs)),
-            len(content_pairs & one.pairs) / max(1, len(content_pairs)),
-            sum(name in one.padded for name in query.names) / max(1, len(query.names)),
-            one.title in query.names,
-            sum(year in one.counts for year in query.years),
-            sum(year not in one.counts for year in query.years),
+            len(pairs & passage.pairs) / max(1, len(pairs)),
+            len(content_pairs & passage.pairs) / max(1, len(content_pairs)),
+            sum(name in passage.padded for name in query.names) / max(1, len(query.names)),
+            passage.title in query.names,
+            sum(year in passage.counts for year in query.years),
+            sum(year not in passage.counts for year in query.years),
         )
-        for one in read
+        for passage in read
     ]
     columns = (
         *(there.mean(axis=1), rare, rare - rare.mean(), _places(rare)),
@@ -284,26 +284,26 @@ def _titles(query: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
         rare: Their `rare_coverage`, shape (n_passages,).
     """
     padded, content = f" {' '.join(query.every)} ", set(query.content)
-    named = np.array([bool(one.title) and one.title in padded for one in read])
-    titles, often = Counter(one.title for one in read), Counter[str]()
-    for one in read:
-        often.update(one.title_words)
+    named = np.array([bool(passage.title) and passage.title in padded for passage in read])
+    titles, often = Counter(passage.title for passage in read), Counter[str]()
+    for passage in read:
+        often.update(passage.title_words)
     links = np.array(
         [[bool(to.title) and to.title != of.title and to.title in of.padded for to in read] for of in read]
     )
     matches = []
-    for one in read:
-        shared = [*one.title_words & content]
+    for passage in read:
+        shared = [*passage.title_words & content]
         rarity = {
             word: math.log1p((len(read) - often[word] + 0.5) / (often[word] + 0.5))
-            for word in one.title_words
+            for word in passage.title_words
         }
         matches.append(
             (
-                len(shared) / max(1, len(one.title_words)),
+                len(shared) / max(1, len(passage.title_words)),
                 math.fsum(rarity[word] for word in shared) / (math.fsum(rarity.values()) or 1.0),
                 len(shared) / max(1, len(content)),
-                titles[one.title],
+                titles[passage.title],
             )
         )
     columns = (
@@ -315,7 +315,7 @@ def _titles(query: _Asked, read: Sequence[_Read], rare: Floats) -> Floats:
 
 def _alike(read: Sequence[_Read], best: int) -> Floats:
     """Return the columns of `ALIKE`; words are weighted by their rarity."""
-    words_of = [one.counts.keys() - ENGLISH for one in read]
+    words_of = [passage.counts.keys() - ENGLISH for passage in read]
     column = {word: number for number, word in enumerate(sorted(set[str]().union(*words_of)))}
     vectors = np.zeros((len(read), len(column)))
     for row, some in enumerate(words_of):

@@ -72,12 +72,14 @@ class RelevanceModel:
             question: The question.
             rankings: Passages of each arm, best first. Those of the model's own arms count under their names.
         """
-        seen = candidates(question, rankings)
-        return dict(zip((one.id for one in seen.passages), self.predicted([seen]).tolist(), strict=True))
+        pool = candidates(question, rankings)
+        return dict(
+            zip((passage.id for passage in pool.passages), self.predicted([pool]).tolist(), strict=True)
+        )
 
     def predicted(self, seen: Sequence[Candidates]) -> Floats:
         """Return the probabilities of all passages of some questions, one after the other."""
-        rows = np.concatenate([rows_of(one, self.header.arms) for one in seen])
+        rows = np.concatenate([rows_of(pool, self.header.arms) for pool in seen])
         if not len(rows):
             return np.empty(0)
         return np.asarray(self._booster.inplace_predict(rows), dtype=np.float64)

@@ -91,26 +91,26 @@ class Examples:
     ) -> "Examples":
         """Compute the rows of questions. Raises RelevanceError if there are fewer than two arms."""
         fitting = fitting or Fitting()
-        found = dict.fromkeys(arm for case in cases for arm, ranking in case.found.items() if ranking)
-        if len(found) < 2:
+        arm_names = dict.fromkeys(arm for case in cases for arm, ranking in case.found.items() if ranking)
+        if len(arm_names) < 2:
             raise RelevanceError(
-                f"passages of {len(found)} arm ({', '.join(found)}); a fusion needs at least two"
+                f"passages of {len(arm_names)} arm ({', '.join(arm_names)}); a fusion needs at least two"
             )
-        arms = tuple(found) if fitting.by_name else ()
+        arms = tuple(arm_names) if fitting.by_name else ()
         rng = np.random.default_rng(fitting.seed)
-        seen: list[Candidates] = []
+        pools: list[Candidates] = []
         rows: list[Rows] = []
         labels: list[Rows] = []
         for number, case in enumerate(cases, start=1):
             views = [*_views(case, fitting.draws, rng)]
-            seen.append(views[0])
+            pools.append(views[0])
             rows.append(np.concatenate([rows_of(view, arms) for view in views]))
             ids = (passage.id for view in views for passage in view.passages)
             labels.append(np.array([name in case.gold for name in ids], dtype=np.float32))
             if progress is not None and (number % EVERY == 0 or number == len(cases)):
                 progress("reading passages", number, len(cases))
         k = max(len(ranking) for case in cases for ranking in case.found.values())
-        return cls(fitting, arms, k, tuple(seen), tuple(rows), tuple(labels))
+        return cls(fitting, arms, k, tuple(pools), tuple(rows), tuple(labels))
 
     def fit(self, questions: Sequence[int] | Indices | None = None) -> RelevanceModel:
         """Fit a model to some of the questions, by index; None for all of them.
@@ -151,9 +151,9 @@ class Examples:
         self, model: RelevanceModel, questions: Sequence[int] | Indices | None = None
     ) -> list[Mapping[str, float]]:
         """Return the relevance of the passages of some questions, by id; None for all of them."""
-        seen = [self.seen[number] for number in (range(len(self.seen)) if questions is None else questions)]
-        values = iter(model.predicted(seen).tolist()) if seen else iter(())
-        return [{passage.id: next(values) for passage in one.passages} for one in seen]
+        pools = [self.seen[number] for number in (range(len(self.seen)) if questions is None else questions)]
+        values = iter(model.predicted(pools).tolist()) if pools else iter(())
+        return [{passage.id: next(values) for passage in pool.passages} for pool in pools]
 
     def out_of_fold(
         self, parts: Sequence[tuple[Indices, Indices]], progress: Progress | None = None
@@ -168,8 +168,8 @@ class Examples:
             By question; None for one that no part predicts.
         """
         predicted: list[Mapping[str, float] | None] = [None] * len(self.rows)
-        for number, (known, held_out) in enumerate(parts, start=1):
-            model = self.fit(known)
+        for number, (fitted, held_out) in enumerate(parts, start=1):
+            model = self.fit(fitted)
             for question, relevance in zip(held_out, self.predicted(model, held_out), strict=True):
                 predicted[question] = relevance
             if progress is not None:
@@ -189,5 +189,5 @@ def _views(case: Case, draws: int, rng: np.random.Generator) -> Iterator[Candida
         some = arms
         if draw and len(arms) > 2:
             some = rng.choice(arms, rng.integers(2, len(arms)), replace=False).tolist()
-        seen = candidates(case.question, {arm: case.found[arm] for arm in some})
-        yield replace(seen, reciprocal={}) if draw % 2 else seen
+        pool = candidates(case.question, {arm: case.found[arm] for arm in some})
+        yield replace(pool, reciprocal={}) if draw % 2 else pool

@@ -147,14 +147,14 @@ def corpora_of(name: str, specs: Mapping[str, ArmSpec]) -> frozenset[str] | None
     ['docs', 'tickets']
     >>> corpora_of("m", {"m": ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"})})
     """
-    found: set[str] = set()
+    corpora: set[str] = set()
     for part, spec in closure(name, specs).items():
         kind, params = described(part, spec)
         if spec.corpus is not None:
-            found.add(spec.corpus)
+            corpora.add(spec.corpus)
         elif spec.kind not in (NONE.name, EXTERNAL.name) and not kind.members(params):
             return None
-    return frozenset(found)
+    return frozenset(corpora)
 
 
 def brings_code(spec: ArmSpec, trust: Trust) -> bool:
@@ -180,13 +180,13 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
     Raises:
         ArmSpecError: A class, model, host or variable is not named in the file, or a parameter is wrong.
     """
-    own = [_stored(spec) for spec in trust.arms]
-    known = {*models, *trust.new_arms.models}
+    file_specs = [_stored(spec) for spec in trust.arms]
+    named_models = {*models, *trust.new_arms.models}
     for name, spec in (("of the file", spec) for spec in trust.arms):
         kind, params = described(name, spec)
-        known |= {*kind.models(params)}
+        named_models |= {*kind.models(params)}
     for name, spec in specs.items():
-        if _stored(spec) in own:
+        if _stored(spec) in file_specs:
             continue
         if brings_code(spec, trust):
             raise ArmSpecError(
@@ -196,7 +196,7 @@ def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str
         kind, params = described(name, spec)
         defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
         for model in kind.models(params):
-            if model not in known | defaults and not is_below(model, home):
+            if model not in named_models | defaults and not is_below(model, home):
                 raise ArmSpecError(
                     f"arm {name!r}: model {model!r} is not named in the configuration file: "
                     "`new_arms.models` can name it"
@@ -257,13 +257,13 @@ def fill(name: str, resources: Resources, progress: Progress | None = None) -> R
     validate_specs({name: spec}, resources.backbones, resources.corpus.names)
     if isinstance(params, NetworkParams):
         spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
-    own = resources.of(spec)
-    if len(own.corpus.parts) > 1:
+    arm_resources = resources.of(spec)
+    if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
             f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
             f"{', '.join(resources.corpus.names)}"
         )
-    return fill_arm(_engine_arm(name, spec, resources), own, progress)
+    return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
 
 
 def fill_damaged(resources: Resources, progress: Progress | None = None) -> None:
@@ -297,11 +297,14 @@ def ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
         ArmSpecError: There is no such arm.
         ArmError: The engine cannot be asked.
     """
-    own = resources.of(_spec(name, resources.specs))
-    if not isinstance(described(name, own.specs[name])[1], EngineParams) or len(own.corpus.parts) > 1:
+    arm_resources = resources.of(_spec(name, resources.specs))
+    if (
+        not isinstance(described(name, arm_resources.specs[name])[1], EngineParams)
+        or len(arm_resources.corpus.parts) > 1
+    ):
         return None
-    arm = _engine_arm(name, own.specs[name], resources)
-    return arm.version, arm.version == current_version(arm, own)
+    arm = _engine_arm(name, arm_resources.specs[name], resources)
+    return arm.version, arm.version == current_version(arm, arm_resources)
 
 
 def _engine_arm(name: str, spec: ArmSpec, resources: Resources) -> EngineArm:
@@ -596,7 +599,9 @@ def _size_of(
         )
     kind, params = described(name, specs[name])
     parts = [_size_of(member, specs, (*path, name), sizes) for member in kind.members(params)]
-    size = _Size(1 + max((one.levels for one in parts), default=0), 1 + sum(one.searches for one in parts))
+    size = _Size(
+        1 + max((part.levels for part in parts), default=0), 1 + sum(part.searches for part in parts)
+    )
     if size.levels > MOST_LEVELS:
         raise ArmSpecError(
             f"arm {name!r} has members in {size.levels} levels: at most {MOST_LEVELS} levels fit"

@@ -130,22 +130,25 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
 
 def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
     """Return the index that all arms with these index parameters share. Raises IndexMismatchError."""
-    own = _index_params(params)
-    backbone = have.backbones[own.backbone]
+    index_params = _index_params(params)
+    backbone = have.backbones[index_params.backbone]
     return have.shared(
-        ("vector index", own), lambda: VectorIndex.open(have.corpus, have.indexes, own, backbone)
+        ("vector index", index_params),
+        lambda: VectorIndex.open(have.corpus, have.indexes, index_params, backbone),
     )
 
 
 def first_stage(params: IndexParams, have: Resources) -> FirstStage:
     """Return the first stage that all arms with these index parameters share. Raises IndexMismatchError."""
-    own = _index_params(params)
+    index_params = _index_params(params)
 
     def make() -> FirstStage:
-        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[own.backbone]).read()
-        return FirstStage(own.backbone, shared_index(own, have), vectors, have.corpus.permitted)
+        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[index_params.backbone]).read()
+        return FirstStage(
+            index_params.backbone, shared_index(index_params, have), vectors, have.corpus.permitted
+        )
 
-    return have.shared(("first stage", own), make)
+    return have.shared(("first stage", index_params), make)
 
 
 def _index_params(params: IndexParams) -> IndexParams:

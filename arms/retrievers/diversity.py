@@ -134,9 +134,9 @@ def diverse_kind(
 
     def batches(group: Mapping[str, P], have: Resources) -> list[Batch]:
         alike: dict[Hashable, dict[str, P]] = {}
-        for name, own in group.items():
-            key = tuple(getattr(own, field) for field in DiverseParams.model_fields)
-            alike.setdefault(key, {})[name] = own
+        for name, arm_params in group.items():
+            key = tuple(getattr(arm_params, field) for field in DiverseParams.model_fields)
+            alike.setdefault(key, {})[name] = arm_params
         return [
             DiverseBatch(members, first_stage(next(iter(members.values())), have), pick)
             for members in alike.values()

@@ -71,14 +71,14 @@ class ExpandArm:
 
     def _moved(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
         """Return the query's vector, moved towards those of passages. Raises MissingEmbeddingError."""
-        own = query.embedding(backbone, arm=self.name)
-        known = self._vectors[backbone]([passage.id for passage in relevant])
-        if not known:
-            return own
+        vector = query.embedding(backbone, arm=self.name)
+        vectors = self._vectors[backbone]([passage.id for passage in relevant])
+        if not vectors:
+            return vector
         share = self._params.own_weight
-        sum_: NDArray[np.float32] = share * own + (1.0 - share) * np.mean([*known.values()], axis=0)
+        sum_: NDArray[np.float32] = share * vector + (1.0 - share) * np.mean([*vectors.values()], axis=0)
         length = float(np.linalg.norm(sum_))
-        return np.asarray(sum_ / length, dtype=np.float32) if length > 0.0 else own
+        return np.asarray(sum_ / length, dtype=np.float32) if length > 0.0 else vector
 
 
 def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight: float) -> str:
@@ -94,7 +94,7 @@ def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight:
     >>> Counter(expanded("Which tower?", [tower], 2, 0.7).split())
     Counter({'tower': 70, 'steel': 20, 'lattice': 10})
     """
-    own = words(question, "english") or words(question)
+    question_words = words(question, "english") or words(question)
     scores = [passage.score for passage in relevant]
     weights = scores if min(scores) > 0.0 else [1.0] * len(scores)
     of_passages: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight:
     # ties by the word, so that the order of passages does not matter
     kept = dict(sorted(of_passages.items(), key=lambda item: (-item[1], item[0]))[:terms])
     probability: Counter[str] = Counter()
-    for share, part in ((own_weight, Counter(own)), (1.0 - own_weight, kept)):
+    for share, part in ((own_weight, Counter(question_words)), (1.0 - own_weight, kept)):
         total = math.fsum(part.values())
         for word, value in part.items():
             probability[word] += share * value / total  # type: ignore[assignment]

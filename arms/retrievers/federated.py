@@ -92,16 +92,16 @@ class FederatedArm:
             if len(rankings) == params.most:
                 break
             try:
-                found = self._members[name].search(query, max(k, params.depth))
+                retrieval = self._members[name].search(query, max(k, params.depth))
             except ArmError as error:
                 errors[name] = error
                 runs.append(StageRun((name,), (name,), 0, 0))
                 continue
-            rankings[name] = found.passages
+            rankings[name] = retrieval.passages
             relevance = self._model.relevance(query.text, rankings)
             best = sorted(relevance.values(), reverse=True)[:JUDGED]
             enough = sum(best) / JUDGED
-            runs.append(StageRun((name,), (), found.steps, found.tokens, name, enough))
+            runs.append(StageRun((name,), (), retrieval.steps, retrieval.tokens, name, enough))
             if params.enough is not None and enough >= params.enough:
                 break
         if not rankings:

@@ -166,12 +166,12 @@ class GraphBatch:
         ranks = np.empty_like(order)
         ranks[order] = np.arange(len(order))
         ranked = union[order]
-        own = {df: ranks[np.searchsorted(union, walk.passages)] for df, walk in walks.items()}
+        walk_ranks = {df: ranks[np.searchsorted(union, walk.passages)] for df, walk in walks.items()}
 
         rows = np.full((len(self.names), k), -1, dtype=np.intp)
         for row, params in zip(rows, self._configurations, strict=True):
             n = walks[params.max_entity_df].reached(params.max_hops, params.max_candidates)
-            gathered = own[params.max_entity_df][:n]
+            gathered = walk_ranks[params.max_entity_df][:n]
             if n:
                 nearest = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
             else:

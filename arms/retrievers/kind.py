@@ -519,5 +519,5 @@ def reach_of(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
     """
     if have.trust is None:
         return None
-    own = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
-    return None if params in own else have.trust.new_arms
+    file_params = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
+    return None if params in file_params else have.trust.new_arms

@@ -134,7 +134,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host. Raises OSError."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]) for one in addresses))
+    return list(dict.fromkeys(str(address[4][0]) for address in addresses))
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):

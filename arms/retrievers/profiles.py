@@ -78,19 +78,19 @@ def sources_of(name: str, spec: ProfileSpec, have: Resources) -> list[Source]:
         "passages": spec.passages,
         "characters": CHARACTERS,
     }
-    found: dict[Path, Source] = {}
-    for part, own in closure(name, have.specs).items():
-        kind, params = described(part, own)
-        if own.kind == NONE.name or kind.members(params):
+    sources: dict[Path, Source] = {}
+    for part, arm_spec in closure(name, have.specs).items():
+        kind, params = described(part, arm_spec)
+        if arm_spec.kind == NONE.name or kind.members(params):
             continue
-        if own.corpus is not None or kind.searches_corpus:
-            corpus = have.of(own).corpus
+        if arm_spec.corpus is not None or kind.searches_corpus:
+            corpus = have.of(arm_spec).corpus
             source = Source(part, corpus, {"corpus": corpus.digest, **settings})
         else:
             searched = search_digest(part, have.specs)
             source = Source(part, None, {"searched": searched, "searches": spec.searches, **settings})
-        found.setdefault(source.folder(have.indexes), source)
-    return list(found.values())
+        sources.setdefault(source.folder(have.indexes), source)
+    return list(sources.values())
 
 
 def prepare_profiles(
@@ -116,7 +116,9 @@ def prepare_profiles(
         return build_embedder(have.backbones[backbone])
 
     # each once: one that cannot be searched is not tried again for every arm over it
-    sources = {one.folder(have.indexes): one for name in names for one in sources_of(name, spec, have)}
+    sources = {
+        source.folder(have.indexes): source for name in names for source in sources_of(name, spec, have)
+    }
     for source in sources.values():
         if not _is_there(source, have.indexes):
             _prepare(source, spec, have, encoder, progress)
@@ -129,19 +131,19 @@ def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> d
         ArmSpecError: There is no such arm, or one is described wrongly.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
-    found = {}
+    profiles = {}
     for name in names:
-        there = [one for one in sources_of(name, spec, have) if _is_there(one, have.indexes)]
-        if folders := tuple(one.folder(have.indexes) for one in there):
+        there = [source for source in sources_of(name, spec, have) if _is_there(source, have.indexes)]
+        if folders := tuple(source.folder(have.indexes) for source in there):
             # arms over the same sources share the vectors
-            found[name] = have.shared(
+            profiles[name] = have.shared(
                 ("profile", folders, spec.nearest), partial(_read, folders, spec.nearest)
             )
-    return found
+    return profiles
 
 
 def _read(folders: tuple[Path, ...], nearest: int) -> Profile:
-    return Profile(np.concatenate([np.load(one / VECTORS) for one in folders]), nearest)
+    return Profile(np.concatenate([np.load(folder / VECTORS) for folder in folders]), nearest)
 
 
 def _is_there(source: Source, indexes: Path) -> bool:
@@ -176,7 +178,7 @@ def _prepare(
     def write(unfinished: Path) -> None:
         blocks = []
         for start in range(0, len(passages), AT_ONCE):
-            texts = [embedded_text(one)[:CHARACTERS] for one in passages[start : start + AT_ONCE]]
+            texts = [embedded_text(passage)[:CHARACTERS] for passage in passages[start : start + AT_ONCE]]
             blocks.append(encoder(spec.backbone).encode_passages(texts))
             if progress is not None:
                 progress(f"profile of {source.name}", start + len(texts), len(passages))
@@ -209,25 +211,31 @@ def sampled(
         ArmError: Three searches in a row have failed.
     """
     rng = np.random.default_rng(SEED)
-    found: dict[str, Passage] = {}
-    general, own, asked, failed = list(FIRST_WORDS), list[str](), set[str](), 0
+    passages: dict[str, Passage] = {}
+    general, passage_words, searched_words, failed = list(FIRST_WORDS), list[str](), set[str](), 0
     for done in range(1, spec.searches + 1):
-        if len(found) >= spec.passages or not (own or general):
+        if len(passages) >= spec.passages or not (passage_words or general):
             break
-        word = own.pop(int(rng.integers(len(own)))) if own else general.pop(0)
-        asked.add(word)
+        word = passage_words.pop(int(rng.integers(len(passage_words)))) if passage_words else general.pop(0)
+        searched_words.add(word)
         vectors = {name: encoder(name).encode_queries([word])[0] for name in arm.backbones}
         try:
-            new = [one for one in arm.search(Query(word, vectors), FOUND).passages if one.id not in found]
+            new = [
+                passage
+                for passage in arm.search(Query(word, vectors), FOUND).passages
+                if passage.id not in passages
+            ]
             failed = 0
         except ArmError:
             new, failed = [], failed + 1
             if failed == FAILURES:
                 raise
-        found |= {one.id: one for one in new}
-        texts = [embedded_text(one)[:CHARACTERS] for one in new]
+        passages |= {passage.id: passage for passage in new}
+        texts = [embedded_text(passage)[:CHARACTERS] for passage in new]
         fresh = {word for text in texts for word in words(text, "english") if len(word) > 2}
-        own += sorted(word for word in fresh - asked - {*own} if not word.isdigit())
+        passage_words += sorted(
+            word for word in fresh - searched_words - {*passage_words} if not word.isdigit()
+        )
         if progress is not None:
             progress(f"sampling {arm.name}", done, spec.searches)
-    return list(found.values())[: spec.passages]
+    return list(passages.values())[: spec.passages]

@@ -103,8 +103,8 @@ def vendi_picks(
     gains = weights + np.take_along_axis(relevances, picks, axis=1)
     reached = weights  # s times the Vendi score of the picks; that of one passage is 1
     for _ in range(1, n):
-        sets, own = _distinct(picks)
-        values = _values(_Grown(sets, cosines.rows(sets)), own, weights, relevances, picks)
+        sets, set_indices = _distinct(picks)
+        values = _values(_Grown(sets, cosines.rows(sets)), set_indices, weights, relevances, picks)
         best = values.argmax(axis=1)[:, np.newaxis]
         value = np.take_along_axis(values, best, axis=1)
         picks = np.hstack([picks, best])
@@ -142,23 +142,23 @@ class _Grown:
 
 def _values(
     grown: _Grown,
-    own: NDArray[np.intp],
+    set_indices: NDArray[np.intp],
     weights: NDArray[np.float64],
     relevances: NDArray[np.float64],
     picks: NDArray[np.intp],
 ) -> NDArray[np.float64]:
     """Return each objective with each candidate added, shape (c, m); -inf if surely not the best."""
     most = grown.bounds()
-    bounds = weights * most[own] + relevances
+    bounds = weights * most[set_indices] + relevances
     np.put_along_axis(bounds, picks, -np.inf, axis=1)
 
     def exact(open_to: NDArray[np.bool_]) -> NDArray[np.float64]:
         configurations, candidates = np.nonzero(open_to)
         needed = np.zeros(most.shape, dtype=bool)
-        needed[own[configurations], candidates] = True
+        needed[set_indices[configurations], candidates] = True
         scores = np.zeros(most.shape)
         scores[needed] = grown.scores(*np.nonzero(needed))
-        return np.where(open_to, weights * scores[own] + relevances, -np.inf)
+        return np.where(open_to, weights * scores[set_indices] + relevances, -np.inf)
 
     promising = exact(bounds == bounds.max(axis=1, keepdims=True))
     return exact(bounds >= promising.max(axis=1, keepdims=True) - ROUNDING)
@@ -172,8 +172,8 @@ def _distinct(picks: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.int
            [4, 5]]), array([0, 0, 1]))
     """
     sets: dict[tuple[int, ...], int] = {}
-    own = [sets.setdefault(tuple(row), len(sets)) for row in np.sort(picks, axis=1).tolist()]
-    return np.array(list(sets)), np.array(own)
+    set_indices = [sets.setdefault(tuple(row), len(sets)) for row in np.sort(picks, axis=1).tolist()]
+    return np.array(list(sets)), np.array(set_indices)
 
 
 def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) -> Picks:

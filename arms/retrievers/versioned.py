@@ -53,8 +53,8 @@ def joined(parts: Sequence[str | None]) -> str:
     >>> joined(["b", "a", "b", ""]), joined(["a", None]), joined([None])
     ('a+b', 'a+?', '')
     """
-    known = sorted({part for part in parts if part})
-    return "+".join([*known, UNKNOWN] if known and None in parts else known)
+    versions = sorted({part for part in parts if part})
+    return "+".join([*versions, UNKNOWN] if versions and None in parts else versions)
 
 
 def is_settled(version: str) -> bool:

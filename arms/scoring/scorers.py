@@ -130,8 +130,8 @@ class RetrievalScorer(Scorer):
             number: {name: float(-rank) for rank, name in enumerate(ids)}
             for number, ids in zip(numbers, rankings, strict=True)
         }
-        found = ir_measures.evaluator([self._measure], judged).iter_calc(runs)
-        values = {metric.query_id: float(metric.value) for metric in found}
+        metrics = ir_measures.evaluator([self._measure], judged).iter_calc(runs)
+        values = {metric.query_id: float(metric.value) for metric in metrics}
         return [values[number] for number in numbers]
 
 
@@ -176,14 +176,14 @@ class AnswerScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Answer from each ranking, and compare; unknown if the language model fails."""
 
-        def one(ranking: Ranking) -> float:
+        def value_of(ranking: Ranking) -> float:
             messages = prompts.answer_prompt(
                 [{"role": "user", "content": question.text}], ranking, word_budget=self._word_budget
             )
             answer, _ = self._write(Prompt(messages, self._max_tokens))
             return self._metric(answer, question.answers)
 
-        return _each(one, rankings, self._at_once)
+        return _each(value_of, rankings, self._at_once)
 
 
 class ContainsScorer(Scorer):
@@ -208,7 +208,7 @@ class ContainsScorer(Scorer):
 
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Look for the answers in each ranking."""
-        texts = [" ".join(f"{one.title} {one.text}" for one in ranking) for ranking in rankings]
+        texts = [" ".join(f"{passage.title} {passage.text}" for passage in ranking) for ranking in rankings]
         return [Score(self._contains(text, question.answers) if text else 0.0) for text in texts]
 
 
@@ -236,12 +236,12 @@ class JudgeScorer(Scorer):
     def score(self, question: Question, rankings: Sequence[Ranking]) -> list[Score]:
         """Grade each ranking; unknown if the judge gives no grade."""
 
-        def one(ranking: Ranking) -> float:
+        def value_of(ranking: Ranking) -> float:
             return judge.grade(
                 self._write, judge.PASSAGES, question.text, ranking, word_budget=self._word_budget
             ).grade
 
-        return _each(one, rankings, self._at_once)
+        return _each(value_of, rankings, self._at_once)
 
 
 def _check_answers(questions: Sequence[Question], measure: str) -> None:
@@ -269,20 +269,20 @@ def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpu
         raise ScoringError(f"corpus {corpus.name!r} has no passages")
     if not questions:
         raise ScoringError("there are no questions to score")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for question in questions:
-        if question.id in seen:
+        if question.id in ids:
             raise ScoringError(f"question id {question.id!r} occurs twice")
-        seen.add(question.id)
+        ids.add(question.id)
     scorer.check(questions, corpus)
 
 
-def _each(one: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
+def _each(value_of: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once: int) -> list[Score]:
     """Score rankings concurrently. Raises ScoringError outside of [0, 1]."""
 
-    def known(ranking: Ranking) -> Score:
+    def score_of(ranking: Ranking) -> Score:
         try:
-            value = one(ranking)
+            value = value_of(ranking)
         except (GeneratorError, ArmError) as error:
             return Score(math.nan, str(error))
         if not 0.0 <= value <= 1.0:
@@ -290,4 +290,4 @@ def _each(one: Callable[[Ranking], float], rankings: Sequence[Ranking], at_once:
         return Score(value)
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="score") as pool:
-        return list(pool.map(known, rankings))
+        return list(pool.map(score_of, rankings))

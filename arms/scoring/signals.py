@@ -122,9 +122,9 @@ def answer_signals(question: str, answers: Sequence[str], rankings: Sequence[Seq
     return table
 
 
-def _f1(one: Counter[str], other: Counter[str]) -> float:
-    total = one.total() + other.total()
-    return 2.0 * (one & other).total() / total if total else 1.0
+def _f1(left: Counter[str], right: Counter[str]) -> float:
+    total = left.total() + right.total()
+    return 2.0 * (left & right).total() / total if total else 1.0
 
 
 BRACKETED = re.compile(r"\([^()]*\)")
@@ -190,15 +190,17 @@ def word_signals(question: str, retrieved: Sequence[Sequence[Passage]]) -> Float
     padded, content = f" {' '.join(every)} ", set(words(question, "english"))
     pairs = set(pairwise(every))
     features = {
-        passage.id: _read(passage, padded, content, pairs) for found in retrieved for passage in found
+        passage.id: _read(passage, padded, content, pairs) for ranking in retrieved for passage in ranking
     }
     table = np.full((len(retrieved), len(WORDED)), np.nan)
-    for arm, found in enumerate(retrieved):
-        if found:
-            read = [features[passage.id] for passage in found]
-            shares = np.array([[len(one.words), one.titled, one.title_words, one.pairs] for one in read])
+    for arm, ranking in enumerate(retrieved):
+        if ranking:
+            read = [features[passage.id] for passage in ranking]
+            shares = np.array(
+                [[len(overlap.words), overlap.titled, overlap.title_words, overlap.pairs] for overlap in read]
+            )
             covered = shares[:, 0] / max(1, len(content))
-            anywhere = len(set[str]().union(*(one.words for one in read))) / max(1, len(content))
+            anywhere = len(set[str]().union(*(overlap.words for overlap in read))) / max(1, len(content))
             _, titled, title_words, _ = shares.mean(axis=0)
             table[arm] = (
                 *(anywhere, covered.max(), covered.mean(), covered[0]),

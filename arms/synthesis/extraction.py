@@ -84,7 +84,7 @@ SHORTEST, LONGEST = 7, 12
 
 SYNONYMS = {
     word: other
-    for one, two in (
+    for left, right in (
         *(
             ("begin", "start"),
             ("film", "movie"),
@@ -147,7 +147,7 @@ SYNONYMS = {
             ("called", "named"),
         ),
     )
-    for word, other in ((one, two), (two, one))
+    for word, other in ((left, right), (right, left))
 }
 """Common words for each other; a phrase is only put in, never replaced."""
 
@@ -261,23 +261,23 @@ class Extraction:
             "link": self._link,
             "compare": self._compare,
         }
-        found = []
+        questions = []
         for passage in self._corpus.passages(positions):
             made = []
             for style in self.styles:
                 rng = self._rng(f"{style}\0{passage.id}")
                 if (question := makers[style](passage, rng)) is not None:
                     made.append(_typed(question, rng) if style != "keywords" else question)
-            found.append(made)
-        return found
+            questions.append(made)
+        return questions
 
     def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
         """Yield the names in a passage that are titles of others, and the first passage of each."""
-        own = set(entities.title_names(_name(passage)))
+        passage_names = set(entities.title_names(_name(passage)))
         for name in dict.fromkeys(self._dictionary.find(passage.text)):
             title = self._names[name]
             whole = " " in name or name == entities.normalised(title)  # `XIII (singer)` is not every XIII
-            if whole and name not in own:
+            if whole and name not in passage_names:
                 yield name, self._corpus.passages([self._titles[title]])[0]
 
     def _keywords(self, passage: Passage, rng: np.random.Generator) -> Made | None:
@@ -308,18 +308,18 @@ class Extraction:
 
     def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return a sentence of the passage as a question for a name, date or number in it."""
-        asked = self._asked(passage, _name(passage), rng)
+        pair = self._asked(passage, _name(passage), rng)
         return (
             None
-            if asked is None
-            else Made(reworded(asked[0], self._is_rare, rng), (passage.id,), "cloze", (asked[1],))
+            if pair is None
+            else Made(reworded(pair[0], self._is_rare, rng), (passage.id,), "cloze", (pair[1],))
         )
 
     def _asked(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
         """Return a question of a passage with a name for its subject, and the answer."""
         person = _is_person(passage.text)
         stated = english.sentences(passage.text)
-        named = [about(one, name) for one in stated]
+        named = [about(statement, name) for statement in stated]
         order = rng.permutation(len(stated)).tolist()
         if name and rng.random() < NAMED_FIRST:
             order.sort(key=lambda at: name not in (named[at] or ""))
@@ -342,9 +342,9 @@ class Extraction:
             name, other = others[at]
             ways = (self._through, self._described)
             first = int(rng.random() < 0.2)
-            asked = ways[first](passage, name, other, rng) or ways[1 - first](passage, name, other, rng)
-            if asked is not None:
-                text, answer = asked
+            pair = ways[first](passage, name, other, rng) or ways[1 - first](passage, name, other, rng)
+            if pair is not None:
+                text, answer = pair
                 return Made(text, (passage.id, other.id), "link", (answer,) if answer else ())
         return None
 
@@ -389,13 +389,9 @@ class Extraction:
         if rng.random() < 0.7:
             return _asked_of(other, path, rng), ""
         facts = Passage(other.id, other.title, _without_subject(other))
-        asked = self._asked(facts, path, rng)
-        if (
-            asked is not None
-            and title in asked[0]
-            and f" {name} " not in f" {entities.normalised(asked[0])} "
-        ):
-            return asked
+        pair = self._asked(facts, path, rng)
+        if pair is not None and title in pair[0] and f" {name} " not in f" {entities.normalised(pair[0])} ":
+            return pair
         return None
 
     def _compare(self, passage: Passage, rng: np.random.Generator) -> Made | None:
@@ -408,21 +404,21 @@ class Extraction:
             return None
         other, their = others[int(rng.integers(len(others)))]
         gold = (passage.id, other.id)
-        one, two = (passage, other) if rng.random() < 0.5 else (other, passage)
-        years = [_year(text) for text in (one.text, two.text)]
+        left, right = (passage, other) if rng.random() < 0.5 else (other, passage)
+        years = [_year(text) for text in (left.text, right.text)]
         if years[0] and years[1] and years[0] != years[1] and rng.random() < 0.6:
-            person = _is_person(one.text) and _is_person(two.text)
+            person = _is_person(left.text) and _is_person(right.text)
             first = rng.random() < 0.5
             if person:
                 order = f"Who was born {'first' if first else 'later'}"
             else:
                 order = f"Which {what.noun} came {'first' if first else 'later'}"
-            answer = one if (years[0] < years[1]) == first else two
-            return Made(f"{order}, {_name(one)} or {_name(two)}?", gold, "compare", (_name(answer),))
+            answer = left if (years[0] < years[1]) == first else right
+            return Made(f"{order}, {_name(left)} or {_name(right)}?", gold, "compare", (_name(answer),))
         form = ALIKE[int(rng.integers(len(ALIKE)))]
         described = " ".join(what.what.partition(",")[0].split()[:10])
         kind = f"{what.what.partition(' ')[0]} {what.kind}"
-        text = form.format(one=_name(one), other=_name(two), kind=kind, noun=what.noun, what=described)
+        text = form.format(one=_name(left), other=_name(right), kind=kind, noun=what.noun, what=described)
         answers = () if "difference" in form else ("yes",) if form.startswith("Are") else (_name(passage),)
         if form.startswith("Are") and their.kind != what.kind:
             answers = ()
@@ -447,8 +443,8 @@ class Extraction:
 
     def _phrase(self, passage: Passage, rng: np.random.Generator) -> str | None:
         """Return a salient word of a passage that its title lacks, or two that follow each other."""
-        own = set(words(passage.title))
-        weights = {word: w for word, w in self._salience(passage.text).items() if word not in own}
+        title_words = set(words(passage.title))
+        weights = {word: w for word, w in self._salience(passage.text).items() if word not in title_words}
         best = sorted(weights, key=lambda word: (-weights[word], word))[:6]
         if not best:
             return None

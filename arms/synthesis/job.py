@@ -221,11 +221,14 @@ def synthesize(
         for number in range(math.ceil(len(order) / maker.step)):
             if number in finished:
                 made = [
-                    [_made(one) for one in of_passage] for of_passage in orjson.loads(blocks.read(number))
+                    [_made(document) for document in of_passage]
+                    for of_passage in orjson.loads(blocks.read(number))
                 ]
             else:
                 made = maker.make(order[number * maker.step : (number + 1) * maker.step].tolist())
-                blocks.write(number, orjson.dumps([[one.document() for one in some] for some in made]))
+                blocks.write(
+                    number, orjson.dumps([[question.document() for question in some] for some in made])
+                )
             for candidates in made:
                 selection.add(candidates)
             if (number + 1) * maker.step >= min(PATIENCE * n, len(order)):
@@ -236,7 +239,9 @@ def synthesize(
         if not selection.kept:
             raise SynthesisError(f"no passage of corpus {corpus.name!r} gave a question of these styles")
         written = output.with_name(f"{output.name}.part")
-        written.write_bytes(b"".join(orjson.dumps(one.document()) + b"\n" for one in selection.kept))
+        written.write_bytes(
+            b"".join(orjson.dumps(question.document()) + b"\n" for question in selection.kept)
+        )
         written.replace(output)
         blocks.delete()
     return selection

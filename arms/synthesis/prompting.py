@@ -117,7 +117,7 @@ class Prompting:
         ):
             return None
         answers = () if style == "keywords" else (written.answer.strip(),)
-        return Made(question, tuple(one.id for one in passages), style, answers)
+        return Made(question, tuple(source.id for source in passages), style, answers)
 
     def _answered(self, question: str, answer: str, passages: Sequence[Passage], style: str) -> bool:
         """Return whether the model answers the question with the same; a search has no answer."""
@@ -136,8 +136,8 @@ def usable(question: str, answer: str, passages: Sequence[Passage], style: str) 
     """
     if _OF_PASSAGE.search(question):
         return False
-    asked = set(words(question, "english"))
-    if not all(asked & set(words(f"{passage.title} {passage.text}")) for passage in passages):
+    question_words = set(words(question, "english"))
+    if not all(question_words & set(words(f"{passage.title} {passage.text}")) for passage in passages):
         return False
     return style == "keywords" or f" {normalised(answer)} " not in f" {normalised(question)} "
 

@@ -355,8 +355,8 @@ def _ranked(passages: list[Passage], n: int) -> tuple[Passage, ...]:
     Scores are rounded: the same sum of 32-bit numbers differs from one time to the next in some engines. The
     cosine with a vector of zeros is not a number, and counts as 0.
     """
-    scores = (round(one.score, PLACES) if math.isfinite(one.score) else 0.0 for one in passages)
-    return best((one.scored(score) for one, score in zip(passages, scores, strict=True)), n)
+    scores = (round(passage.score, PLACES) if math.isfinite(passage.score) else 0.0 for passage in passages)
+    return best((passage.scored(score) for passage, score in zip(passages, scores, strict=True)), n)
 
 
 def explained(error: Exception) -> str:
@@ -381,14 +381,14 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
         params: Parameters of the arm.
         limits: What may be named.
     """
-    named = [one for one in limits.engines if one.place == params.place]
-    if not any(params.collection in one.collections for one in named):
+    named = [engine for engine in limits.engines if engine.place == params.place]
+    if not any(params.collection in engine.collections for engine in named):
         raise ArmError(
             f"collection {params.collection!r} of {params.place} is none that `new_arms.engines` of the "
             "configuration names, and the arm is none of its arms"
         )
     variable = params.key_env if isinstance(params, NetworkParams) else None
-    if variable is not None and variable not in [name for one in named for name in one.variables]:
+    if variable is not None and variable not in [name for engine in named for name in engine.variables]:
         raise ArmError(
             f"the variable {variable} may not be sent to {params.place}: `new_arms.engines` of the "
             "configuration does not name it there"
@@ -399,9 +399,9 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
 
 def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
     """Return the collection that arms of a kind with the same parameters but mode and depth share."""
-    own = params.model_copy(update={"mode": "lexical", "depth": 1})
+    shared_params = params.model_copy(update={"mode": "lexical", "depth": 1})
     # `make` is in the key, as two kinds may have one class of parameters
-    return have.shared(("collection", make, own), lambda: make(own))
+    return have.shared(("collection", make, shared_params), lambda: make(shared_params))
 
 
 def engine_kind(
@@ -417,30 +417,30 @@ def engine_kind(
         place: Parameters that say where an engine is, for an example.
     """
 
-    def version(own: P, have: Resources) -> ReadVersion:
-        opened = open_shared(own, have, make)
-        known = have.shared(("version", opened), lambda: CollectionVersion(opened))
+    def version(arm_params: P, have: Resources) -> ReadVersion:
+        opened = open_shared(arm_params, have, make)
+        collection_version = have.shared(("version", opened), lambda: CollectionVersion(opened))
 
         def read(fresh: bool) -> str | None:
             try:
-                return known(fresh)
+                return collection_version(fresh)
             except Exception as error:  # of a client that is not ours
                 raise ArmError(explained(error)) from error
 
         return read
 
-    def build(arm: str, own: P, have: Resources, _: Members) -> EngineArm:
-        limits = reach_of(name, own, have)
+    def build(arm: str, arm_params: P, have: Resources, _: Members) -> EngineArm:
+        limits = reach_of(name, arm_params, have)
         if limits is not None:
-            check_reach(own, limits)
-        return EngineArm(arm, own, open_shared(own, have, make))
+            check_reach(arm_params, limits)
+        return EngineArm(arm, arm_params, open_shared(arm_params, have, make))
 
     return Kind(
         name,
         f"searches a collection of [{title}](engines.md)",
         params,
         build,
-        backbones=lambda own: () if own.backbone is None else (own.backbone,),
+        backbones=lambda arm_params: () if arm_params.backbone is None else (arm_params.backbone,),
         embeds=_embeds,
         check_reach=check_reach,
         filters=True,

@@ -129,8 +129,8 @@ def facts_of(metadata: Metadata) -> list[str]:
         if value is None:
             continue
         facts.add(presence_of(key))
-        for one in [value] if isinstance(value, str | int | float) else value:
-            facts.add(_fact(key, "is", _canonical(one)))
+        for scalar in [value] if isinstance(value, str | int | float) else value:
+            facts.add(_fact(key, "is", _canonical(scalar)))
         if isinstance(value, int | float) and not isinstance(value, bool):
             digits = _sortable(float(value))
             facts.update(_fact(key, "begins", digits[:n]) for n in range(1, DIGITS + 1))

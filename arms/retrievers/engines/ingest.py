@@ -173,7 +173,7 @@ def _check(state: State, corpus: str, model: str) -> None:
     if state.corpus != corpus:
         raise ArmError(f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another")
     if state.model != model:
-        have, want = (f"of model {one[:8]}" if one else "missing" for one in (state.model, model))
+        have, want = (f"of model {digest[:8]}" if digest else "missing" for digest in (state.model, model))
         raise ArmError(
             f"the vectors of the collection are {have}, and would then be {want}: name another collection, "
             "or the same backbone for all arms over it"
@@ -214,8 +214,8 @@ def _delete_others(corpus: Passages, collection: Collection) -> int:
         return 0
     others: list[str] = []
     for page in _batches(collection.ids(), PAGE):
-        known: Several[str] = corpus.known(page)
-        others += [one for one in page if one not in known]
+        corpus_ids: Several[str] = corpus.known(page)
+        others += [passage_id for passage_id in page if passage_id not in corpus_ids]
     for page in _batches(others, PAGE):
         collection.delete(page)
     return len(others)

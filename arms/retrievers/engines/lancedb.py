@@ -75,10 +75,10 @@ class LanceTable:
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
         """Return passages with at least one word, by BM25."""
-        wanted = self._module.query.MatchQuery(query.text, "search")
+        match_query = self._module.query.MatchQuery(query.text, "search")
         search = (
             self._open()
-            .search(wanted, query_type="fts")
+            .search(match_query, query_type="fts")
             .where(condition_of(query, Predicates()), prefilter=True)
         )
         return [
@@ -179,7 +179,7 @@ class LanceTable:
         """Merge what was written in pieces, and index it; the vectors, too, where there are many."""
         table = self._open()
         table.optimize()
-        indexed = {column for one in table.list_indices() for column in one.columns}
+        indexed = {column for index in table.list_indices() for column in index.columns}
         if "vector" in set(table.schema.names) - indexed and table.count_rows() >= INDEXED:
             table.create_index("vector", config=self._module.index.IvfSq(distance_type="cosine"))
 

@@ -78,10 +78,10 @@ class MilvusCollection:
         """Return the nearest passages by the cosine."""
         return self._found(vector.astype(float).tolist(), "vector", query, k)
 
-    def _found(self, wanted: Any, field: str, query: Query, k: int) -> list[Passage]:
+    def _found(self, query_value: Any, field: str, query: Query, k: int) -> list[Passage]:
         (hits,) = self._client.search(
             self._name,
-            data=[wanted],
+            data=[query_value],
             anns_field=field,
             limit=k,
             filter=condition_of(query, Expressions()),
@@ -146,14 +146,14 @@ class MilvusCollection:
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of entities."""
         rows = self._client.get(self._name, ids=_keys(ids), output_fields=["name", "digest"])
-        return {one["name"]: one["digest"] for one in rows}
+        return {row["name"]: row["digest"] for row in rows}
 
     def ids(self) -> Iterator[str]:
         """Yield every id, a page at a time."""
         pages = self._client.query_iterator(self._name, batch_size=PAGE, output_fields=["name"])
         try:
             while page := pages.next():
-                yield from (one["name"] for one in page)
+                yield from (row["name"] for row in page)
         finally:
             pages.close()
 

@@ -177,7 +177,7 @@ class Index:
         if reply.status == httpx.codes.NOT_FOUND:
             return None
         mappings: Json = self._rest.read(reply)
-        (mapping,) = (one["mappings"] for one in mappings.values())
+        (mapping,) = (index["mappings"] for index in mappings.values())
         return dict(mapping)
 
     def state(self) -> State | None:
@@ -199,14 +199,14 @@ class Index:
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of documents."""
         documents = self._rest.call("POST", "/_mget?_source=digest", {"ids": list(ids)})["docs"]
-        return {one["_id"]: one["_source"]["digest"] for one in documents if one["found"]}
+        return {document["_id"]: document["_source"]["digest"] for document in documents if document["found"]}
 
     def ids(self) -> Iterator[str]:
         """Yield every id, a page at a time."""
         after: Json = {}
         while True:
-            asked = {"size": PAGE, "_source": False, "sort": [{"id": "asc"}], **after}
-            hits = self._rest.call("POST", "/_search", asked)["hits"]["hits"]
+            body = {"size": PAGE, "_source": False, "sort": [{"id": "asc"}], **after}
+            hits = self._rest.call("POST", "/_search", body)["hits"]["hits"]
             yield from (hit["_id"] for hit in hits)
             if len(hits) < PAGE:
                 return
@@ -233,8 +233,8 @@ class Index:
     def _bulk(self, lines: Sequence[Json]) -> None:
         content = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         reply = self._rest.read(self._rest.send("POST", "/_bulk", content, "application/x-ndjson"))
-        done = [one for item in reply["items"] for one in item.values()]
-        if failed := [one for one in done if "error" in one]:
+        done = [outcome for item in reply["items"] for outcome in item.values()]
+        if failed := [outcome for outcome in done if "error" in outcome]:
             raise ArmError(
                 f"{len(failed)} passages are refused, such as {failed[0]['_id']!r}: {failed[0]['error']}"
             )

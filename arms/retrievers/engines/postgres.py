@@ -126,9 +126,12 @@ class Sql:
         if "\0" in key:
             return "FALSE"
         stored_value = f"({self._metadata} -> {self.parameter(key)}::text)"
-        wanted = [json.dumps(one) for one in values if _can_be_stored(one)]
+        json_values = [json.dumps(scalar) for scalar in values if _can_be_stored(scalar)]
         return self.some(
-            [f"COALESCE({stored_value} @> {self.parameter(one)}::jsonb, FALSE)" for one in wanted]
+            [
+                f"COALESCE({stored_value} @> {self.parameter(json_value)}::jsonb, FALSE)"
+                for json_value in json_values
+            ]
         )
 
     def ordered(self, key: str, how: Order, number: float) -> str:
@@ -269,10 +272,10 @@ class PostgresTable:
         words = self._words(query.text)
         if not words:
             return []
-        known, passages = self._word_statistics(), list[Passage]()
-        weights = dict(zip(words, known.weights(words), strict=True))
-        for asked in known.steps(words):
-            passages = self._with_words(query, k, weights, asked)
+        statistics, passages = self._word_statistics(), list[Passage]()
+        weights = dict(zip(words, statistics.weights(words), strict=True))
+        for step in statistics.steps(words):
+            passages = self._with_words(query, k, weights, step)
             if len(passages) >= k:
                 break
         return passages
@@ -290,9 +293,9 @@ class PostgresTable:
     def _word_statistics(self) -> WordStatistics:
         """Return what is known of the words, at most `STATISTICS_S` seconds old."""
         now = time.monotonic()
-        asked_at, known = self._known_words
+        asked_at, statistics = self._known_words
         if now - asked_at < STATISTICS_S:
-            return known
+            return statistics
         with self._connected() as connection:
             row = connection.exec_driver_sql(
                 "SELECT reltuples, most_common_elems::text::text[], most_common_elem_freqs FROM pg_class "
@@ -301,16 +304,16 @@ class PostgresTable:
                 "WHERE pg_class.oid = to_regclass(%(table)s) ORDER BY inherited DESC NULLS LAST LIMIT 1",
                 {"column": self._params.fields.search, "table": self._table},
             ).one_or_none()
-        known = WordStatistics()
+        statistics = WordStatistics()
         if (
             row is not None and row[1]
         ):  # after the shares of the words come the least, the most and that of null
-            known = WordStatistics(float(row[0]), dict(zip(row[1], row[2], strict=False)))
-        self._known_words = now, known
-        return known
+            statistics = WordStatistics(float(row[0]), dict(zip(row[1], row[2], strict=False)))
+        self._known_words = now, statistics
+        return statistics
 
     def _with_words(
-        self, query: Query, k: int, weights: Mapping[str, float], asked: Sequence[str]
+        self, query: Query, k: int, weights: Mapping[str, float], words: Sequence[str]
     ) -> list[Passage]:
         sql = Sql(self._metadata)
         names, values = sql.parameter([*map(literal, weights)]), sql.parameter([*weights.values()])
@@ -318,7 +321,7 @@ class PostgresTable:
             f"(SELECT sum(weight * ts_rank({self._search}, word, 1)) "
             f"FROM unnest({names}::tsquery[], {values}::float8[]) AS asked (word, weight))"
         )
-        some = sql.parameter(" | ".join(map(literal, asked)))
+        some = sql.parameter(" | ".join(map(literal, words)))
         return self._found(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:

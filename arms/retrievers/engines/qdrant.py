@@ -226,7 +226,7 @@ class QdrantCollection:
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of points."""
         points = self._connection.retrieve(
-            self._name, [_point(one) for one in ids], with_payload=["id", "digest"]
+            self._name, [_point(passage_id) for passage_id in ids], with_payload=["id", "digest"]
         )
         return {point.payload["id"]: point.payload["digest"] for point in points}
 
@@ -262,7 +262,7 @@ class QdrantCollection:
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete points, and wait until they are gone."""
-        self._connection.delete(self._name, [_point(one) for one in ids], wait=True)
+        self._connection.delete(self._name, [_point(passage_id) for passage_id in ids], wait=True)
 
     def finish(self) -> None:
         """Do nothing: Qdrant indexes by itself."""

@@ -120,11 +120,11 @@ class TantivyIndex:
         if not words:
             return []
         term = module.Query.term_query
-        wanted = self._clauses.some(
+        any_word = self._clauses.some(
             [term(self._schema, "search", word, index_option="freq") for word in words]
         )
         searcher = index.searcher()
-        hits = searcher.search(self._clauses.allowed(wanted, query, searcher), k, count=False).hits
+        hits = searcher.search(self._clauses.allowed(any_word, query, searcher), k, count=False).hits
         return [passage_of(_fields(searcher.doc(address)), score) for score, address in hits]
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
@@ -197,11 +197,11 @@ class TantivyIndex:
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of documents."""
         searcher = self._searcher()
-        wanted = self._module.Query.term_set_query(self._schema, "id", list(ids))
+        id_query = self._module.Query.term_set_query(self._schema, "id", list(ids))
         documents = [
-            searcher.doc(at) for _, at in searcher.search(wanted, max(1, len(ids)), count=False).hits
+            searcher.doc(at) for _, at in searcher.search(id_query, max(1, len(ids)), count=False).hits
         ]
-        return {one.get_first("id"): one.get_first("digest") for one in documents}
+        return {document.get_first("id"): document.get_first("digest") for document in documents}
 
     def ids(self) -> Iterator[str]:
         """Yield every id."""

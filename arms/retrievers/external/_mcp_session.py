@@ -87,7 +87,7 @@ class Session:
         # not by `call_tool`, which lists the tools first to check their schemas
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         result = await self._client.session.send_request(request, CallToolResult)
-        texts = tuple(one.text for one in result.content if isinstance(one, TextContent))
+        texts = tuple(block.text for block in result.content if isinstance(block, TextContent))
         if result.is_error:
             raise ArmError(f"{self._arm.label}: tool {tool!r} failed: {shown(' '.join(texts).encode())}")
         return Found(result.structured_content, texts)

@@ -112,13 +112,13 @@ class RetrieverArm:
         """Call the retriever, and read its documents. Raises ArmError."""
         try:
             documents = [
-                self._framework.read(one) for one in self._framework.search(self._retriever, query.text, k)
+                self._framework.read(raw) for raw in self._framework.search(self._retriever, query.text, k)
             ]
-            scored = all(one.score is not None for one in documents)
+            scored = all(document.score is not None for document in documents)
             passages = dict[str, Passage]()
-            for place, one in enumerate(documents, start=1):
-                score = float(one.score) if scored and one.score is not None else 1 / place
-                passage = self._passage(one, score)
+            for place, document in enumerate(documents, start=1):
+                score = float(document.score) if scored and document.score is not None else 1 / place
+                passage = self._passage(document, score)
                 passages.setdefault(passage.id, passage)
         except Exception as error:  # of code that is not ours
             raise ArmError(f"arm {self.name!r}: {type(error).__name__}: {error}") from error

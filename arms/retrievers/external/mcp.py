@@ -87,7 +87,9 @@ class McpArm(HttpArm):
             else:
                 results = results_at(reply.document, params.results)
                 if fetch is not None:
-                    results = await asyncio.gather(*(self._whole(session, fetch, one) for one in results[:k]))
+                    results = await asyncio.gather(
+                        *(self._whole(session, fetch, result) for result in results[:k])
+                    )
                 passages = passages_of(results, params.fields)
             self._version = session.version
             return passages

@@ -78,26 +78,26 @@ class CascadeArm:
             depth = max(k, self._decider.k)
             ran = answers_of(stage, query, depth, self._decider.k, self._writing, self._write)
             members, outcomes = [*members, *stage], [*outcomes, *ran]
-            known = [one if isinstance(one, Answered) else None for one in outcomes]
+            answered = [outcome if isinstance(outcome, Answered) else None for outcome in outcomes]
             run = StageRun(
                 tuple(member.name for member in stage),
                 tuple(
                     member.name
-                    for member, one in zip(stage, ran, strict=True)
-                    if not isinstance(one, Answered)
+                    for member, outcome in zip(stage, ran, strict=True)
+                    if not isinstance(outcome, Answered)
                 ),
-                sum(one.found.steps for one in ran if isinstance(one, Answered)),
-                sum(one.tokens for one in ran if isinstance(one, Answered)),
+                sum(outcome.found.steps for outcome in ran if isinstance(outcome, Answered)),
+                sum(outcome.tokens for outcome in ran if isinstance(outcome, Answered)),
             )
-            if not any(known):
+            if not any(answered):
                 runs.append(run)
                 continue
             verdict = self._decider.decide(
                 query.text,
-                [None if one is None else one.answer for one in known],
-                [() if one is None else one.read for one in known],
+                [None if outcome is None else outcome.answer for outcome in answered],
+                [() if outcome is None else outcome.read for outcome in answered],
             )
-            best = known[verdict.pick]
+            best = answered[verdict.pick]
             runs.append(
                 replace(
                     run, picked=members[verdict.pick].name, probability=verdict.probability, gain=verdict.gain

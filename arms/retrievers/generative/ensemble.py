@@ -245,7 +245,7 @@ def answers_of(
     with ThreadPoolExecutor(len(members), thread_name_prefix="answers") as pool:
         # what members prompt and embed is of the same turn
         running = [pool.submit(copy_context().run, run, member) for member in members]
-        return [one.result() for one in running]
+        return [future.result() for future in running]
 
 
 def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[Answered | Exception]) -> ArmError:

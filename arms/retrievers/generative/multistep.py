@@ -68,7 +68,7 @@ class MultistepArm(WritesQueries[MultistepParams]):
         """Return at most `k` passages; steps are those of the base, tokens include the model's."""
         kept: dict[str, Passage] = {}
         spare: dict[str, Passage] = {}
-        asked = [[], words(query.text)]  # a query without words ends the search, too
+        earlier_queries = [[], words(query.text)]  # a query without words ends the search, too
         steps = tokens = 0
         looked_up = query
         for step in range(1, self._params.max_steps + 1):
@@ -82,9 +82,9 @@ class MultistepArm(WritesQueries[MultistepParams]):
                 break
             text, spent = self._follow_up(query.text, kept.values())
             tokens += spent
-            if words(text) in asked:
+            if words(text) in earlier_queries:
                 break
-            asked.append(words(text))
+            earlier_queries.append(words(text))
             looked_up = self._embedded(query, text, query.seed + step)
         ranked = enumerate([*(kept | spare).values()][:k], start=1)
         return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)

@@ -61,12 +61,12 @@ class WritesQueries(Generic[P]):
         self._write = write
         self._embed = embed
 
-    def _prompted(self, prompt: Prompt, wanted: str) -> tuple[str, int]:
+    def _prompted(self, prompt: Prompt, subject: str) -> tuple[str, int]:
         """Return what the model writes, and the tokens spent. Raises ArmError, which says what was wanted."""
         try:
             text, last = self._write(prompt)
         except GeneratorError as error:
-            raise ArmError(f"arm {self.name!r} got no {wanted}: {error}") from error
+            raise ArmError(f"arm {self.name!r} got no {subject}: {error}") from error
         return text, last.prompt_tokens + last.completion_tokens
 
     def _embedded(self, query: Query, text: str, seed: int) -> Query:
@@ -111,12 +111,12 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
             new = variants(text, query.text, params.most)
             queries = [
                 query,
-                *(self._embedded(query, one, query.seed + n) for n, one in enumerate(new, start=1)),
+                *(self._embedded(query, variant, query.seed + n) for n, variant in enumerate(new, start=1)),
             ]
         if len(queries) == 1:
             retrieval = self._base.search(queries[0], k)
             return Retrieval(retrieval.passages, retrieval.steps, retrieval.tokens + spent)
-        every = [self._base.search(one, max(k, params.depth)) for one in queries]
+        every = [self._base.search(variant, max(k, params.depth)) for variant in queries]
         return Retrieval(
             fuse([retrieval.passages for retrieval in every], params.constant)[:k],
             sum(retrieval.steps for retrieval in every),
@@ -157,12 +157,12 @@ def variants(text: str, question: str, most: int) -> list[str]:
     >>> variants("1. Who built it?\n- who built it\n2) When was it opened?", "Who built what?", most=3)
     ['Who built it?', 'When was it opened?']
     """
-    seen, kept = [[], words(question)], list[str]()
+    earlier_queries, kept = [[], words(question)], list[str]()
     for line in text.splitlines():
-        one = prompts.cut(_LISTED.sub("", line, count=1).strip(" \t\"'`*"), VARIANT_WORDS)
-        if words(one) not in seen and len(kept) < most:
-            seen.append(words(one))
-            kept.append(one)
+        variant = prompts.cut(_LISTED.sub("", line, count=1).strip(" \t\"'`*"), VARIANT_WORDS)
+        if words(variant) not in earlier_queries and len(kept) < most:
+            earlier_queries.append(words(variant))
+            kept.append(variant)
     return kept
 
 

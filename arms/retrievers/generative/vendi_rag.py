@@ -115,10 +115,10 @@ def _diversities(params: VendiRagParams) -> set[float]:
 
 
 def _build(name: str, params: VendiRagParams, have: Resources, member: Members) -> VendiRagArm:
-    own = params.model_dump(include=set(vendi.VendiParams.model_fields))
+    vendi_params = params.model_dump(include=set(vendi.VendiParams.model_fields))
 
     def arm(diversity: float) -> Arm:
-        tuned = vendi.VendiParams.model_validate({**own, "diversity": diversity})
+        tuned = vendi.VendiParams.model_validate({**vendi_params, "diversity": diversity})
         return vendi.KIND.build(name, tuned, have, member)
 
     # they share their first stage
