@@ -288,11 +288,11 @@ def _forwarded(http: "Http") -> Iterator[str]:
         yield from (f"    acl via{hop} {address} {network}" for network in http.trusted_proxies)
         through += f" via{hop}"
     busy = ApiError("overloaded", "too many requests of this address are under way")
-    count = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
+    excess = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
     share = f"{{ sc1_conn_cur(forwarded),mul({SHARE}),add(txn.taken) gt {http.connections} }}"
     yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
     yield "    http-request set-var(txn.taken) fe_conn if trusted"
-    yield _refuse(busy, f"trusted {count} or trusted {share}")
+    yield _refuse(busy, f"trusted {excess} or trusted {share}")
 
 
 def _refuse(error: "ApiError", condition: str) -> str:
