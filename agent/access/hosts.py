@@ -29,10 +29,10 @@ class Hosts:
     """
 
     def __init__(self, names: Collection[str]) -> None:
-        own = ("localhost", "*.localhost", *(name.lower() for name in names))
-        self._any = "*" in own
-        self._names = frozenset(own)
-        self._endings = tuple(name[1:] for name in own if name.startswith("*."))
+        patterns = ("localhost", "*.localhost", *(name.lower() for name in names))
+        self._any = "*" in patterns
+        self._names = frozenset(patterns)
+        self._endings = tuple(name[1:] for name in patterns if name.startswith("*."))
 
     def check(self, header: str) -> None:
         """Check a `Host` header. Raises UnknownHostError.
@@ -71,8 +71,8 @@ class Hosts:
 
 def _name(place: str) -> str:
     """Return the host of a `host:port`; other texts unchanged."""
-    found = _HOST.fullmatch(place)
-    return (found[1] or found[2]).lower().removesuffix(".") if found else place
+    match = _HOST.fullmatch(place)
+    return (match[1] or match[2]).lower().removesuffix(".") if match else place
 
 
 def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
@@ -102,10 +102,10 @@ def is_loopback(host: str) -> bool:
     [True, True, True, False, False]
     """
     try:
-        found = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return host == "localhost"
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 @lru_cache(maxsize=256)  # of each request, which mostly names the same one

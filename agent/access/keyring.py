@@ -122,8 +122,8 @@ class Caller:
         elif kind != "feedback" and colon and not self.point and head in self.points:
             raise ForeignIdError(f"{kind} {name!r} begins with the name of the decision point {head!r}")
         project, separator, _ = name.partition(keys.SEPARATOR)
-        own = self.sees_all or self.project != keys.DEFAULT
-        if not own and separator and PROJECT.fullmatch(project):
+        is_exempt = self.sees_all or self.project != keys.DEFAULT
+        if not is_exempt and separator and PROJECT.fullmatch(project):
             raise ForeignIdError(f"{kind} {name!r} names a project, as only keys of scope 'admin' may")
         longest = LONGEST.get(kind, 128) - len(self.prefix)
         if len(name) > longest:

@@ -160,12 +160,12 @@ class Quota:
             return
         now, booked = self._clock(), dict[ledger.Use, ledger.Amount]()
         self._turns[decision_id] = _Turn(caller.key, now, booked)
-        wanted = {"tokens": tokens, "usd": usd}
+        amounts = {"tokens": tokens, "usd": usd}
         try:
             for meter in ("tokens", "usd"):
                 for limit in _limits(caller, now, meter):
-                    amount = ledger.amount_of(meter, wanted[meter])
-                    await self._take(limit, wanted[meter], partial(_book, booked, limit.use, amount))
+                    amount = ledger.amount_of(meter, amounts[meter])
+                    await self._take(limit, amounts[meter], partial(_book, booked, limit.use, amount))
         except BaseException:
             self.release(decision_id)
             raise
@@ -222,24 +222,24 @@ class Quota:
     def _spend(self, use: ledger.Use, amount: ledger.Amount) -> None:
         self._spent[use] += amount
 
-    async def _take(self, limit: _Limit, wanted: float, keep: Callable[[], None]) -> None:
+    async def _take(self, limit: _Limit, amount: float, keep: Callable[[], None]) -> None:
         """Take a part of a lease, which is extended where it does not suffice.
 
         Args:
             limit: What is limited.
-            wanted: How much of it.
+            amount: How much of it.
             keep: Called as soon as it is taken: reporting earlier would release usage that was never counted.
         """
         lease = self._leases[limit.use, limit.meter]
-        if not _taken(lease, wanted, keep):
+        if not _taken(lease, amount, keep):
             deadline = asyncio.get_running_loop().time() + WAIT_S
             async with lease.lock:
-                while not _taken(lease, wanted, keep):
-                    if await self._extend(limit, lease, wanted, keep, deadline):
+                while not _taken(lease, amount, keep):
+                    if await self._extend(limit, lease, amount, keep, deadline):
                         return
 
     async def _extend(
-        self, limit: _Limit, lease: _Lease, wanted: float, keep: Callable[[], None], deadline: float
+        self, limit: _Limit, lease: _Lease, amount: float, keep: Callable[[], None], deadline: float
     ) -> bool:
         """Ask the log for more, and take it; wait a moment, and return False, where others hold all of it."""
         loop = asyncio.get_running_loop()
@@ -247,20 +247,20 @@ class Quota:
         def granted(grant: ledger.Grant) -> None:
             lease.exhausted, lease.left = grant.exhausted, grant.left
             if grant.amount:  # which may be less: the last turn may exceed the limit
-                lease.free = max(0.0, lease.free + grant.amount - wanted)
+                lease.free = max(0.0, lease.free + grant.amount - amount)
                 keep()
 
         if lease.exhausted:
             raise limit.refused()
         if self._clock() < lease.full_until:
             raise limit.full()
-        missing, whole = max(0, wanted - lease.free), limit.meter == "requests"
+        missing, whole = max(0, amount - lease.free), limit.meter == "requests"
         reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, missing, whole)
         grant = await self._exchange(reserve, granted)
         if not grant.amount and not grant.exhausted:
             if loop.time() >= deadline:
                 if grant.left:  # less than is wanted
-                    raise limit.beyond(wanted)
+                    raise limit.beyond(amount)
                 lease.full_until = self._clock() + WAIT_S / 4
                 raise limit.full()
             await asyncio.sleep(AGAIN_S)
@@ -328,11 +328,11 @@ def _book(booked: dict[ledger.Use, ledger.Amount], use: ledger.Use, amount: ledg
     booked[use] = booked.get(use, ledger.Amount()) + amount
 
 
-def _taken(lease: _Lease, wanted: float, keep: Callable[[], None]) -> bool:
+def _taken(lease: _Lease, amount: float, keep: Callable[[], None]) -> bool:
     """Take from what is free, if it suffices; something must be, also where nothing is wanted."""
-    if lease.free <= 0 or lease.free < wanted:
+    if lease.free <= 0 or lease.free < amount:
         return False
-    lease.free -= wanted
+    lease.free -= amount
     keep()
     return True
 

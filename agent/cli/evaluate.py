@@ -97,8 +97,8 @@ def replay(
                     source = LogSource(store, settings.reward)
                     report = evaluate_log(settings, request, source, store, on_progress)
             else:
-                found = evaluate_log(settings, request, ExportSource(export), None, on_progress)
-                report = found.model_copy(update={"source": str(export)})
+                evaluation = evaluate_log(settings, request, ExportSource(export), None, on_progress)
+                report = evaluation.model_copy(update={"source": str(export)})
         report = report.model_copy(update={"config": str(config)})
         console.print(report.table())
         for note in report.footnotes():
@@ -115,15 +115,16 @@ def configured_by(export: Path) -> "AppConfig":
     from agent.config import ConfigError, parse
 
     headers = list(read_headers(export))
-    rules = {one.reward.model_dump_json(): one.reward for one in headers}
+    rules = {header.reward.model_dump_json(): header.reward for header in headers}
     rule = headers[0].reward
     if len(rules) > 1 or not rule.metrics:
-        found = sorted({name for one in headers for name in one.reward.metrics})
+        metrics = sorted({name for header in headers for name in header.reward.metrics})
         raise ConfigError(
-            f"{export} has {len(rules)} rules of rewards, with the metrics {', '.join(found) or 'none'}: "
+            f"{export} has {len(rules)} rules of rewards, with the metrics {', '.join(metrics) or 'none'}: "
             "-c names a configuration that says what they are worth"
         )
-    arms = {name for one in headers for name in one.arms if is_name(name)}  # others cannot be configured
+    # others cannot be configured
+    arms = {name for header in headers for name in header.arms if is_name(name)}
     document = {
         "arms": {name: {"kind": "external"} for name in sorted(arms)} or {"none": {"kind": "none"}},
         "llm": {"engine": "scripted"},  # nothing is answered
@@ -154,9 +155,9 @@ def _versions(text: str) -> tuple[int, int]:
     >>> _versions("12-20"), _versions("7")
     ((12, 20), (7, 7))
     """
-    if not (found := RANGE.fullmatch(text)):
+    if not (match := RANGE.fullmatch(text)):
         raise ValueError(f"--version {text!r}: FROM-TO such as 12-20, or one number, was expected")
-    first, last = found.groups()
+    first, last = match.groups()
     return int(first), int(last or first)
 
 

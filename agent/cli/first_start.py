@@ -87,7 +87,7 @@ def begin(
     if (
         len(config.by_point) > 1
         or config.router is not None
-        or all(one.kind == "none" for one in arms.values())
+        or all(spec.kind == "none" for spec in arms.values())
     ):
         return False
     try:
@@ -96,7 +96,7 @@ def begin(
         return False
     with closing(open_log(config.database_url, config.reward)) as store, ThreadPoolExecutor(1) as exporter:
         before = arm_sets.every(store)
-        if not all(_is_entering(one.arms, config.arms) for one in before):
+        if not all(_is_entering(arm_set.arms, config.arms) for arm_set in before):
             return False
         embedding, exported = config.features.embedding, list[Future[Embedder]]()
         if embedding is not None:  # decisions need it; its model is exported while passages are read
@@ -105,8 +105,8 @@ def begin(
             return False
         without_profiles = first.features.model_copy(update={"similarity": None})
         prepare(first.model_copy(update={"features": without_profiles}), on_progress)
-        for one in exported:
-            one.result()
+        for future in exported:
+            future.result()
         if not before:
             arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
     return True
@@ -182,10 +182,12 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
 
         def passages(name: str) -> int:
             names = catalog.corpora_of(name, config.arms)
-            return sum(len(corpus.part(one)) for one in names) if names else len(corpus)
+            return sum(len(corpus.part(corpus_name)) for corpus_name in names) if names else len(corpus)
 
         built: list[str] = []
-        for name in sorted((one for one in actions if not _is_quick(one, config.arms)), key=passages)[:-1]:
+        for name in sorted(
+            (action for action in actions if not _is_quick(action, config.arms)), key=passages
+        )[:-1]:
             catalog.prepare(have, [name], on_progress)
             if config.features.similarity is not None:
                 prepare_profiles([name], config.features.similarity, have, on_progress)

@@ -258,11 +258,11 @@ def say(text: str) -> None:
 
 def _costs(pairs: Iterable[str]) -> dict[str, str]:
     """Read columns by cost. Raises ValueError."""
-    found = unique("--cost", map(renamed, pairs))
-    for name in found:
+    columns = unique("--cost", map(renamed, pairs))
+    for name in columns:
         if name not in COSTS:
             raise ValueError(f"--cost {name}: no such cost{did_you_mean(name, COSTS)}")
-    return found
+    return columns
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -279,18 +279,20 @@ def _shares(text: str) -> dict[str, float]:
     >>> _shares("a=0.75, b=0.25")
     {'a': 0.75, 'b': 0.25}
     """
-    found = {}
+    probabilities = {}
     for part in text.split(","):
         name, equals, value = part.strip().rpartition("=")
         try:
-            found[name] = float(value)
+            probabilities[name] = float(value)
         except ValueError:
             equals = ""
-        if not equals or not 0.0 <= found[name] <= 1.0:
+        if not equals or not 0.0 <= probabilities[name] <= 1.0:
             raise ValueError(f"--draw {part.strip()!r}: ARM=PROBABILITY in [0, 1] was expected")
-    if abs(sum(found.values()) - 1.0) > 1e-6:
-        raise ValueError(f"--draw {text}: the probabilities sum to {sum(found.values()):g} and not to 1")
-    return found
+    if abs(sum(probabilities.values()) - 1.0) > 1e-6:
+        raise ValueError(
+            f"--draw {text}: the probabilities sum to {sum(probabilities.values()):g} and not to 1"
+        )
+    return probabilities
 
 
 def _convert(source: Path, read: Reads, output: Path, metric: str, scale: tuple[float, float]) -> None:
@@ -353,10 +355,10 @@ def _print_rows(examples: Iterable[Example]) -> None:
         decision = example.decision
         drawn_with = f"{decision.propensity:g}" if decision.probabilities else "unknown"
         rewarded = ", ".join(f"{name} {value:g}" for name, value in example.metrics.items()) or "no reward"
-        asked = decision.context.question
+        question = decision.context.question
         say(
-            f"{decision.id}: {asked if len(asked) <= 60 else asked[:57] + '...'!r}, arm {decision.drawn}, "
-            f"propensity {drawn_with}, {rewarded}"
+            f"{decision.id}: {question if len(question) <= 60 else question[:57] + '...'!r}, "
+            f"arm {decision.drawn}, propensity {drawn_with}, {rewarded}"
             + (f", {_features(decision.context.features)}" if decision.context.features else "")
         )
 

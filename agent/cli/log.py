@@ -139,11 +139,11 @@ def archive(
             upto = store.log_seq()
             if end is not None:
                 upto = training_archive.position_before(store, end.timestamp())
-            found = list(training_archive.archive(store, to, upto, decisions, on_progress))
-        moved, size = (sum(getattr(one, name) for one in found) for name in ("decisions", "bytes"))
+            files = list(training_archive.archive(store, to, upto, decisions, on_progress))
+        moved, size = (sum(getattr(file, name) for file in files) for name in ("decisions", "bytes"))
         where = training_archive.folder_url(to)
         console.print(
-            f"the features of {moved:,} decisions are in {len(found)} files of {where}, {size / 1e6:,.1f} MB",
+            f"the features of {moved:,} decisions are in {len(files)} files of {where}, {size / 1e6:,.1f} MB",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -194,8 +194,8 @@ def erase(
             raise ValueError("one of --user, --episode and --decision was expected")
         settings, now = opened(config, without=["router"]), time.time()
         logs = settings.by_point if user is not None else {point: settings.of(point)}
-        for name, own in logs.items():
-            with closing(Store(own.database_url)) as store:
+        for name, point_settings in logs.items():
+            with closing(Store(point_settings.database_url)) as store:
                 if user is not None:
                     done = erasures.erase_user(store, project, user, "cli", now)
                 elif episode is not None:
@@ -259,11 +259,11 @@ def list_keys(config: ConfigPath = CONFIG) -> None:
             *(Column("key", min_width=12), "name", "project", "scopes", "groups", "limits", "state"),
             "this month",
         )
-        for one in made:
-            s = one.settings
+        for api_key in made:
+            s = api_key.settings
             lists = " ".join(s.scopes), ", ".join(s.groups)
-            row = one.public_id, s.name, s.project, *lists, _limits(one), _state(one, now)
-            table.add_row(*row, _spent(spent.pop(one.public_id, {})))
+            row = api_key.public_id, s.name, s.project, *lists, _limits(api_key), _state(api_key, now)
+            table.add_row(*row, _spent(spent.pop(api_key.public_id, {})))
         for name, amounts in spent.items():
             table.add_row(name, "of the configuration", *[""] * 5, _spent(amounts))
         console.print(table)
@@ -289,8 +289,8 @@ def _tag(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _limits(one: keys.ApiKey) -> str:
-    limits = one.settings.limits
+def _limits(api_key: keys.ApiKey) -> str:
+    limits = api_key.settings.limits
     shown = [
         (limits.rpm_limit, "requests/min"),
         (limits.tpm_limit, "tokens/min"),
@@ -300,10 +300,10 @@ def _limits(one: keys.ApiKey) -> str:
     return ", ".join(f"{amount:,g} {unit}" for amount, unit in shown if amount is not None)
 
 
-def _state(one: keys.ApiKey, now: float) -> str:
-    if one.disabled_at is not None:
+def _state(api_key: keys.ApiKey, now: float) -> str:
+    if api_key.disabled_at is not None:
         return "disabled"
-    expires = one.settings.expires
+    expires = api_key.settings.expires
     if expires is None:
         return "valid"
     at = moment(expires)
@@ -311,5 +311,5 @@ def _state(one: keys.ApiKey, now: float) -> str:
 
 
 def _spent(amounts: Mapping[str, usage.Amount]) -> str:
-    one = amounts.get("month", usage.Amount())
-    return f"{one.requests:,} requests, {one.tokens:,} tokens, ${one.usd:,.4f}"
+    amount = amounts.get("month", usage.Amount())
+    return f"{amount.requests:,} requests, {amount.tokens:,} tokens, ${amount.usd:,.4f}"

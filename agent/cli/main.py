@@ -121,8 +121,8 @@ class VerbGroup(TyperGroup):
 app = typer.Typer(cls=VerbGroup, no_args_is_help=True, rich_markup_mode=None)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(flag: bool) -> None:
+    if flag:
         typer.echo(f"armwise {metadata.version('armwise')}")
         raise typer.Exit
 

@@ -69,7 +69,9 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     run continues where it stopped.
     """
     with explained():
-        given["styles"] = unique("--styles", (weighted(one, "--styles") for one in given.get("styles") or ()))
+        given["styles"] = unique(
+            "--styles", (weighted(style, "--styles") for style in given.get("styles") or ())
+        )
         settings = opened(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             make_questions(Synthesis.model_validate({"config": settings, **given}), console, on_progress)

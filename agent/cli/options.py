@@ -156,11 +156,13 @@ def settings_options(
     }
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+        _, *declared = inspect.signature(verb, eval_str=True).parameters.values()
 
         @wraps(verb)
         def command(**values: Any) -> None:
-            given = {one.name: (values.pop(one.name), one.default) for one in generated}
+            given = {
+                parameter.name: (values.pop(parameter.name), parameter.default) for parameter in generated
+            }
             verb(
                 {name: value for name, (value, default) in given.items() if value not in (None, default)},
                 **values,
@@ -176,10 +178,12 @@ def settings_options(
             )
             for name, field in fields.items()
         ]
-        parameters = sorted([*generated, *own], key=lambda one: one.default is not inspect.Parameter.empty)
-        keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        parameters = sorted(
+            [*generated, *declared], key=lambda parameter: parameter.default is not inspect.Parameter.empty
+        )
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in keywords}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
         return command
 
     return decorate
@@ -213,7 +217,7 @@ def _kind(annotation: Any) -> tuple[type, bool]:
     """
     from agent.spec import choices_in
 
-    first, *others = [one for one in choices_in(annotation) if one is not NoneType]
+    first, *others = [choice for choice in choices_in(annotation) if choice is not NoneType]
     if others:
         return str, False
     if get_origin(first) is tuple and Ellipsis in get_args(first):
@@ -255,9 +259,9 @@ def unique(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     >>> unique("--measure", [("em", 1.0), ("f1", 0.2)])
     {'em': 1.0, 'f1': 0.2}
     """
-    found: dict[str, T] = {}
+    values: dict[str, T] = {}
     for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{option} {name} is given twice: with {found[name]} and with {value}")
-        found[name] = value
-    return found
+        if name in values:
+            raise ValueError(f"{option} {name} is given twice: with {values[name]} and with {value}")
+        values[name] = value
+    return values

@@ -57,14 +57,14 @@ def report(
         if output is not None and not output.parent.is_dir():
             raise ValueError(f"--output {output}: there is no folder {output.parent}")
         if export is not None:
-            found, command = _of_file(export, since, until)
+            period, command = _of_file(export, since, until)
         else:
-            found, command = _of_log(config, point, since, until)
+            period, command = _of_log(config, point, since, until)
         if output is not None:
-            output.write_text(page_of(found, shlex.join([*command, "-o", output.name])), encoding="utf-8")
-            console.print(f"{output}: {found.whole.decisions:,} decisions", markup=False, soft_wrap=True)
+            output.write_text(page_of(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
+            console.print(f"{output}: {period.whole.decisions:,} decisions", markup=False, soft_wrap=True)
         if text or output is None:
-            console.print(text_of(found), markup=False, highlight=False, soft_wrap=True)
+            console.print(text_of(period), markup=False, highlight=False, soft_wrap=True)
 
 
 def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
@@ -77,9 +77,9 @@ def _of_log(config: Path, point: str, since: str | None, until: str | None) -> t
         closing(Store(settings.database_url, settings.reward.join)) as store,
         progress(errors) as on_progress,
     ):
-        found = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+        period = read_period(store, settings, begin, end, on_progress, ranks=ranks)
     words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
-    return found, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
+    return period, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
 
 
 def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
@@ -91,8 +91,8 @@ def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, 
     if not begin < end:
         raise ValueError(f"--until {until}: a time after the first decision, {utc(first)}, was expected")
     with progress(errors) as on_progress:
-        found = read_file_period(path, begin, end, on_progress)
-    return found, ["armwise", "report", "--from", str(path), *_window(begin, end)]
+        period = read_file_period(path, begin, end, on_progress)
+    return period, ["armwise", "report", "--from", str(path), *_window(begin, end)]
 
 
 def begin_of(text: str, end: float) -> float:
@@ -101,8 +101,8 @@ def begin_of(text: str, end: float) -> float:
     >>> begin_of("7d", 1e6), begin_of("90m", 1e6), begin_of("2w", 2e6), begin_of("1970-01-02", 1e6)
     (395200.0, 994600.0, 790400.0, 86400.0)
     """
-    if found := DURATION.fullmatch(text):
-        number, unit = found.groups()
+    if match := DURATION.fullmatch(text):
+        number, unit = match.groups()
         begin = end - int(number) * SECONDS[unit]
     else:
         try:

@@ -148,7 +148,7 @@ def install_missing_models(settings: "AppConfig") -> None:
     from arms.models import bundled
 
     models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
-    models |= {one.model for one in settings.models.values() if isinstance(one, catalog.EmbeddedSpec)}
+    models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
     if bundled.missing(models):
         console.print("installing the default models (175 MB)", **PLAIN)
         bundled.install()
@@ -465,8 +465,8 @@ def logs_json(config: Path) -> bool:
 
 
 def _document(config: Path) -> dict[str, Any]:
-    found = yaml.safe_load(config.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    return document if isinstance(document, dict) else {}
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -521,9 +521,9 @@ def ingest_corpus(
         for line in corpus.skipped():
             errors.print(f"skipped {line}", markup=False)
         place = located(source)
-        one = f"corpus: {{name: {name}, source: {place}}}"
+        single = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"
-        console.print(f"serve it with   {several if settings.corpora else one}", **PLAIN)
+        console.print(f"serve it with   {several if settings.corpora else single}", **PLAIN)
 
 
 def _fill(config: Path, point: str, arm: str) -> None:

@@ -144,8 +144,8 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
         about.add_row("ready", Text(readiness))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
-        for one in policy["canaries"]:
-            about.add_row("canary", Text(_canary(one, len(policy["canaries"]))))
+        for candidate in policy["canaries"]:
+            about.add_row("canary", Text(_canary(candidate, len(policy["canaries"]))))
         if policy["apprentice"]:
             about.add_row("apprentice", _agreement(policy["apprentice"]))
         if policy.get("judge"):
@@ -244,8 +244,8 @@ def _promote(
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, BUILD_S, point)
         console.print(_serving(policy), markup=False, soft_wrap=True)
-        for one in policy["canaries"]:
-            console.print(_canary(one, len(policy["canaries"])), markup=False, soft_wrap=True)
+        for candidate in policy["canaries"]:
+            console.print(_canary(candidate, len(policy["canaries"])), markup=False, soft_wrap=True)
 
 
 def _promoted(promotion: Mapping[str, Any]) -> str:
@@ -335,9 +335,9 @@ def _judge(judge: Mapping[str, Any]) -> str:
     >>> _judge(judge | {"objection": "the bias is above 0.05"})
     '400 grades, 90 with feedback: correlation 0.50, bias +0.10; not learned: the bias is above 0.05'
     """
-    known = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
+    agreement = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
     learned = f"not learned: {judge['objection']}" if judge["objection"] else "may be learned"
-    return f"{judge['graded']} grades, {judge['audits']} with feedback: {known}; {learned}"
+    return f"{judge['graded']} grades, {judge['audits']} with feedback: {agreement}; {learned}"
 
 
 def verify(
@@ -350,26 +350,28 @@ def verify(
 
     with explained():
         path = f"/v1/decisions/{quote(decision_id, safe='')}/verify"
-        found = request("GET", url, path, key, timeout_s=BUILD_S)
-        title = f"{found['mode']} by version {found['policy_version']}"
-        compared = found
-        if found.get("elsewhere"):
-            title, compared = f"shadow of version {found['policy_version']}", found["shadow"]
+        verification = request("GET", url, path, key, timeout_s=BUILD_S)
+        title = f"{verification['mode']} by version {verification['policy_version']}"
+        compared = verification
+        if verification.get("elsewhere"):
+            title, compared = f"shadow of version {verification['policy_version']}", verification["shadow"]
         table = Table("arm", "logged", "recomputed", "difference", title=title)
         logged, recomputed = compared["logged"], compared["recomputed"]
         for arm in logged | recomputed:
-            one, other = logged.get(arm), recomputed.get(arm)
-            difference = "" if one is None or other is None else f"{abs(one - other):.3g}"
-            table.add_row(arm, *("" if p is None else repr(p) for p in (one, other)), difference)
+            logged_p, recomputed_p = logged.get(arm), recomputed.get(arm)
+            difference = (
+                "" if logged_p is None or recomputed_p is None else f"{abs(logged_p - recomputed_p):.3g}"
+            )
+            table.add_row(arm, *("" if p is None else repr(p) for p in (logged_p, recomputed_p)), difference)
         console.print(table)
-        for sentence in found["why"]:
+        for sentence in verification["why"]:
             errors.print(sentence, style="red", markup=False, soft_wrap=True)
-        if not found["verified"]:
+        if not verification["verified"]:
             raise typer.Exit(1)
-        if found.get("elsewhere"):
-            arm = found["draw"]["arm"]
+        if verification.get("elsewhere"):
+            arm = verification["draw"]["arm"]
             console.print(
                 f"verified: another system drew {arm}, the shadow is as logged", markup=False, soft_wrap=True
             )
             return
-        console.print(f"verified: arm {found['draw']['arm']}", markup=False)
+        console.print(f"verified: arm {verification['draw']['arm']}", markup=False)

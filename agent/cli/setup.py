@@ -57,24 +57,24 @@ def doctor(
 ) -> None:
     """Check the configuration, what it needs and this machine; exit with 1 where something is a problem."""
     with explained():
-        found = list(_examined(config))
+        findings = list(_examined(config))
         if as_json:
-            rows = [{"check": check, "level": one.level, **_row(one)} for check, one in found]
-            ok = not any(one.level == "problem" for _, one in found)
+            rows = [{"check": check, "level": finding.level, **_row(finding)} for check, finding in findings]
+            ok = not any(finding.level == "problem" for _, finding in findings)
             typer.echo(json.dumps({"ok": ok, "findings": rows}, indent=2))
         else:
             order = ("problem", "note", "fine")
-            for _, one in sorted(found, key=lambda row: order.index(row[1].level)):
-                style = {"problem": "red", "fine": "dim"}.get(one.level, "")
-                console.print(str(one), style=style, **PLAIN)
-        if any(one.level == "problem" for _, one in found):
+            for _, finding in sorted(findings, key=lambda row: order.index(row[1].level)):
+                style = {"problem": "red", "fine": "dim"}.get(finding.level, "")
+                console.print(str(finding), style=style, **PLAIN)
+        if any(finding.level == "problem" for _, finding in findings):
             raise typer.Exit(1)
         if not as_json:
             console.print("no problem found", **PLAIN)
 
 
-def _row(one: "Finding") -> dict[str, str]:
-    row = asdict(one)
+def _row(finding: "Finding") -> dict[str, str]:
+    row = asdict(finding)
     return {"what": row["what"], "remedy": row["remedy"]}
 
 
@@ -85,7 +85,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     from agent.config import ConfigError, load
 
     def named(check: str, findings: "Iterator[Finding]") -> "Iterator[tuple[str, Finding]]":
-        yield from ((check, one) for one in findings)
+        yield from ((check, finding) for finding in findings)
 
     yield from named("versions", checks.version_findings())
     try:
@@ -104,7 +104,7 @@ def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
         yield "configuration", Finding(f"{path} is sound")
     log = list(checks.log_findings(config))
     yield from named("log", iter(log))
-    readable = not any(one.level == "problem" for one in log)
+    readable = not any(finding.level == "problem" for finding in log)
     open_to_all = not config.keys and (not readable or is_open(config, address[0]))
     yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
     yield from named("files", checks.file_findings(config))
@@ -224,11 +224,11 @@ def _asked(question: str, default: str | None, check: "Callable[[str], object]")
 def _asked_engine() -> Engine:
     question = "Language model: embedded (small, to try it out), openai (an endpoint of that protocol), vllm"
 
-    def known(answer: str) -> None:
+    def require_engine(answer: str) -> None:
         if answer not in list(Engine):
             raise ValueError(f"{answer!r} is not one of {', '.join(Engine)}")
 
-    return Engine(_asked(question, Engine.EMBEDDED.value, known))
+    return Engine(_asked(question, Engine.EMBEDDED.value, require_engine))
 
 
 def _sound_corpus(source: str) -> None:
@@ -236,8 +236,8 @@ def _sound_corpus(source: str) -> None:
     from arms.corpus import BUILT_IN, CorpusError, located, open_source
 
     if source not in BUILT_IN:
-        found = open_source(located(source))
-        first = next((one for one in found.records() if one.passages or one.problem), None)
+        corpus = open_source(located(source))
+        first = next((record for record in corpus.records() if record.passages or record.problem), None)
         if first is None or first.problem:
             raise CorpusError(
                 f"{source}: {first.where}: {first.problem}" if first else f"{source} has no passage"
@@ -251,19 +251,19 @@ def _language_model(
     from agent.checks import llm_findings
 
     while True:
-        found = {"engine": engine.value, **given}
+        settings = {"engine": engine.value, **given}
         for key, (flag, question) in NEEDED[engine].items():
-            if key not in found:
+            if key not in settings:
                 if not asks:
                     raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
-                found[key] = _asked(question, None, require_web_address if key == "base_url" else str)
-        if asks and engine is Engine.OPENAI and "api_key_env" not in found:
+                settings[key] = _asked(question, None, require_web_address if key == "base_url" else str)
+        if asks and engine is Engine.OPENAI and "api_key_env" not in settings:
             answer = _asked("Variable of the environment that holds its key (- for none)", "-", str)
-            found |= {} if answer == "-" else {"api_key_env": answer}
-        if found == {"engine": Engine.EMBEDDED.value}:
+            settings |= {} if answer == "-" else {"api_key_env": answer}
+        if settings == {"engine": Engine.EMBEDDED.value}:
             return None
-        if _kept(llm_findings(_draft(corpus, found).llm), asks=asks):
-            return found
+        if _kept(llm_findings(_draft(corpus, settings).llm), asks=asks):
+            return settings
         given = {}
 
 
@@ -311,12 +311,12 @@ def require_web_address(text: str) -> None:
 def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
     """Print what was found; where something is wrong, return whether it is wanted all the same."""
     wrong = False
-    for one in findings:
-        if one.level == "fine":
-            console.print(str(one), style="dim", **PLAIN)
+    for finding in findings:
+        if finding.level == "fine":
+            console.print(str(finding), style="dim", **PLAIN)
         else:
-            errors.print(str(one), style="yellow", **PLAIN)
-        wrong |= one.level == "problem"
+            errors.print(str(finding), style="yellow", **PLAIN)
+        wrong |= finding.level == "problem"
     return not wrong or not asks or typer.confirm("Keep it all the same?", default=False)
 
 
@@ -356,12 +356,12 @@ def render_config(
     text = resources.files("agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
     source = located(corpus.source)
 
-    def section(found: re.Match[str]) -> str:
+    def section(match: re.Match[str]) -> str:
         lines = [*_comment(_HOME), f"home: ~/.armwise/{corpus.name}"]
         lines += [f"corpus: {_flow({'name': corpus.name, 'source': source})}"]
         if log_url is not None:
             lines += [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
-        return "".join(f"{found[1]}{line}\n" for line in lines)
+        return "".join(f"{match[1]}{line}\n" for line in lines)
 
     text = _CORPUS.sub(section, text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1), count=1)
     return text if llm is None else llm_written(text, llm)
@@ -370,7 +370,7 @@ def render_config(
 def llm_written(text: str, llm: Mapping[str, Any]) -> str:
     """Return a configuration of ours with a language model in the place of the bundled one."""
     lines = [*_comment(_ENDPOINT if llm["engine"] == "openai" else _IN_PROCESS), f"llm: {_flow(dict(llm))}"]
-    return _LLM.sub(lambda found: "".join(f"{found[1]}{line}\n" for line in lines), text, count=1)
+    return _LLM.sub(lambda match: "".join(f"{match[1]}{line}\n" for line in lines), text, count=1)
 
 
 def _flow(value: object) -> str:

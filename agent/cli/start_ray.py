@@ -109,13 +109,13 @@ def problems(applications: Mapping[str, Any]) -> Iterator[Problem]:
     """
     for application in applications.values():
         of_deployments = [
-            Problem(f"deployment {name} {what}", one.message.strip(), for_good)
-            for name, one in sorted(application.deployments.items())
+            Problem(f"deployment {name} {what}", deployment.message.strip(), for_good)
+            for name, deployment in sorted(application.deployments.items())
             for status, what, for_good in STATES
-            if one.status.value == status
+            if deployment.status.value == status
         ]
         yield from of_deployments
-        if application.status.value == GIVEN_UP and not any(one.for_good for one in of_deployments):
+        if application.status.value == GIVEN_UP and not any(problem.for_good for problem in of_deployments):
             yield Problem("the application cannot be deployed", application.message.strip(), for_good=True)
 
 
@@ -145,10 +145,10 @@ class Watch(threading.Thread):
                 there = list(problems(serve.status().applications))
             except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes # nosec B112
                 continue
-            for one in there:
-                if one not in reported:
-                    errors.print(f"{one.what}: {one.message}", style="yellow", **PLAIN)
-            reported, self.given_up = there, [one for one in there if one.for_good]
+            for problem in there:
+                if problem not in reported:
+                    errors.print(f"{problem.what}: {problem.message}", style="yellow", **PLAIN)
+            reported, self.given_up = there, [problem for problem in there if problem.for_good]
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

@@ -53,7 +53,7 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     Raises:
         LaunchError: The documents are no documents, or there is no such model.
     """
-    model, said = language_model(llm)
+    model, description = language_model(llm)
     corpus = None if documents is None else _corpus(documents)
     home = _home(corpus)
     text = _example() if corpus is None else render_config(corpus, model)
@@ -70,7 +70,7 @@ def write(documents: str | None, llm: str | None, port: int | None) -> tuple[Pat
     )
     lines = {
         "serving": serves,
-        "model": said,
+        "model": description,
         "files": f"{home}: configuration, corpus, indexes, log",
         "yours": "`armwise serve FOLDER_OR_FILE` serves documents, `armwise init` writes a configuration",
     }
@@ -86,11 +86,11 @@ def _home(corpus: CorpusSpec | None) -> Path:
         Path(named or Path("~/.armwise") / (corpus.name if corpus else EXAMPLE_NAME)).expanduser().absolute()
     )
     if named and (home / FILE).is_file():
-        there, wanted = _source(home / FILE), corpus.source if corpus else None
-        if there != wanted:
+        there, source = _source(home / FILE), corpus.source if corpus else None
+        if there != source:
             raise LaunchError(
                 f"ARMWISE_HOME: {home} has the files of {there or 'the example'}, which would share a log "
-                f"with {wanted or 'the example'}: name another folder, or unset it"
+                f"with {source or 'the example'}: name another folder, or unset it"
             )
     return home
 
@@ -176,15 +176,15 @@ def language_model(
     source = BASE_URL if base else API_KEY
     names = _models(address, key)
     if llm is None and len(names) != 1:
-        known = f"it has {len(names):,} models" if names else "it does not name its models"
-        return None, f"bundled, a placeholder; {place} of {source} is not used: {known}, --llm names one"
+        reason = f"it has {len(names):,} models" if names else "it does not name its models"
+        return None, f"bundled, a placeholder; {place} of {source} is not used: {reason}, --llm names one"
     model = names[0] if llm is None else llm
     if names and model not in names:
         from arms.suggestions import did_you_mean
 
         raise LaunchError(f"--llm {model}: {place} has no such model{did_you_mean(model, names)}")
-    found = {"engine": "openai", "base_url": address, "model": model}
-    return found | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
+    settings = {"engine": "openai", "base_url": address, "model": model}
+    return settings | ({"api_key_env": API_KEY} if key else {}), f"{model} at {place}, of {source}"
 
 
 def _models(address: str, key: str | None) -> list[str]:

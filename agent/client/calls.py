@@ -313,8 +313,8 @@ def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Ans
     started = time.perf_counter()
 
     def read(response: httpx.Response) -> Answer:
-        found = _parse(Answer, response)
-        return found.model_copy(update={"latency_s": time.perf_counter() - started})
+        answer = _parse(Answer, response)
+        return answer.model_copy(update={"latency_s": time.perf_counter() - started})
 
     return Call("POST", path, read, body, options.get("key") or uuid4().hex)
 
@@ -333,11 +333,11 @@ def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> Feedb
 def _json(response: httpx.Response) -> dict[str, Any]:
     """Return the object of a response. Raises ClientError."""
     try:
-        found: dict[str, Any] = response.json()
+        content: dict[str, Any] = response.json()
     except ValueError:
         place = response.request.url.copy_with(userinfo=b"")
         raise ClientError(f"{place} gave {response.status_code} and no JSON") from None
-    return found
+    return content
 
 
 def _parse(model: type[Model], response: httpx.Response) -> Model:

@@ -49,19 +49,19 @@ class AnswerFailedError(ClientError):
 def failure_of(response: httpx.Response) -> ClientError:
     """Return the error that a response stands for; the response was read."""
     request = response.request
-    found = envelope(response.content)
-    code = str(found.get("code") or "")
+    details = envelope(response.content)
+    code = str(details.get("code") or "")
     foreign = response.text[:200] or response.reason_phrase  # of a proxy, or of another service
-    said = f"{code}: {found.get('message')}" if found else foreign
+    message = f"{code}: {details.get('message')}" if details else foreign
     place = f"{request.method} {request.url.copy_with(userinfo=b'')}"
     hint = f"; {HINTS[code]}" if code in HINTS else ""
     failed = response.status_code == httpx.codes.REQUEST_TIMEOUT or response.is_server_error
     return (AnswerFailedError if failed else ClientError)(
-        f"{place} gave {response.status_code}, {said}{hint}",
+        f"{place} gave {response.status_code}, {message}{hint}",
         status=response.status_code,
         code=code,
-        param=found.get("param"),
-        decision_id=found.get("decision_id"),
+        param=details.get("param"),
+        decision_id=details.get("decision_id"),
     )
 
 

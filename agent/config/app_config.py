@@ -140,26 +140,26 @@ class PointSpec(BaseModel):
         Raises:
             ValueError: A key has no place where the actions come with the request.
         """
-        own = self.model_dump(mode="json", exclude={"actions"})
+        settings = self.model_dump(mode="json", exclude={"actions"})
         if self.arms is None and not self.ranks:
-            return {**service, **own}
+            return {**service, **settings}
         # names of arms would mean others here
         limits = {**service["limits"], "arm_caps": {}}
         base = {**service, **dict.fromkeys(NOT_INHERITED), "limits": limits, "observations": {}}
         if not self.ranks:
-            return {**base, **own}
+            return {**base, **settings}
         base["sticky"] = "off"
-        if own.get("sticky", {"of": "off"})["of"] != "off":
+        if settings.get("sticky", {"of": "off"})["of"] != "off":
             raise ValueError("sticky has no place where `actions` is request: the next ones are others")
-        if refused := [name for name in ("arms", *NOT_INHERITED, "observations") if own.get(name)]:
+        if refused := [name for name in ("arms", *NOT_INHERITED, "observations") if settings.get(name)]:
             raise ValueError(f"{refused[0]} has no place where `actions` is request")
-        seen = {**RANKING_FEATURES, **own.get("features", {})}
-        if seen["words"] or seen["shape"] or seen.get("embedding"):
+        features = {**RANKING_FEATURES, **settings.get("features", {})}
+        if features["words"] or features["shape"] or features.get("embedding"):
             raise ValueError(
                 "features: there is no question where `actions` is request: words: 0, shape: false"
             )
         arms = {f"{ACTION_PREFIX}{n}": {"kind": "none"} for n in range(1, most_actions + 1)}
-        return {**base, "policy": RANKING_POLICY, **own, "features": seen, "arms": arms}
+        return {**base, "policy": RANKING_POLICY, **settings, "features": features, "arms": arms}
 
 
 class AppConfig(BaseModel):
@@ -323,10 +323,10 @@ class AppConfig(BaseModel):
             build_policy(self.warm_start.policy, names)
         if self.fallback is not None and self.fallback not in names:
             raise ValueError(f"fallback {self.fallback!r} is not an arm{did_you_mean(self.fallback, names)}")
-        for name, seen in (("embedding", self.features.embedding), ("similarity", self.features.similarity)):
-            if seen is not None and seen.backbone not in self.backbones:
-                hint = did_you_mean(seen.backbone, self.backbones)
-                raise ValueError(f"features.{name}.backbone {seen.backbone!r} is not declared{hint}")
+        for name, spec in (("embedding", self.features.embedding), ("similarity", self.features.similarity)):
+            if spec is not None and spec.backbone not in self.backbones:
+                hint = did_you_mean(spec.backbone, self.backbones)
+                raise ValueError(f"features.{name}.backbone {spec.backbone!r} is not declared{hint}")
         kinds = {spec.kind == EXTERNAL.name for spec in self.actions.values()}
         if len(kinds) > 1:
             some = next(name for name, spec in self.actions.items() if spec.kind == EXTERNAL.name)
@@ -370,8 +370,8 @@ class AppConfig(BaseModel):
 
     def _check_writing(self) -> None:
         """Refuse a language model or a prompt that nothing names. Raises ValueError."""
-        for kind, own in (("llms", self.llms), ("prompts", self.prompts)):
-            for name in own:
+        for kind, names in (("llms", self.llms), ("prompts", self.prompts)):
+            for name in names:
                 if name in (writing.DEFAULT, *TEMPLATES):
                     raise ValueError(f"{kind}: {name!r} has a meaning already; choose another name")
                 try:
@@ -380,12 +380,14 @@ class AppConfig(BaseModel):
                     raise ValueError(f"{kind}: {error}") from None
         for arm in ("", *self.arms):
             place = f"arm {arm!r}: answering" if arm else "answering"
-            found = self.answering_of(arm) if arm else self.answering
-            for key, known in (("llm", self.models), ("prompt", self.templates)):
-                if (value := getattr(found, key)) not in known:
-                    raise ValueError(f"{place}.{key} {value!r} is not declared{did_you_mean(value, known)}")
+            answering = self.answering_of(arm) if arm else self.answering
+            for key, declared in (("llm", self.models), ("prompt", self.templates)):
+                if (value := getattr(answering, key)) not in declared:
+                    raise ValueError(
+                        f"{place}.{key} {value!r} is not declared{did_you_mean(value, declared)}"
+                    )
             for key, largest in (("passages", "passages"), ("max_tokens", "completion_tokens")):
-                default, limit = getattr(found, key), getattr(self.limits, largest)
+                default, limit = getattr(answering, key), getattr(self.limits, largest)
                 if default > limit:
                     raise ValueError(f"{place}.{key} {default} is above limits.{largest} {limit}")
 
@@ -579,8 +581,8 @@ class AppConfig(BaseModel):
         """Return the corpus of a passage, `""` for a source that is none of several, and its id there."""
         if not self.corpora:
             return self.corpus.name, passage_id
-        name, slash, own = passage_id.partition("/")
-        return (name, own) if slash and name in self.corpora else ("", passage_id)
+        name, slash, local_id = passage_id.partition("/")
+        return (name, local_id) if slash and name in self.corpora else ("", passage_id)
 
     @property
     def indexes_path(self) -> Path:
@@ -617,7 +619,7 @@ class AppConfig(BaseModel):
             return self  # as at most starts: nothing is to be checked again
         try:
             specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
-            models = {one.model for one in self.backbones.values()}
+            models = {backbone.model for backbone in self.backbones.values()}
             catalog.check_new(specs, self.trust, models, self.home_path)
         except ValidationError as error:
             raise ConfigError("\n".join(lines(error, ArmSpec))) from None
@@ -627,9 +629,9 @@ class AppConfig(BaseModel):
         actions = {name for name, arm in arms.items() if arm.get("action", True)}
         caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
         limits = {**document["limits"], "arm_caps": caps}
-        found = self.parsed({**document, "arms": dict(arms), "limits": limits})
-        found._file_arms = self.arms if self._file_arms is None else self._file_arms  # noqa: SLF001
-        return found
+        config = self.parsed({**document, "arms": dict(arms), "limits": limits})
+        config._file_arms = self.arms if self._file_arms is None else self._file_arms  # noqa: SLF001
+        return config
 
     def settled(self) -> "AppConfig":
         """Return the configuration with the paths of this machine and environment filled in."""

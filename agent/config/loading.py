@@ -104,12 +104,12 @@ def configured(args: object, without: Collection[str] = ()) -> AppConfig:
         ConfigError: They are invalid, or a variable ARMWISE_... is not a setting.
     """
     try:
-        found = overridden(args, AppConfig)
+        document = overridden(args, AppConfig)
     except EnvironmentSettingError as error:
         raise ConfigError(str(error)) from None
-    if isinstance(found, dict):
-        found = {key: value for key, value in found.items() if key not in without}
-    config = parse(found)
+    if isinstance(document, dict):
+        document = {key: value for key, value in document.items() if key not in without}
+    config = parse(document)
     home = args.get("home") if isinstance(args, dict) else None
     config._file_home = home if isinstance(home, str) else None  # noqa: SLF001
     return config
@@ -136,14 +136,14 @@ def _with_portfolio(args: object) -> object:
     return merged
 
 
-def _equivalent(key: str, one: object, other: object) -> bool:
+def _equivalent(key: str, first: object, second: object) -> bool:
     """Return whether two descriptions of an arm or a backbone mean the same."""
     try:
         if key == "backbones":
-            return Backbone.model_validate(one).vectors_as(Backbone.model_validate(other))
-        return catalog.same(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
+            return Backbone.model_validate(first).vectors_as(Backbone.model_validate(second))
+        return catalog.same(ArmSpec.model_validate(first), ArmSpec.model_validate(second))
     except ValueError:
-        return one == other  # their errors are reported later
+        return first == second  # their errors are reported later
 
 
 def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
@@ -204,7 +204,7 @@ def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str]
         return args
     result, problems = deepcopy(args), []
     named = set(_texts(args))
-    found: dict[tuple[str, ...], str] = {}
+    variables_by_place: dict[tuple[str, ...], str] = {}
     for variable in sorted(variables_of(environment), key=lambda name: name.count(DEEPER)):
         if {variable, variable.removesuffix(FILE)} & named:
             continue
@@ -215,9 +215,9 @@ def overridden(args: Any, model: type[BaseModel], environment: Mapping[str, str]
         except ValueError as error:
             problems.append(str(error))
             continue
-        if place in found:
-            problems.append(f"{variable} and {found[place]} set the same: unset one of them")
-        found[place] = variable
+        if place in variables_by_place:
+            problems.append(f"{variable} and {variables_by_place[place]} set the same: unset one of them")
+        variables_by_place[place] = variable
     if problems:
         raise EnvironmentSettingError("\n".join(problems))
     return result
@@ -228,8 +228,8 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[str, ...], Any, bool]:
@@ -237,9 +237,9 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
     for name, is_file in ((variable, False), (variable.removesuffix(FILE), True)):
         keys: list[str] = []
         annotation: Any = model
-        here, known = args, list[str]()
+        here, candidates = args, list[str]()
         for part in name.removeprefix(PREFIX).lower().split(DEEPER):
-            known, annotation, key = _inside(annotation, here, part)
+            candidates, annotation, key = _inside(annotation, here, part)
             if annotation is None:
                 break
             keys.append(key)
@@ -248,7 +248,11 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
             return tuple(keys), annotation, is_file
         if name == variable:
             before = PREFIX + "".join(f"{key.upper()}{DEEPER}" for key in keys)
-            hint = did_you_mean(variable, [before + _written(one) for one in known]) if known else ""
+            hint = (
+                did_you_mean(variable, [before + _written(candidate) for candidate in candidates])
+                if candidates
+                else ""
+            )
     raise EnvironmentSettingError(f"unknown variable {variable!r} of the environment{hint}")
 
 
@@ -277,12 +281,12 @@ def _value(variable: str, text: str, annotation: Any) -> Any:
     """Return the value of a text: as it is where a text is meant, else as YAML reads it."""
     choices = choices_in(annotation)
     try:
-        found = yaml.safe_load(text)
+        parsed = yaml.safe_load(text)
     except yaml.YAMLError:
-        found = text
+        parsed = text
         if not _is_text(choices):
             raise EnvironmentSettingError(f"{variable} is not valid YAML") from None
-    return found if not _is_text(choices) or (found is None and NoneType in choices) else text
+    return parsed if not _is_text(choices) or (parsed is None and NoneType in choices) else text
 
 
 def _is_text(choices: list[Any]) -> bool:

@@ -55,8 +55,8 @@ class Redaction(BaseModel):
     def _takes_something(cls, pattern: re.Pattern[str]) -> re.Pattern[str]:
         if pattern.search("") is not None:
             raise ValueError(f"{pattern.pattern!r} matches the empty text: everything would be redacted")
-        if found := slow_text(pattern):
-            piece, times = found
+        if repetition := slow_text(pattern):
+            piece, times = repetition
             raise ValueError(
                 f"{pattern.pattern!r} takes too long for {piece!r} repeated {times} times: let no repetition "
                 r"contain or follow another one of the same characters, and bound them, as in \w{1,64}"
@@ -91,11 +91,11 @@ class Privacy(BaseModel):
 
     @model_validator(mode="after")
     def _settles(self) -> "Privacy":
-        for one in self.redact:
+        for rule in self.redact:
             for other in self.redact:
-                if other.pattern.search(one.replacement):
+                if other.pattern.search(rule.replacement):
                     raise ValueError(
-                        f"the replacement {one.replacement!r} of {one.name!r} matches the pattern of "
+                        f"the replacement {rule.replacement!r} of {rule.name!r} matches the pattern of "
                         f"{other.name!r}: it would be redacted again"
                     )
         return self
@@ -121,13 +121,13 @@ class Privacy(BaseModel):
                 raise ValueError(f"privacy.hook {self.hook!r} is not a function")
         if not self.redact and hook is None:
             return None
-        steps = [(one.pattern, one.replacement) for one in self.redact]
+        steps = [(rule.pattern, rule.replacement) for rule in self.redact]
         return partial(_redacted, steps, hook)
 
 
 def _redacted(steps: list[tuple[re.Pattern[str], str]], hook: Callable[[str], str] | None, text: str) -> str:
     for pattern, replacement in steps:
-        text = pattern.sub(lambda _, found=replacement: found, text)  # type: ignore[misc]
+        text = pattern.sub(lambda _, literal=replacement: literal, text)  # type: ignore[misc]
     if hook is not None:
         text = hook(text)
         if not isinstance(text, str):
@@ -161,10 +161,10 @@ def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
 def _repeated(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """Yield texts to repeat, each after what the pattern expects before it."""
     parsed = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
-    found = list(_repetitions(list(parsed), ""))
-    yield from found
-    for before in dict.fromkeys(before for before, _ in found):
-        yield from ((before, one) for one in ANY)
+    repetitions = list(_repetitions(list(parsed), ""))
+    yield from repetitions
+    for before in dict.fromkeys(before for before, _ in repetitions):
+        yield from ((before, text) for text in ANY)
 
 
 def _repetitions(nodes: list[Any], before: str) -> Iterator[tuple[str, str]]:

@@ -109,20 +109,20 @@ KINDS = {
 
 def pages() -> dict[str, str]:
     """Return the pages of the reference by file, relative to the folder of references."""
-    found = {INDEX: _index()}
-    seen: set[type[BaseModel]] = {AppConfig}
+    contents = {INDEX: _index()}
+    documented: set[type[BaseModel]] = {AppConfig}
     for name, (title, about, keys) in SUBJECTS.items():
-        sections = [line for key in keys for line in _sections(key, AppConfig.model_fields[key], seen)]
-        found[f"configuration/{name}.md"] = _page(title, about, sections)
+        sections = [line for key in keys for line in _sections(key, AppConfig.model_fields[key], documented)]
+        contents[f"configuration/{name}.md"] = _page(title, about, sections)
     described = {key for _, _, keys in SUBJECTS.values() for key in keys}
     left = {key for key, field in AppConfig.model_fields.items() if models_in(field.annotation)} - described
     if left:
         raise ValueError(f"{', '.join(sorted(left))}: name the page in SUBJECTS")
     for name, lines in zip(KINDS, (_arms(), _policies(), _routers(), _pools()), strict=True):
-        found[f"configuration/{name}.md"] = _page(KINDS[name], "", lines)
-    found["../guide/arms.md"] = _with_table("../guide/arms.md", arms_table())
-    found["estimators.md"] = _with_table("estimators.md", estimators_table().splitlines())
-    return found
+        contents[f"configuration/{name}.md"] = _page(KINDS[name], "", lines)
+    contents["../guide/arms.md"] = _with_table("../guide/arms.md", arms_table())
+    contents["estimators.md"] = _with_table("estimators.md", estimators_table().splitlines())
+    return contents
 
 
 def arms_table() -> list[str]:
@@ -173,14 +173,14 @@ def _arms() -> list[str]:
         "`Class(name=name, **params)` and must satisfy `arms.base.Arm`.",
         "",
     ]
-    seen: dict[tuple[str, ...], str] = {}
+    tables: dict[tuple[str, ...], str] = {}
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
         lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         lines += [*_example(kind.example), *_table(kind.params)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):
-                lines += [f"### {name}.{field}", "", *_once(f"{name}.{field}", _table(model), seen)]
+                lines += [f"### {name}.{field}", "", *_once(f"{name}.{field}", _table(model), tables)]
     return lines
 
 
@@ -219,10 +219,10 @@ def _pools() -> list[str]:
 
 def _kinds(catalogue: Mapping[str, Callable[..., object]]) -> Iterator[str]:
     """Yield a section for each kind; parameters that an earlier kind has, too, are not repeated."""
-    seen: dict[tuple[str, ...], str] = {}
+    tables: dict[tuple[str, ...], str] = {}
     for name, kind in catalogue.items():
         yield from (f"## {name}", "", _summary(kind), "", *_example(getattr(kind, "example", {})))
-        yield from _once(name, _table(params_of(kind)), seen)
+        yield from _once(name, _table(params_of(kind)), tables)
 
 
 def _example(example: Mapping[str, Any]) -> list[str]:
@@ -235,28 +235,28 @@ def _summary(kind: object) -> str:
     return (inspect.getdoc(kind) or "").splitlines()[0]
 
 
-def _once(name: str, table: list[str], seen: dict[tuple[str, ...], str]) -> list[str]:
+def _once(name: str, table: list[str], tables: dict[tuple[str, ...], str]) -> list[str]:
     """Return a table, or a link to the section that has the same one."""
-    first = seen.setdefault(tuple(table), name)
+    first = tables.setdefault(tuple(table), name)
     if first == name or len(table) < 4:
         return table
     return [f"The parameters of [`{first}`](#{first.replace('.', '')}).", ""]
 
 
-def _sections(key: str, field: FieldInfo, seen: set[type[BaseModel]]) -> Iterator[str]:
+def _sections(key: str, field: FieldInfo, documented: set[type[BaseModel]]) -> Iterator[str]:
     """Yield a section for each model of a key of the configuration that has none yet."""
     for model in models_in(field.annotation):
-        if model not in seen:
+        if model not in documented:
             many = ".*" if get_origin(field.annotation) is dict else ""
             tags = "".join(f", {name} {value}" for name, value in tags_of(model).items())
-            yield from _section(f"{key}{many}{tags}", model, seen)
+            yield from _section(f"{key}{many}{tags}", model, documented)
 
 
-def _section(title: str, model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
-    seen.add(model)
+def _section(title: str, model: type[BaseModel], documented: set[type[BaseModel]]) -> Iterator[str]:
+    documented.add(model)
     yield from (f"## {title}", "", _first_sentence(model), "", *_table(model))
     for name, field in model.model_fields.items():
-        yield from _sections(f"{title}.{name}", field, seen)
+        yield from _sections(f"{title}.{name}", field, documented)
 
 
 def _table(model: type[BaseModel]) -> list[str]:
@@ -264,7 +264,9 @@ def _table(model: type[BaseModel]) -> list[str]:
         return ["Nothing to set.", ""]
     rows = ["| key | default | values | what it is |", "| --- | --- | --- | --- |"]
     for name, field in model.model_fields.items():
-        about = field.description or "".join(_first_sentence(one) for one in models_in(field.annotation)[:1])
+        about = field.description or "".join(
+            _first_sentence(inner) for inner in models_in(field.annotation)[:1]
+        )
         rows.append(f"| `{name}` | {_default(field)} | {_values(field)} | {about} |")
     return [*rows, ""]
 

@@ -44,17 +44,17 @@ def config_schema() -> Schema:
     """Return the schema of a Ray Serve configuration with one application, this service."""
     kinds: dict[str, dict[str, type[BaseModel]]] = {
         "ArmSpec": {name: kind.params for name, kind in catalog.KINDS.items()},
-        "PolicySpec": {name: params_of(one) for name, one in POLICIES.items()},
-        "RouterPlan": {name: params_of(one) for name, one in ROUTERS.items()},
+        "PolicySpec": {name: params_of(policy) for name, policy in POLICIES.items()},
+        "RouterPlan": {name: params_of(router) for name, router in ROUTERS.items()},
     }
     models: list[type[BaseModel]] = [
         AppConfig,
-        *(one for params in kinds.values() for one in params.values()),
+        *(model for params in kinds.values() for model in params.values()),
     ]
-    places, found = models_json_schema(
+    places, joint_schema = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)], schema_generator=_Untitled
     )
-    defs: dict[str, Schema] = found["$defs"]
+    defs: dict[str, Schema] = joint_schema["$defs"]
     args = defs["AppConfig"]
     args["required"].remove("arms")
     del args["properties"]["arms"]["minProperties"]
@@ -119,7 +119,10 @@ def _by_kind(
 def text(schema: Schema) -> str:
     """Return a schema as JSON, each definition in a line of its own."""
     rest = {name: value for name, value in schema.items() if name != "$defs"}
-    defs = (f"{json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(schema["$defs"].items()))
+    defs = (
+        f"{json.dumps(name)}: {json.dumps(definition)}"
+        for name, definition in sorted(schema["$defs"].items())
+    )
     return json.dumps(rest)[:-1] + ', "$defs": {\n' + ",\n".join(defs) + "\n}}\n"
 
 

@@ -97,8 +97,8 @@ class CorpusSpec(BaseModel):
         'our-manuals'
         """
         stem = Path(source).expanduser().absolute().name.split(".jsonl")[0]
-        own = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:100]
-        return cls(name=name or ("corpus" if own.lower() in ("", *RESERVED) else own), source=source)
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:100]
+        return cls(name=name or ("corpus" if slug.lower() in ("", *RESERVED) else slug), source=source)
 
 
 class SourceSpec(BaseModel):

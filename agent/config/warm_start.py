@@ -59,12 +59,12 @@ def seconds_of(duration: str) -> float:
     (21600.0, 604800.0)
     """
     try:
-        found = _DURATION.validate_python(duration).total_seconds()
+        seconds = _DURATION.validate_python(duration).total_seconds()
     except ValidationError:
         raise ValueError(f"{duration!r} is not an ISO 8601 duration, such as PT6H") from None
-    if found <= 0.0:
+    if seconds <= 0.0:
         raise ValueError(f"{duration!r} is not above 0: a duration such as PT6H was expected")
-    return found
+    return seconds
 
 
 class Schedule(BaseModel):
@@ -316,15 +316,15 @@ class WarmStartSpec(Schedule):
     @property
     def scores(self) -> frozenset[str]:
         """Scores that labels must have: for metrics, the portfolio and the router."""
-        found = {score for source in self.sources.values() for score in _metrics(source).values()}
-        found |= {source.measure for source in self.sources.values() if isinstance(source, SyntheticSource)}
+        scores = {score for source in self.sources.values() for score in _metrics(source).values()}
+        scores |= {source.measure for source in self.sources.values() if isinstance(source, SyntheticSource)}
         if self.portfolio is not None:
-            found.add(self.portfolio.measure)
+            scores.add(self.portfolio.measure)
         if self.router is not None:
-            found |= self.router.utility.measures.keys()
+            scores |= self.router.utility.measures.keys()
             if self.router.utility.prior > 0.0:
-                found.add(router_utility.PRIOR_MEASURE)
-        return frozenset(found)
+                scores.add(router_utility.PRIOR_MEASURE)
+        return frozenset(scores)
 
     @field_validator("sources")
     @classmethod
@@ -362,14 +362,14 @@ class WarmStartSpec(Schedule):
                 _declared(source.measure, rule, where)
         if self.router is None:
             return
-        known = list(backbones)
-        if not known:
+        declared = list(backbones)
+        if not declared:
             raise ValueError(
                 "warm_start.router reads questions with a sentence encoder: declare one in backbones"
             )
-        if self.router.backbone not in (None, *known):
+        if self.router.backbone not in (None, *declared):
             raise ValueError(
-                f"warm_start.router.backbone {self.router.backbone!r} is not declared: {', '.join(known)}"
+                f"warm_start.router.backbone {self.router.backbone!r} is not declared: {', '.join(declared)}"
             )
         if build_router(self.router).stage is Stage.ANSWERED:
             raise ValueError(

@@ -106,7 +106,7 @@ def open_here(
 
 def _encoders_of_decisions(config: AppConfig) -> frozenset[str]:
     """Return the backbones that the policy and the router embed questions with."""
-    seen = (config.features.embedding, config.features.similarity)
-    features = {one.backbone for one in seen if one is not None}
+    specs = (config.features.embedding, config.features.similarity)
+    features = {spec.backbone for spec in specs if spec is not None}
     router = set() if config.router is None else {saved.read_about(config.router.path).backbone}
     return frozenset(features | router)

@@ -140,13 +140,13 @@ def open_replica(config: AppConfig, backends: Backends, counters: str) -> Replic
 def deployments() -> dict[str, tuple[bool, str]]:
     """Ask Ray Serve whether each deployment of this service is healthy, and how its replicas are."""
     try:
-        found = serve.status().applications[serve.get_replica_context().app_name].deployments
+        statuses = serve.status().applications[serve.get_replica_context().app_name].deployments
     except (RayError, RayServeException, KeyError) as error:
         return {"Ray Serve": (False, described(error))}
     shown = {}
-    for name, one in sorted(found.items()):
-        replicas = ", ".join(f"{n} {state.lower()}" for state, n in sorted(one.replica_states.items()))
-        shown[name] = one.status.value == "HEALTHY", f"{replicas or 'no replica'} {one.message}".strip()
+    for name, status in sorted(statuses.items()):
+        replicas = ", ".join(f"{n} {state.lower()}" for state, n in sorted(status.replica_states.items()))
+        shown[name] = status.status.value == "HEALTHY", f"{replicas or 'no replica'} {status.message}".strip()
     return shown
 
 

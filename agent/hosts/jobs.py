@@ -23,12 +23,12 @@ class JobsHost:
         self._worker = this_process()
         self._opened = ExitStack()
         tasks = list[Callable[[], Task]]()
-        for own in config.by_point.values():
-            tasks.append(partial(self._evaluations, own))
-            if own.warm_start is not None:
-                tasks.append(partial(self._warm_starts, own, self._clock()))
-            if own.automatic_canaries:
-                tasks.append(partial(self._canaries, own))
+        for point_config in config.by_point.values():
+            tasks.append(partial(self._evaluations, point_config))
+            if point_config.warm_start is not None:
+                tasks.append(partial(self._warm_starts, point_config, self._clock()))
+            if point_config.automatic_canaries:
+                tasks.append(partial(self._canaries, point_config))
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:

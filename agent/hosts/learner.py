@@ -23,7 +23,9 @@ class LearnerHost:
         begin(config.telemetry)
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._clock = SteadyClock()
-        self._learners = [LearnerOfPoint(own, self._clock) for own in config.by_point.values()]
+        self._learners = [
+            LearnerOfPoint(point_config, self._clock) for point_config in config.by_point.values()
+        ]
 
     def check_health(self) -> None:
         """Fail when learning has failed somewhere or the clock jumped, so that the learner is replaced."""

@@ -38,10 +38,10 @@ class ArmwiseRetriever:
     def to_dict(self) -> dict[str, Any]:
         """Return what a pipeline keeps of it; the key by the name of its variable."""
         key = None if self.api_key is None else self.api_key.to_dict()
-        found: dict[str, Any] = default_to_dict(
+        settings: dict[str, Any] = default_to_dict(
             self, url=self.url, api_key=key, top_k=self.top_k, options=self.options
         )
-        return found
+        return settings
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -49,8 +49,8 @@ class ArmwiseRetriever:
         parameters = dict(data["init_parameters"])
         if parameters.get("api_key") is not None:
             parameters["api_key"] = Secret.from_dict(parameters["api_key"])
-        found: Self = default_from_dict(cls, {**data, "init_parameters": parameters})
-        return found
+        restored: Self = default_from_dict(cls, {**data, "init_parameters": parameters})
+        return restored
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
@@ -66,10 +66,10 @@ class ArmwiseRetriever:
             return _documents(await client.retrieve(query, top_k or self.top_k, **self.options))
 
 
-def _documents(found: Answer) -> dict[str, list[Document]]:
-    about = {"decision_id": found.decision_id, "arm": found.arm, "propensity": found.propensity}
+def _documents(answer: Answer) -> dict[str, list[Document]]:
+    about = {"decision_id": answer.decision_id, "arm": answer.arm, "propensity": answer.propensity}
     documents = [
         Document(id=p.id, content=p.text, meta={**p.metadata, **about, "title": p.title}, score=p.score)
-        for p in found.passages
+        for p in answer.passages
     ]
     return {"documents": documents}

@@ -58,11 +58,11 @@ class ArmwiseRetriever(BaseRetriever):
             return _documents(await client.retrieve(query, k or self.k, **{**self.options, **options}))
 
 
-def _documents(found: Answer) -> list[Document]:
-    about = {"decision_id": found.decision_id, "arm": found.arm, "propensity": found.propensity}
+def _documents(answer: Answer) -> list[Document]:
+    about = {"decision_id": answer.decision_id, "arm": answer.arm, "propensity": answer.propensity}
     return [
         Document(
             id=p.id, page_content=p.text, metadata={**p.metadata, **about, "title": p.title, "score": p.score}
         )
-        for p in found.passages
+        for p in answer.passages
     ]

@@ -172,7 +172,7 @@ def observation_of(
     logged = call.get("standard_logging_object") or {}
     params = call.get("litellm_params") or {}
     metadata = params.get("metadata") or {}
-    own = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY) or {}
+    fields = metadata.get(KEY) or (metadata.get("requester_metadata") or {}).get(KEY) or {}
     session = params.get("litellm_session_id") or metadata.get("session_id")
     cost = call.get("response_cost")
     item: dict[str, Any] = {
@@ -189,7 +189,7 @@ def observation_of(
             "completion_tokens": _tokens(response, logged, "completion_tokens"),
         },
     }
-    more = {name: own[name] for name in TAKEN if name in own} if isinstance(own, Mapping) else {}
+    more = {name: fields[name] for name in TAKEN if name in fields} if isinstance(fields, Mapping) else {}
     return {name: value for name, value in {**item, **more}.items() if value is not None}
 
 

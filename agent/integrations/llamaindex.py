@@ -48,8 +48,8 @@ class ArmwiseRetriever(BaseRetriever):
             return _nodes(await client.retrieve(query_bundle.query_str, self._k, **self._options))
 
 
-def _nodes(found: Answer) -> list[NodeWithScore]:
-    about = {"decision_id": found.decision_id, "arm": found.arm, "propensity": found.propensity}
+def _nodes(answer: Answer) -> list[NodeWithScore]:
+    about = {"decision_id": answer.decision_id, "arm": answer.arm, "propensity": answer.propensity}
     return [
         NodeWithScore(
             node=TextNode(
@@ -61,5 +61,5 @@ def _nodes(found: Answer) -> list[NodeWithScore]:
             ),
             score=p.score,
         )
-        for p in found.passages
+        for p in answer.passages
     ]

@@ -166,10 +166,10 @@ class Learner:
         erasures.forget_subjects(self._store, self._clock())
         position = self._joiner.advance(self._clock())
         uncounted = rollups.advance(self._store, self._rule).left
-        known = max(self.learned, self._published)
-        if known > position.examples_seq and not self._joiner.left:
+        n_learned = max(self.learned, self._published)
+        if n_learned > position.examples_seq and not self._joiner.left:
             raise LogGapError(
-                f"{known} examples were learned before, and the whole log gives {position.examples_seq}: "
+                f"{n_learned} examples were learned before, and the whole log gives {position.examples_seq}: "
                 "`armwise rebuild` publishes what has learned these"
             )
         upto = min(position.examples_seq, self.learned + BATCH)
@@ -198,10 +198,10 @@ class Learner:
 
     def _reporting_restarts(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yield examples; where the policy restarts at one, raise an alarm."""
-        known = len(restarts_of(self._policy))
+        n_restarts = len(restarts_of(self._policy))
         for example in examples:
             yield example
-            for restart in restarts_of(self._policy)[known:]:
+            for restart in restarts_of(self._policy)[n_restarts:]:
                 logger.warning(
                     "example %d: the policy restarts from its latest %d rewards, as %s earns %.3g where it "
                     "earned %.3g",
@@ -212,7 +212,7 @@ class Learner:
                         f"restart, reward of {restart.arm}", restart.before, restart.after, example.seq
                     )
                     self._watch.add(change, example, "policy")
-            known = len(restarts_of(self._policy))
+            n_restarts = len(restarts_of(self._policy))
 
     def _score_unscored(self, upto: int) -> None:
         """Score the decisions of the next examples that the router of the recipe has not seen."""
@@ -313,10 +313,10 @@ class PriceKeeper:
         self, store: Store, budget: Budget, epoch: int, clock: Callable[[], float], tokens: TokenPrices
     ) -> None:
         self._store, self._budget, self._epoch, self._clock = store, budget, epoch, clock
-        found = prices.latest(store, budget)
-        self._pacer = Pacer(budget) if found is None else found.pacer(budget)
-        self._seq = store.log_seq() if found is None else found.log_seq
-        if found is not None:
+        price = prices.latest(store, budget)
+        self._pacer = Pacer(budget) if price is None else price.pacer(budget)
+        self._seq = store.log_seq() if price is None else price.log_seq
+        if price is not None:
             self._pacer.arms |= prices.repriced(store, budget, self._seq, tokens)
 
     def step(self) -> Price | None:
@@ -333,9 +333,9 @@ class PriceKeeper:
             self._pacer.note(arm, spent)
             self._seq = seq
         price, debt, arms = self._pacer.price, self._pacer.debt, dict(self._pacer.arms)
-        found = Price(self._budget.name, self._seq, price, debt, arms, self._epoch, self._clock())
-        prices.publish(self._store, found)
-        return found
+        new_price = Price(self._budget.name, self._seq, price, debt, arms, self._epoch, self._clock())
+        prices.publish(self._store, new_price)
+        return new_price
 
 
 def publish_candidate(

@@ -91,18 +91,18 @@ class RebuildReport:
     @property
     def sound(self) -> bool:
         """Whether everything stored is now what the log gives."""
-        return all(one.equal or one.mended for one in self.compared)
+        return all(comparison.equal or comparison.mended for comparison in self.compared)
 
     def table(self) -> Table:
         """Return the comparison as a table."""
         table = Table("what", "rows", "from the log", "found", "equal", title="rebuilt from the log")
-        for one in self.compared:
-            equal = "yes" if one.equal else "no, mended" if one.mended else "no"
+        for comparison in self.compared:
+            equal = "yes" if comparison.equal else "no, mended" if comparison.mended else "no"
             table.add_row(
-                one.what,
-                f"{one.upto:,}",
-                one.expected[:DIGEST_CHARS] or "none",
-                one.found[:DIGEST_CHARS] or "none",
+                comparison.what,
+                f"{comparison.upto:,}",
+                comparison.expected[:DIGEST_CHARS] or "none",
+                comparison.found[:DIGEST_CHARS] or "none",
                 equal,
             )
         return table
@@ -152,13 +152,13 @@ def rebuild(
     replay.expect(versions)
     refold = Refold(store, config.reward)
     _replay(refold, on_progress, replays)
-    others = _others(store, {one.recipe.digest for one in replays})
+    others = _others(store, {run.recipe.digest for run in replays})
     epoch = 0
-    damaged = any(one.lost for one in replays) or (newest is not None and newest.version in replay.wrong)
+    damaged = any(run.lost for run in replays) or (newest is not None and newest.version in replay.wrong)
     if mend and (damaged or not refold.sound):
         epoch = take_epoch(store, REBUILD, clock())  # includes what learners wrote before it
-        newest, known = registry_versions.latest(store, recipe.digest), newest
-        if newest is not None and newest != known:
+        newest, previous = registry_versions.latest(store, recipe.digest), newest
+        if newest is not None and newest != previous:
             replay.expect([newest])
         _replay(refold, on_progress, replays)
     notes = [note for note in (refold.first, others, _erased(store, replay)) if note]
@@ -168,13 +168,13 @@ def rebuild(
         replays = _observed_again(replays, refold.position, notes, repaired=epoch > 0)
         replay = replays[0]
     compared = [Compared("training log", refold.position.examples_seq, *refold.digests)]
-    compared += [found for one in replays for found in one.compared]
+    compared += [comparison for run in replays for comparison in run.compared]
     if epoch:
         replaced = newest if newest and newest.version in replay.wrong else None
         with store.writing() as connection:
             confirm_epoch(connection, epoch)
             refold.finish(connection)
-            for version, state in (pair for one in replays for pair in one.lost.items()):
+            for version, state in (pair for run in replays for pair in run.lost.items()):
                 registry_versions.store_checkpoint(connection, version, state)
             if replaced is not None:
                 draft = replace(
@@ -188,10 +188,13 @@ def rebuild(
                 )
                 follower = registry_versions.add(connection, draft, replay.state)
                 notes.append(f"version {follower} has learned what the log gives, and follows the others")
-        left = {number for one in replays for number in one.wrong} - {replaced.version if replaced else 0}
+        left = {number for run in replays for number in run.wrong} - {replaced.version if replaced else 0}
         compared = [
-            replace(one, mended=bool(one.expected) and not one.equal and one.version not in left)
-            for one in compared
+            replace(
+                comparison,
+                mended=bool(comparison.expected) and not comparison.equal and comparison.version not in left,
+            )
+            for comparison in compared
         ]
         notes.append(f"mended under epoch {epoch}: a learner that ran stops, and its service starts another")
     return RebuildReport(tuple(compared), tuple(notes), _remedy(store, config, mend=mend))
@@ -261,7 +264,9 @@ class _Replay:
         for example in router_contexts.with_router(self._store, some, self.recipe.router):
             if example.seq > self.learned:
                 new = (example,) if self._beside is None else self._beside.follow((example,))
-                of_no_run = (one for one in new if examples.run_of(one.decision) is None)
+                of_no_run = (
+                    new_example for new_example in new if examples.run_of(new_example.decision) is None
+                )
                 train_on(self._policy, self.recipe.reward, of_no_run)
                 self.learned = example.seq
                 self._compare_due()
@@ -278,13 +283,13 @@ class _Replay:
 
     def again(self, position: Position) -> "_Replay":
         """Return one that has learned the training log from the start, once the log is repaired."""
-        found = _Replay(self._store, self.recipe, self._arms)
-        found.expect(self._expected)
+        replay = _Replay(self._store, self.recipe, self._arms)
+        replay.expect(self._expected)
         rest = read_examples(self._store, self.recipe.reward.join, upto=position.examples_seq)
         while some := list(islice(rest, router_contexts.CHUNK)):
-            found.learn(some)
-        found.finish(position)
-        return found
+            replay.learn(some)
+        replay.finish(position)
+        return replay
 
     def _compare_due(self) -> None:
         while self._due and self._due[0].examples_seq <= self.learned:
@@ -300,26 +305,26 @@ class _Replay:
         if digest != version.digest:
             self.wrong.add(version.version)
             return
-        found = "" if kept is None else registry_versions.digest_of(kept)
+        stored_digest = "" if kept is None else registry_versions.digest_of(kept)
         newest = registry_versions.latest(self._store)
-        if found != digest and (
-            found or (newest and registry_versions.is_kept(version.version, newest.version))
+        if stored_digest != digest and (
+            stored_digest or (newest and registry_versions.is_kept(version.version, newest.version))
         ):
-            self._note(version, f"bytes of version {version.version}", digest, found)
+            self._note(version, f"bytes of version {version.version}", digest, stored_digest)
             self.lost[version.version] = state
 
-    def _note(self, version: Version, what: str, expected: str, found: str) -> None:
-        self.compared.append(Compared(what, version.examples_seq, expected, found, version.version))
+    def _note(self, version: Version, what: str, expected: str, actual: str) -> None:
+        self.compared.append(Compared(what, version.examples_seq, expected, actual, version.version))
 
 
 def _replay(refold: Refold, on_progress: Callable[[int, int], None], replays: Sequence[_Replay]) -> None:
     """Learn the folded examples, and compare each version after as many as it has learned."""
     rest = refold.examples(on_progress)
     while some := list(islice(rest, router_contexts.CHUNK)):
-        for one in replays:
-            one.learn(some)
-    for one in replays:
-        one.finish(refold.position)
+        for replay in replays:
+            replay.learn(some)
+    for replay in replays:
+        replay.finish(refold.position)
 
 
 def _observed_again(
@@ -327,8 +332,8 @@ def _observed_again(
 ) -> list[_Replay]:
     """Compare versions that learn observations, which were read beside a damaged training log, once more."""
     if repaired:
-        return [one.again(position) if one.observes else one for one in replays]
-    if any(one.observes for one in replays):
+        return [replay.again(position) if replay.observes else replay for replay in replays]
+    if any(replay.observes for replay in replays):
         notes.append("versions that learn observations are compared once the training log is mended")
     return replays
 
@@ -348,7 +353,7 @@ def _named(store: Store, config: AppConfig, number: int) -> Version:
 
 def _erased(store: Store, replay: _Replay) -> str | None:
     """Return a note on decisions whose texts were erased; None for none."""
-    if not (n := sum(one.decisions for one in erasures.erasures(store))):
+    if not (n := sum(erasure.decisions for erasure in erasures.erasures(store))):
         return None
     if replay.reads_questions:
         return f"{n:,} decisions have no texts any more, which this policy reads: that part differs"

@@ -91,8 +91,8 @@ class Recipe:
 
     def build(self, arms: Sequence[str]) -> Policy:
         """Build the policy without a history, among its own arms if it brings any. Raises PolicyError."""
-        own = arm_sets.actions(self.arms or {})
-        return build_policy(self.policy, own or arms)
+        actions = arm_sets.actions(self.arms or {})
+        return build_policy(self.policy, actions or arms)
 
     def require_servable(self, store: Store, config: AppConfig) -> Policy:
         """Return its policy without a history, once its router and its arms fit this configuration.

@@ -61,10 +61,10 @@ def restore_policy(
     except PolicyError:
         message = f"{lost}, and it was learned by another reward than the one that is configured"
         raise PolicyError(message) from None
-    policy, known = resume_point(store, empty, version)
+    policy, last_seq = resume_point(store, empty, version)
     try:
         upto, router = version.examples_seq, recipe.router
-        train_on(policy, rule, learned_examples(store, rule, recipe.start, known, upto, router))
+        train_on(policy, rule, learned_examples(store, rule, recipe.start, last_seq, upto, router))
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
@@ -114,8 +114,8 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
 
     That is an earlier checkpoint, where the policy resumes from it exactly; else the empty one, and None.
     """
-    found = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
-    return (empty, None) if found is None else (found[1], found[0].examples_seq)
+    checkpoint = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
+    return (empty, None) if checkpoint is None else (checkpoint[1], checkpoint[0].examples_seq)
 
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:

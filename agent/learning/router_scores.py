@@ -78,13 +78,13 @@ class StoredTrained:
             NaN where it has none: it looks at passages, or a training question was never held out.
         """
         about, router = self.trained.about, self.trained.router
-        fitted, found = self.unseen.of(texts, len(about.arms))
+        fitted, scores = self.unseen.of(texts, len(about.arms))
         if router.stage is Stage.QUESTION and encoder is not None and not fitted.all():
             new = ~fitted
             some = tuple(text for text, is_new in zip(texts, new, strict=True) if is_new)
             table, vectors = features.question_table(some), encoder.encode_queries(some)
-            found[new] = router.scores(Features(about.arms, some, features.QUESTION, table, vectors))
-        return found
+            scores[new] = router.scores(Features(about.arms, some, features.QUESTION, table, vectors))
+        return scores
 
 
 def keep_router(store: Store, folder: Path, now: float) -> str:
@@ -147,11 +147,11 @@ def score_unscored(
     for first in range(0, len(decisions), BATCH):
         some = decisions[first : first + BATCH]
         scores = stored.scores([question for _, question in some], encoder)
-        found = {
+        scores_by_decision = {
             name: None if np.isnan(row).any() else dict(zip(about.arms, row.tolist(), strict=True))
             for (name, _), row in zip(some, scores, strict=True)
         }
-        router_contexts.store_scores(store, digest, found)
+        router_contexts.store_scores(store, digest, scores_by_decision)
         on_progress("scoring earlier decisions with the router", first + len(some), len(decisions))
 
 
@@ -179,8 +179,8 @@ def score_by_searching(
     stored = open_router(store, digest)
     if stored.trained.router.stage is not Stage.RETRIEVED:
         return ""
-    known = [arm for arm in config.actions if arm in stored.trained.about.arms]
-    if heavy := [arm for arm in known if not catalog.is_light(arm, config.arms)]:
+    arms = [arm for arm in config.actions if arm in stored.trained.about.arms]
+    if heavy := [arm for arm in arms if not catalog.is_light(arm, config.arms)]:
         return (
             f"earlier decisions are not searched again, which would ask {', '.join(heavy)}: "
             "the router has no scores of them"
@@ -193,10 +193,12 @@ def score_by_searching(
     unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=newest)]
     if not unscored:
         return ""
-    again = _SearchAgain.open(config, stored, known, store.draw_secret.salt(config.salt), on_progress)
+    again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt(config.salt), on_progress)
     for first in range(0, len(unscored), SEARCH_BATCH):
         decisions = router_contexts.decisions_of(store, unscored[first : first + SEARCH_BATCH])
-        router_contexts.store_scores(store, digest, {one.id: again.scores(one) for one in decisions})
+        router_contexts.store_scores(
+            store, digest, {decision.id: again.scores(decision) for decision in decisions}
+        )
         on_progress("searching again for the router", first + len(decisions), len(unscored))
     return f"{len(unscored):,} earlier decisions were searched again for the router"
 
@@ -240,21 +242,27 @@ class _SearchAgain:
         question, about = decision.context.question, self.stored.trained.about
         fitted, before = self.stored.unseen.of([question], len(about.arms))
         if fitted[0]:
-            known = not np.isnan(before[0]).any()
-            return dict(zip(about.arms, before[0].tolist(), strict=True)) if known else None
-        embeddings = {name: one.encode_queries([question])[0] for name, one in self.embedders.items()}
+            has_scores = not np.isnan(before[0]).any()
+            return dict(zip(about.arms, before[0].tolist(), strict=True)) if has_scores else None
+        embeddings = {
+            name: embedder.encode_queries([question])[0] for name, embedder in self.embedders.items()
+        }
         query = Query(question, embeddings, sampling.seed_of_arm(decision.id, self.salt))
-        found: dict[str, Sequence[Passage]] = {}
+        passages_by_arm: dict[str, Sequence[Passage]] = {}
         for arm in decision.arms:
             if arm in self.arms:
                 with suppress(ArmError):
-                    found[arm] = self.arms[arm].search(query, about.k).passages
-        if not found:
+                    passages_by_arm[arm] = self.arms[arm].search(query, about.k).passages
+        if not passages_by_arm:
             return None
-        ids = sorted({one.id for passages in found.values() for one in passages})
+        ids = sorted({passage.id for passages in passages_by_arm.values() for passage in passages})
         vectors = self.vectors.of(ids) if ids else {}
-        seen = features.features_of(
-            question, embeddings[about.backbone], list(found), list(found.values()), vectors
+        inputs = features.features_of(
+            question,
+            embeddings[about.backbone],
+            list(passages_by_arm),
+            list(passages_by_arm.values()),
+            vectors,
         )
-        scores = self.stored.trained.router.scores(seen)[0].tolist()
-        return dict(zip(found, scores, strict=True))
+        scores = self.stored.trained.router.scores(inputs)[0].tolist()
+        return dict(zip(passages_by_arm, scores, strict=True))

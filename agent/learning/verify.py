@@ -201,8 +201,8 @@ def _distributions(
     if decision.floor is None:
         raise ValueError("its floor is not on record")
     _refuse_erased(decision, policy, candidate)
-    seen = decision.context, decision.arms, decision.floor
-    p = served_distribution(policy, *seen, decision.penalty)
+    arguments = decision.context, decision.arms, decision.floor
+    p = served_distribution(policy, *arguments, decision.penalty)
     if decision.policy == INCUMBENT:
         if len(decision.incumbent) != len(p):
             raise ValueError("what the caller's own decider would have drawn from is not on record")
@@ -214,4 +214,4 @@ def _distributions(
             )
         theirs = decision.candidate_context, decision.arms, decision.floor
         p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
-    return p, sampling.shadow_distribution(policy, *seen)
+    return p, sampling.shadow_distribution(policy, *arguments)

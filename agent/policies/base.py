@@ -92,8 +92,8 @@ class Restart:
 
 def restarts_of(policy: Policy) -> Sequence[Restart]:
     """Return when a policy forgot what it had learned, the oldest first; none where it never does."""
-    found: Sequence[Restart] = getattr(policy, "restarts", ())
-    return found
+    restarts: Sequence[Restart] = getattr(policy, "restarts", ())
+    return restarts
 
 
 class Shadowing(Protocol):

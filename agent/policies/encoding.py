@@ -66,9 +66,9 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
     if name is None:
         return unknown
     for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
-        found = np.array([value_of(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
-        if not np.isnan(found).all():
-            return found
+        scores = np.array([value_of(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
+        if not np.isnan(scores).all():
+            return scores
     return unknown
 
 
@@ -130,12 +130,12 @@ def question_contributions(
         dims: Columns of the named features.
         weights: Weights of an intercept and of `question_columns`, shape (n, 1 + n_columns).
     """
-    found = {"intercept": weights[:, 0]}
+    contributions = {"intercept": weights[:, 0]}
     for name, value in context.features.items() if dims else ():
-        found[name] = weights[:, 1 : 1 + dims] @ hashed({name: value}, dims)
+        contributions[name] = weights[:, 1 : 1 + dims] @ hashed({name: value}, dims)
     if context.embedding:
-        found["embedding of the question"] = weights[:, 1 + dims :] @ np.array(context.embedding)
-    return found
+        contributions["embedding of the question"] = weights[:, 1 + dims :] @ np.array(context.embedding)
+    return contributions
 
 
 @lru_cache(maxsize=100_000)

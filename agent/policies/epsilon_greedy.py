@@ -223,9 +223,9 @@ class EpsilonGreedy:
         Raises:
             PolicyError: The state is damaged, of another model, version of river or format, or names code.
         """
-        found = STATES.load(unseal(state, self._made_by))
+        attributes = STATES.load(unseal(state, self._made_by))
         loaded = copy.copy(self)
-        vars(loaded).update(_rewards=found["rewards"], _regressors=found["regressors"])
+        vars(loaded).update(_rewards=attributes["rewards"], _regressors=attributes["regressors"])
         return loaded
 
     def _score(self, arm: str, features: dict[Any, float]) -> float:

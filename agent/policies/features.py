@@ -177,7 +177,7 @@ def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str |
     >>> flattened({"user": {"tier": "free", "seen": [3, None]}, "mobile": True}, 9)
     {'user.tier': 'free', 'user.seen.0': 3, 'mobile': True}
     """
-    found: dict[str, float | str | bool] = {}
+    flat: dict[str, float | str | bool] = {}
 
     def add(name: str, value: Any, depth: int) -> None:
         if depth > DEEPEST:
@@ -186,12 +186,12 @@ def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str |
             for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
                 add(f"{name}.{key}" if name else str(key), inner, depth + 1)
         elif value is not None:
-            found[name] = value
-            if len(found) > most:
+            flat[name] = value
+            if len(flat) > most:
                 raise FeatureError(f"there are more than {most} features")
 
     add("", features, 0)
-    return found
+    return flat
 
 
 DEEPEST = 8
@@ -227,13 +227,13 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
     >>> _shape("hastings battle 1066", ["hastings", "battle", "1066"], ["hastings", "battle", "1066"])
     {'shape=keyword': 1.0, 'length': 0.09375, 'has_digit': 1.0}
     """
-    asked = next((word for word in lower if word in QUESTION_WORDS), None)
+    question_word = next((word for word in lower if word in QUESTION_WORDS), None)
     marked = question.rstrip().endswith("?")
     plain = "keyword" if STOP_WORDS.isdisjoint(lower) else "statement"
-    shape = "question" if asked or marked else plain
+    shape = "question" if question_word or marked else plain
     features = {f"shape={shape}": 1.0}
-    if asked:
-        features[f"ask={asked}"] = 1.0
+    if question_word:
+        features[f"ask={question_word}"] = 1.0
     if marked:
         features["has_mark"] = 1.0
     features["length"] = min(len(words), MAX_WORDS) / MAX_WORDS

@@ -131,10 +131,10 @@ class RidgePolicy(ABC):
         with self._lock:
             model = self._model or self._empty(x)
             cached = self._arm_columns(context, arms, x)
-            seen = model.shared.shape[1]
-            mean, covariance = model.posterior(cached.rows, x, cached.z[:, :seen])
-            if cached.z.shape[1] > seen:  # features of arms without a reward so far
-                new = cached.z[:, seen:]
+            n_learned = model.shared.shape[1]
+            mean, covariance = model.posterior(cached.rows, x, cached.z[:, :n_learned])
+            if cached.z.shape[1] > n_learned:  # features of arms without a reward so far
+                new = cached.z[:, n_learned:]
                 covariance += new @ new.T / self._settings["ridge"]
         return mean + [self._prior(context, arm) for arm in arms], covariance
 
@@ -146,21 +146,21 @@ class RidgePolicy(ABC):
         """
         check_context(context)
         x, settings, n = self._question(context), self._settings, len(arms)
-        found = {"prior": np.array([self._prior(context, arm) for arm in arms])}
+        contributions = {"prior": np.array([self._prior(context, arm) for arm in arms])}
         with self._lock:
             if self._model is None:
-                return found
+                return contributions
             columns = self._arm_columns(context, arms, x)
             own, shared = self._model.weights(columns.rows)
             z = columns.z[:, len(x) : self._model.shared.shape[1]]
             columns_by_name = dict(self._columns)
-        found |= question_contributions(context, settings["dims"], own)
+        contributions |= question_contributions(context, settings["dims"], own)
         described = dict.fromkeys(name for arm in arms for name in context.arms.get(arm, ()))
         for name in described:  # of other features, every arm has 0
             column = columns_by_name.get(name if name in OURS else pseudonym(name), z.shape[1])
             if column < z.shape[1]:
-                found[f"arm: {name}"] = z[:, column] * shared[column] * np.ones(n)
-        return found
+                contributions[f"arm: {name}"] = z[:, column] * shared[column] * np.ones(n)
+        return contributions
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the difference between the reward and the prior of the drawn arm."""
@@ -169,12 +169,12 @@ class RidgePolicy(ABC):
         x = self._question(context)
         with self._lock:
             model = self._model or self._empty(x)
-            known = len(self._columns)
+            n_columns = len(self._columns)
             z = self._learned_columns(context, arm, x)
-            if self._model is None or arm not in self._rows or len(self._columns) > known:
+            if self._model is None or arm not in self._rows or len(self._columns) > n_columns:
                 self._model, self._cached = model, None  # rows or columns move
-            if len(self._columns) > known:
-                model.add_shared(len(self._columns) - known)
+            if len(self._columns) > n_columns:
+                model.add_shared(len(self._columns) - n_columns)
             if arm not in self._rows:
                 self._rows[arm] = model.add_arm()
             model.learn(self._rows[arm], x, z, reward - self._prior(context, arm))
@@ -263,15 +263,15 @@ class RidgePolicy(ABC):
         if not self._settings["shared"]:
             return np.zeros(0)
         features = self._model_features(context, (arm,)).get(arm, {})
-        known = self._descriptions.get(arm)
-        if known is None or known.features != features:
+        description = self._descriptions.get(arm)
+        if description is None or description.features != features:
             scaled = _scaled(features)
             columns = [self._columns.setdefault(name, len(self._columns)) for name in scaled]
-            known = self._descriptions[arm] = _Description(dict(features), columns, [*scaled.values()])
+            description = self._descriptions[arm] = _Description(dict(features), columns, [*scaled.values()])
         z = np.zeros(len(x) + len(self._columns))
         z[: len(x)] = x
-        if known.columns:
-            z[len(x) :][known.columns] = known.values
+        if description.columns:
+            z[len(x) :][description.columns] = description.values
         return z
 
     def _prior(self, context: Context, arm: str) -> float:

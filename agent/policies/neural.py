@@ -299,8 +299,8 @@ class HeadNet:
         self._outputs[0, 0, -1] = self.prior
 
     def _inputs(self, context: Context) -> Array:
-        seen = self._layer if self._layer is not None else self._outputs
-        n = None if seen is None else seen.shape[2] - 1
+        layer = self._layer if self._layer is not None else self._outputs
+        n = None if layer is None else layer.shape[2] - 1
         return np.array([*question_columns(context, self.dims, n), 1.0])
 
     def _hidden(self, x: Array) -> Array:
@@ -379,8 +379,8 @@ class EncoderNet:
 
         with torch.inference_mode():
             read = self._read(context.question)
-            known = {arm: float(self._outputs[arm](read)) for arm in arms if arm in self._outputs}
-        return np.array([known.get(arm, self.prior) for arm in arms])
+            scores = {arm: float(self._outputs[arm](read)) for arm in arms if arm in self._outputs}
+        return np.array([scores.get(arm, self.prior) for arm in arms])
 
     def learn(self, context: Context, arm: str, reward: float) -> None:
         """Take one step towards the reward of one arm."""

@@ -91,9 +91,9 @@ class Restarting:
         """Update the policy from one reward, and restart it where that completes the evidence of a change."""
         self._policy.learn(decision, reward)
         self._latest.append((decision, reward))
-        known = len(self._watch.restarts)
+        n_restarts = len(self._watch.restarts)
         self._watch.learn(decision, reward)
-        if len(self._watch.restarts) > known:
+        if len(self._watch.restarts) > n_restarts:
             self._policy = self._policy.load(self._blank)
             for kept in [*self._latest][-self._watch.restarts[-1].kept :]:
                 self._policy.learn(*kept)
@@ -117,8 +117,8 @@ class Restarting:
         loaded._policy = self._policy.load(arrays["policy"].tobytes())  # noqa: SLF001
         loaded._watch = self._watch.load(arrays["watch"].tobytes())  # noqa: SLF001
         rows = json.loads(zlib.decompress(arrays["latest"].tobytes()))
-        found = map(_decision, rows, arrays["embeddings"].tolist())
-        loaded._latest = deque(found, maxlen=MOST)  # noqa: SLF001
+        latest = map(_decision, rows, arrays["embeddings"].tolist())
+        loaded._latest = deque(latest, maxlen=MOST)  # noqa: SLF001
         return loaded
 
 
@@ -130,8 +130,8 @@ def _row(decision: Decision, reward: float) -> list[Any]:
     """Return what a policy learns from, without any text of the caller."""
     context = decision.context
     described = {arm: by_pseudonym(features) for arm, features in context.arms.items()}
-    seen = [by_pseudonym(context.features), described]
-    return [reward, decision.drawn, decision.arms, decision.probabilities, decision.policy, *seen]
+    features = [by_pseudonym(context.features), described]
+    return [reward, decision.drawn, decision.arms, decision.probabilities, decision.policy, *features]
 
 
 def _decision(row: Sequence[Any], embedding: Sequence[float]) -> tuple[Decision, float]:

@@ -164,5 +164,5 @@ def _dger() -> Callable[..., Array]:
     """Return BLAS's update of rank one; a process that learns nothing does not load SciPy."""
     from scipy.linalg.blas import dger
 
-    found: Callable[..., Array] = dger
-    return found
+    update: Callable[..., Array] = dger
+    return update

@@ -89,15 +89,15 @@ class Routed(Uniform):
 
     def _scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the score of each arm, shape (n_arms,), unknown ones as the mean of the known."""
-        found = [value_of(context.arms.get(arm, {}), self.feature, None) for arm in arms]
-        for arm, score in zip(arms, found, strict=True):
+        scores = [value_of(context.arms.get(arm, {}), self.feature, None) for arm in arms]
+        for arm, score in zip(arms, scores, strict=True):
             if score is not None and not math.isfinite(score):
                 raise PolicyError(
                     f"feature {self.feature!r} of arm {arm!r} is {score}; a finite number was expected"
                 )
-        known = [score for score in found if score is not None]
-        mean = math.fsum(known) / len(known) if known else 0.0
-        return np.array([mean if score is None else score for score in found])
+        known_scores = [score for score in scores if score is not None]
+        mean = math.fsum(known_scores) / len(known_scores) if known_scores else 0.0
+        return np.array([mean if score is None else score for score in scores])
 
 
 def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:

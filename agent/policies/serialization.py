@@ -121,7 +121,7 @@ class ObjectFormat:
                 objects.append(value)
             return [number]
 
-        rows = [self._row(one, refer) for one in objects]  # each may add to `objects`
+        rows = [self._row(value, refer) for value in objects]  # each may add to `objects`
         return json.dumps(rows, separators=(",", ":")).encode()
 
     def load(self, body: bytes) -> Any:
@@ -216,17 +216,17 @@ class ObjectFormat:
                 return _numeric(np.dtype(dtype)).type(number)
             case ["named", name]:
                 return self._found(name)
-            case ["method", name, own]:
-                return MethodType(self._found(name), self._read(own, find))
+            case ["method", name, instance]:
+                return MethodType(self._found(name), self._read(instance, find))
         raise PolicyError(f"no value begins with {value[:1]}")
 
     def _read_all(self, values: Iterable[Any], find: Find) -> list[Any]:
         return [v if type(v) in PLAIN else self._read(v, find) for v in values]
 
-    def _name(self, found: Any) -> str:
+    def _name(self, target: Any) -> str:
         """Return the name of a class or a function. Raises PolicyError if it is not allowed."""
-        name = f"{found.__module__}:{found.__qualname__}"
-        if name not in self._names and not (isinstance(found, type) and name.startswith(self._prefixes)):
+        name = f"{target.__module__}:{target.__qualname__}"
+        if name not in self._names and not (isinstance(target, type) and name.startswith(self._prefixes)):
             raise PolicyError(f"{name} is not allowed in a state")
         return name
 
@@ -235,10 +235,10 @@ class ObjectFormat:
         if name not in self._names and not name.startswith(self._prefixes):
             raise PolicyError(f"{name} is not allowed in a state")
         module, _, path = name.partition(":")
-        found = attrgetter(path)(importlib.import_module(module))
-        if self._name(found) != name:
-            raise PolicyError(f"{name} is a name of {self._name(found)}")
-        return found
+        target = attrgetter(path)(importlib.import_module(module))
+        if self._name(target) != name:
+            raise PolicyError(f"{name} is a name of {self._name(target)}")
+        return target
 
 
 def _fill(made: Any, tag: str, parts: list[Any]) -> None:

@@ -94,15 +94,19 @@ def agreement(decisions: Iterable[Decision]) -> Agreement:
         ValueError: None of them has a shadow.
 
     >>> arms, p, shadow = ("a", "b"), (0.75, 0.25), (0.25, 0.75)
-    >>> one = Decision("d-1", Context("?"), arms, p, "a", "apprentice", 1, shadow=shadow)
-    >>> agreement([one])
+    >>> decision = Decision("d-1", Context("?"), arms, p, "a", "apprentice", 1, shadow=shadow)
+    >>> agreement([decision])
     Agreement(decisions=1, shared=0.5, same_arm=0.0)
     """
-    compared = [one for one in decisions if one.shadow and len(one.probabilities) == len(one.arms)]
+    compared = [
+        decision
+        for decision in decisions
+        if decision.shadow and len(decision.probabilities) == len(decision.arms)
+    ]
     if not compared:
         raise ValueError("no decision has a shadow to compare it with")
-    shared = sum(sum(map(min, one.probabilities, one.shadow)) for one in compared)
-    same = sum(_first_best(one.probabilities) == _first_best(one.shadow) for one in compared)
+    shared = sum(sum(map(min, decision.probabilities, decision.shadow)) for decision in compared)
+    same = sum(_first_best(decision.probabilities) == _first_best(decision.shadow) for decision in compared)
     return Agreement(len(compared), shared / len(compared), same / len(compared))
 
 

@@ -209,14 +209,16 @@ class VowpalWabbit:
             raise PolicyError(f"the cost of vw {self.args!r} is not a sum over the features of a question")
         check_context(context)
         whole = self._costs(context, arms)
-        found = {}
+        contributions = {}
         for name in context.features:
             rest = {other: value for other, value in context.features.items() if other != name}
-            found[name] = self._costs(replace(context, features=rest), arms) - whole
+            contributions[name] = self._costs(replace(context, features=rest), arms) - whole
         if context.embedding:
-            found["embedding of the question"] = self._costs(replace(context, embedding=()), arms) - whole
+            contributions["embedding of the question"] = (
+                self._costs(replace(context, embedding=()), arms) - whole
+            )
         alone = self._costs(replace(context, features={}, embedding=()), arms)
-        return {"the arm itself": self.baseline - alone, **found}
+        return {"the arm itself": self.baseline - alone, **contributions}
 
     def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return what the regression predicts, shape (n_arms,)."""
@@ -450,5 +452,5 @@ def _header(model: bytes) -> tuple[bytes, bytes]:
 
     labels = after_text(after_text(0)) + 1
     line = labels + 24
-    said = model[:labels] + model[labels + 8 : line]
-    return said, re.sub(rb" --random_seed \d+(?=[ \0])", b"", model[line + 4 : after_text(line)])
+    preamble = model[:labels] + model[labels + 8 : line]
+    return preamble, re.sub(rb" --random_seed \d+(?=[ \0])", b"", model[line + 4 : after_text(line)])

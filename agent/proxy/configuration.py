@@ -248,18 +248,18 @@ def _tables() -> Iterator[str]:
 
 def _admission(http: "Http") -> Iterator[str]:
     """Yield the rules by which a connection is accepted or closed, before anything of it is read."""
-    own, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
+    per_address, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
     yield "    acl trusted always_false"
     yield from (f"    acl trusted src {network}" for network in http.trusted_proxies)
     yield "    acl known var(sess.known) -m bool"
     yield f"    acl crowded fe_conn gt {round(CROWDED * http.connections)}"
-    yield f"    acl crowded sc0_conn_cur gt {round(CROWDED * own)}"
+    yield f"    acl crowded sc0_conn_cur gt {round(CROWDED * per_address)}"
     yield f"    stick-table type ipv6 size {ADDRESSES} expire {_ms(KNOWN_S)} store conn_cur"
     if http.proxy_protocol:
         yield "    tcp-request connection expect-proxy layer4 if trusted"
     yield f"    tcp-request session track-sc0 src,{COUNTED} unless trusted"
     yield "    tcp-request session accept if trusted"
-    yield f"    tcp-request session reject if {{ sc0_conn_cur gt {own} }}"
+    yield f"    tcp-request session reject if {{ sc0_conn_cur gt {per_address} }}"
     yield "    tcp-request session set-var(sess.taken) fe_conn"
     yield f"    tcp-request session reject if {{ sc0_conn_cur,add(sess.taken) gt {http.connections} }}"
     yield f"    tcp-request session accept if {{ src,{COUNTED},in_table(known) }}"
@@ -288,11 +288,11 @@ def _forwarded(http: "Http") -> Iterator[str]:
         yield from (f"    acl via{hop} {address} {network}" for network in http.trusted_proxies)
         through += f" via{hop}"
     busy = ApiError("overloaded", "too many requests of this address are under way")
-    own = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
+    excess = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
     share = f"{{ sc1_conn_cur(forwarded),mul({SHARE}),add(txn.taken) gt {http.connections} }}"
     yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"
     yield "    http-request set-var(txn.taken) fe_conn if trusted"
-    yield _refuse(busy, f"trusted {own} or trusted {share}")
+    yield _refuse(busy, f"trusted {excess} or trusted {share}")
 
 
 def _refuse(error: "ApiError", condition: str) -> str:

@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 def listening(app: "FastAPI", folder: Path) -> "FastAPI":
     """Have an application listen on a socket of a folder, from the end of its start until it stops."""
-    own = app.router.lifespan_context
+    inner_lifespan = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(starting: "FastAPI") -> AsyncIterator[None]:
-        async with own(starting), _served(starting, folder):
+        async with inner_lifespan(starting), _served(starting, folder):
             yield
 
     app.router.lifespan_context = lifespan

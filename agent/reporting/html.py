@@ -76,7 +76,7 @@ def _visible(value: object) -> object:
 def _environment(folder: Path) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -84,11 +84,11 @@ def _environment(folder: Path) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["number"] = "{:,.0f}".format
-    found.filters["signed"] = "{:+.3f}".format
-    found.filters["moment"] = moment
-    found.filters["counted"] = counted
-    return found
+    environment.filters["number"] = "{:,.0f}".format
+    environment.filters["signed"] = "{:+.3f}".format
+    environment.filters["moment"] = moment
+    environment.filters["counted"] = counted
+    return environment
 
 
 def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
@@ -129,8 +129,8 @@ def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
     return picture.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
 
 
-def _opening(found: re.Match[str]) -> str:
-    return "<svg" if found.group().startswith("<svg") else ""
+def _opening(match: re.Match[str]) -> str:
+    return "<svg" if match.group().startswith("<svg") else ""
 
 
 def moving_average(values: "NDArray[np.float64]", window: int) -> "NDArray[np.float64]":

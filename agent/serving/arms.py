@@ -157,13 +157,13 @@ class ArmRegistry:
     async def follow(self, logged: LoggedArms) -> None:
         """Serve what the log holds; a set that could not be built is tried again after a pause."""
         self._disabled = logged.disabled
-        found, now = logged.newer, asyncio.get_running_loop().time()
-        self._wanted = self.seq if found is None else found.seq
-        if found is not None and (found.seq != self._unbuilt or now >= self._retry_at):
-            if not self.seq and found.seq != self._unbuilt:
-                await self._build(found)  # nothing is served yet that must not wait
+        arm_set, now = logged.newer, asyncio.get_running_loop().time()
+        self._wanted = self.seq if arm_set is None else arm_set.seq
+        if arm_set is not None and (arm_set.seq != self._unbuilt or now >= self._retry_at):
+            if not self.seq and arm_set.seq != self._unbuilt:
+                await self._build(arm_set)  # nothing is served yet that must not wait
             elif self._building is None or self._building.done():
-                self._building = asyncio.create_task(self._build(found), name="arm-builder")
+                self._building = asyncio.create_task(self._build(arm_set), name="arm-builder")
         self._turns.arms = self._switched(self._turns.arms)
 
     async def replace(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
@@ -182,8 +182,8 @@ class ArmRegistry:
         await self._arms.load(config.arms)
         profiles = await self._profiles_of(config)
         logged, configured = config.arm_documents, self._configured
-        found = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
-        self._serve(config, found.seq, profiles)
+        arm_set = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
+        self._serve(config, arm_set.seq, profiles)
 
     async def _profiles_of(self, config: AppConfig) -> Mapping[str, Profile]:
         """Return what the sources of all arms are about, where the policy looks at it. Raises ArmError."""
@@ -195,19 +195,19 @@ class ArmRegistry:
         if self._building is not None:
             self._building.cancel()
 
-    async def _build(self, found: ArmSet) -> None:
+    async def _build(self, arm_set: ArmSet) -> None:
         """Build the arms of a set, which may take minutes, and serve it."""
         try:
-            config = self.config.with_arms(found.arms)
+            config = self.config.with_arms(arm_set.arms)
             if config.arms != self.config.arms:
                 await self._arms.load(config.arms)
             profiles = await self._profiles_of(config)
-            if found.seq == self._wanted:  # none is newer by now
-                self._serve(config, found.seq, profiles)
+            if arm_set.seq == self._wanted:  # none is newer by now
+                self._serve(config, arm_set.seq, profiles)
         except (ConfigError, ArmError) as error:
-            if found.seq != self._unbuilt:
-                logger.warning("still serving the arms before set %d: %s", found.seq, error)
-            self._unbuilt = found.seq
+            if arm_set.seq != self._unbuilt:
+                logger.warning("still serving the arms before set %d: %s", arm_set.seq, error)
+            self._unbuilt = arm_set.seq
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
     def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:

@@ -247,21 +247,21 @@ def session_of(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None)
     return f"session-{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
 
-def _groups(caller: Caller, wanted: Sequence[str] | None) -> frozenset[str]:
+def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:
     """Return the groups that a request is made for: those of its key, or fewer. Raises AskError."""
-    if wanted is None:
+    if groups is None:
         return caller.groups
-    if foreign := sorted({*wanted} - caller.groups):
+    if foreign := sorted({*groups} - caller.groups):
         message = (
             f"this key is not of the groups {', '.join(map(repr, foreign))}: some of its own were expected"
         )
         raise ForeignGroupError(message, "agent.groups")
-    return frozenset(wanted)
+    return frozenset(groups)
 
 
 def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
     """Return a filter that does not look at who else may see a passage. Raises AskError."""
-    if where is not None and any(one.key == GROUPS for one in comparisons(where)):
+    if where is not None and any(comparison.key == GROUPS for comparison in comparisons(where)):
         message = f"{GROUPS!r} cannot be filtered by: the key has the groups of its callers"
         raise InvalidAskError(message, "filters")
     return where
@@ -315,16 +315,16 @@ def arm_of(point: DecisionPoint, name: str, param: str) -> str:
 
 def distribution_of(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
     """Return a distribution by live arm, in the order that was sent. Raises AskError."""
-    found: dict[str, float] = {}
+    distribution: dict[str, float] = {}
     for name, p in given.items():
         if not 0.0 <= p <= 1.0:
             message = f"the probability of arm {name!r} is {p:g}; a number from 0 to 1 was expected"
             raise InvalidAskError(message, param)
         arm = arm_of(point, name, param)
-        found[arm] = found.get(arm, 0.0) + p
-    if abs((total := math.fsum(found.values())) - 1.0) > TOLERANCE:
+        distribution[arm] = distribution.get(arm, 0.0) + p
+    if abs((total := math.fsum(distribution.values())) - 1.0) > TOLERANCE:
         raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
-    return found
+    return distribution
 
 
 def checked_question(question: str, point: DecisionPoint, param: str) -> str:
@@ -369,7 +369,10 @@ def redacted(
     context: Mapping[str, float | str | bool], point: DecisionPoint
 ) -> Mapping[str, float | str | bool]:
     """Return a context with its texts redacted; numbers and names stay."""
-    return {key: point.service.redact(one) if isinstance(one, str) else one for key, one in context.items()}
+    return {
+        key: point.service.redact(value) if isinstance(value, str) else value
+        for key, value in context.items()
+    }
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
@@ -627,10 +630,10 @@ def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
         point.telemetry.shed()
         raise OverloadedError(f"{len(in_flight)} requests are in progress already")
     if caller.key is not None:
-        own = in_flight.count(caller.key)
-        if own >= math.ceil(SHARE_OF_A_KEY * point.config.limits.in_flight):
+        requests = in_flight.count(caller.key)
+        if requests >= math.ceil(SHARE_OF_A_KEY * point.config.limits.in_flight):
             point.telemetry.shed()
-            raise OverloadedError(f"{own} requests of this key are in progress already")
+            raise OverloadedError(f"{requests} requests of this key are in progress already")
     if point.booking(name) in point.service.under_way:
         raise in_progress(name)
 
@@ -697,7 +700,7 @@ async def _kept(point: DecisionPoint, ask: Ask, served: str, execution: Executio
     if not passages.keys() >= {*execution.passages}:
         return None
     ranked = (passages[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
-    permitted = tuple(one for one in ranked if permits(ask.where, ask.groups, one.metadata))
+    permitted = tuple(passage for passage in ranked if permits(ask.where, ask.groups, passage.metadata))
     return Retrieval(permitted, steps=0, index_version=execution.index_version)
 
 
@@ -755,8 +758,8 @@ def require_eligible(point: DecisionPoint, ask: Ask) -> None:
 def require_model(point: DecisionPoint, arm: str) -> None:
     """Refuse a model that names an arm which is not live. Raises AskError."""
     if arm not in point.turns.arms:
-        known = ", ".join(f"arm/{name}" for name in point.turns.arms)
-        raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {known}", "model")
+        models = ", ".join(f"arm/{name}" for name in point.turns.arms)
+        raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {models}", "model")
 
 
 def require_arm(point: DecisionPoint, arm: str, param: str) -> None:

@@ -182,20 +182,20 @@ class Observer:
         if turn.graded:
             await self._commit(await self._grade(turn))
 
-    async def _commit(self, found: Observation) -> None:
-        cost, judged = found.cost, found.judge_cost
+    async def _commit(self, observation: Observation) -> None:
+        cost, judged = observation.cost, observation.judge_cost
         tokens = sum(c.prompt_tokens + c.completion_tokens for c in (cost, judged))
         self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
         with suppress(StoreError):  # the log is away: turns fail too, and say so
-            await self.log.append(found)
-            self.telemetry.observed("failed" if found.error else found.source.value)
+            await self.log.append(observation)
+            self.telemetry.observed("failed" if observation.error else observation.source.value)
 
     async def _second(self, turn: _Finished, arm: str) -> Observation:
         """Have another arm answer, and its answer compared with that of the user."""
         decision, given = turn.decision, turn.execution.answer or ""
         async with self.places.hold():
             done, passages = await self.turns.answer_with(turn.ask, decision, arm)
-            found = Observation(
+            observation = Observation(
                 decision.id,
                 Source.SHADOW,
                 arm,
@@ -209,21 +209,23 @@ class Observer:
                 observed_at=done.finished_at,
             )
             if done.status is not Status.OK or done.answer is None:
-                return found
+                return observation
             if words(given) == words(done.answer):  # no judge is needed
-                return replace(found, value=0.0)
+                return replace(observation, value=0.0)
             pair = ((given, turn.passages), (done.answer, passages))
-            (one, of_one), (other, of_other) = pair[::-1] if found.swapped else pair
-            shown = _in_turn(of_one, of_other)
-            ask = partial(judge.prefer, question=turn.ask.question, passages=shown, first=one, second=other)
-            found = await self._judged(found, ask)
-        if found.value is None or found.swapped:  # the judge prefers the first one by 1
-            return found
-        return replace(found, value=-found.value)
+            (first, of_first), (second, of_second) = pair[::-1] if observation.swapped else pair
+            shown = _in_turn(of_first, of_second)
+            ask = partial(
+                judge.prefer, question=turn.ask.question, passages=shown, first=first, second=second
+            )
+            observation = await self._judged(observation, ask)
+        if observation.value is None or observation.swapped:  # the judge prefers the first one by 1
+            return observation
+        return replace(observation, value=-observation.value)
 
     async def _grade(self, turn: _Finished) -> Observation:
         """Have the answer of the user graded."""
-        found = Observation(turn.decision.id, Source.JUDGE, turn.decision.drawn, self.spec.judge)
+        observation = Observation(turn.decision.id, Source.JUDGE, turn.decision.drawn, self.spec.judge)
         ask = partial(
             judge.grade,
             rubric=judge.ANSWER,
@@ -232,9 +234,11 @@ class Observer:
             answer=turn.execution.answer,
         )
         async with self.places.hold():
-            return await self._judged(found, ask)
+            return await self._judged(observation, ask)
 
-    async def _judged(self, found: Observation, ask: Callable[[Write], judge.Verdict[float]]) -> Observation:
+    async def _judged(
+        self, observation: Observation, ask: Callable[[Write], judge.Verdict[float]]
+    ) -> Observation:
         """Return an observation with what a judge finds, in a thread, and with its cost."""
         generator = self.turns.models[writing.DEFAULT].generator
         loop, spent = asyncio.get_running_loop(), list[Chunk]()
@@ -270,11 +274,11 @@ class Observer:
         )
         at = self.turns.decider.clock()
         return replace(
-            found, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
+            observation, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
         )
 
 
-def _in_turn(one: Sequence[Passage], other: Sequence[Passage]) -> list[Passage]:
+def _in_turn(first: Sequence[Passage], second: Sequence[Passage]) -> list[Passage]:
     """Return the passages of both answers in turn, each once: neither list comes first."""
-    both = (passage for pair in zip_longest(one, other) for passage in pair if passage is not None)
+    both = (passage for pair in zip_longest(first, second) for passage in pair if passage is not None)
     return list({passage.id: passage for passage in both}.values())

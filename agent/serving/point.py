@@ -400,12 +400,12 @@ class DecisionPoint:
     def _switch(self) -> None:
         """Serve what was found, unless its arms are still being built. Nothing is awaited here."""
         versions = self.versions
-        found, canaries = versions.found.served, versions.found.canaries
+        served, canaries = versions.found.served, versions.found.canaries
         building = versions.found.follows and versions.active.arm_set > self.arms.seq
-        if found is None or (versions.served is not None and building):
+        if served is None or (versions.served is not None and building):
             return
-        versions.served = found
-        self.decider.serving = Serving(found.policy, found.version.version, canaries, found.scorer)
+        versions.served = served
+        self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)
 
     async def _set_floor(self) -> None:
         """Raise the floor for a while after an alarm."""

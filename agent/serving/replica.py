@@ -50,9 +50,14 @@ class Replica:
         points, redact, limits = config.by_point, config.privacy.redactor(), config.limits
         stores = {
             name: open_log(
-                own.database_url, own.reward, clock, own.limits.feedback_items, redact, answer_s=SERVING_S
+                point_config.database_url,
+                point_config.reward,
+                clock,
+                point_config.limits.feedback_items,
+                redact,
+                answer_s=SERVING_S,
             )
-            for name, own in points.items()
+            for name, point_config in points.items()
         }
         store = stores[DEFAULT_POINT]
         keyring = Keyring(config.keys, clock)
@@ -72,9 +77,9 @@ class Replica:
             redact=redact or str,
             code_of=code_of,
         )
-        for name, own in points.items():
-            here = backends if name == DEFAULT_POINT else backends.of(own.arms)
-            self.service.points[name] = DecisionPoint(name, own, stores[name], here, self.service)
+        for name, point_config in points.items():
+            here = backends if name == DEFAULT_POINT else backends.of(point_config.arms)
+            self.service.points[name] = DecisionPoint(name, point_config, stores[name], here, self.service)
         self._poller: asyncio.Task[None] | None = None
         self._refreshing = asyncio.Lock()
 

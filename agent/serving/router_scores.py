@@ -77,18 +77,18 @@ class RouterScorer:
         if not self.k:
             return await self._scored(query, arms, None, {}, self._limit_s)
         every = [found[arm].passages[: self.k] for arm in arms]
-        vectors = await self._vectors_of(sorted({one.id for passages in every for one in passages}))
+        vectors = await self._vectors_of(sorted({passage.id for passages in every for passage in passages}))
         return await self._scored(query, arms, every, vectors, self._limit_s)
 
     async def _scored(
         self,
         query: Query,
         arms: Sequence[str],
-        found: Sequence[Sequence[Passage]] | None,
+        passages: Sequence[Sequence[Passage]] | None,
         vectors: Vectors,
         limit_s: float | None,
     ) -> dict[str, float]:
-        scores = partial(self._scores, query, arms, found, vectors)
+        scores = partial(self._scores, query, arms, passages, vectors)
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, scores)
@@ -110,13 +110,13 @@ class RouterScorer:
         self,
         query: Query,
         arms: Sequence[str],
-        found: Sequence[Sequence[Passage]] | None,
+        passages: Sequence[Sequence[Passage]] | None,
         vectors: Vectors,
     ) -> dict[str, float]:
-        seen = features.features_of(
-            query.text, query.embeddings[self.backbone], arms, found, vectors, relevance=self._relevance
+        inputs = features.features_of(
+            query.text, query.embeddings[self.backbone], arms, passages, vectors, relevance=self._relevance
         )
-        return dict(zip(arms, self._router.scores(seen)[0].tolist(), strict=True))
+        return dict(zip(arms, self._router.scores(inputs)[0].tolist(), strict=True))
 
 
 class Scorers:
@@ -150,14 +150,14 @@ class Scorers:
         """Return the router of a version; the configured one for None. Raises RouterError."""
         if digest is None:
             return self.configured
-        found = self._kept.pop(digest, None)
-        if found is None:
+        scorer = self._kept.pop(digest, None)
+        if scorer is None:
             trained = open_router(self._store, digest).trained
-            found = RouterScorer(trained, None, self._vectors, self._limit_s)
-        self._kept[digest] = found
+            scorer = RouterScorer(trained, None, self._vectors, self._limit_s)
+        self._kept[digest] = scorer
         for older in list(self._kept)[:-KEPT]:
             del self._kept[older]
-        return found
+        return scorer
 
     async def warm_up(self) -> None:
         """Have the configured router score a question. Raises ArmError."""

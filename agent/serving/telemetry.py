@@ -207,8 +207,10 @@ class Telemetry:
     def counts(self, counter: str) -> dict[str, float]:
         """Return the values of a counter of all replicas of this machine, by label."""
         families = [family for family in self._merged().collect() if family.name == counter]
-        samples = [one for family in families for one in family.samples if one.name.endswith("_total")]
-        return {", ".join(one.labels.values()): one.value for one in samples}
+        samples = [
+            sample for family in families for sample in family.samples if sample.name.endswith("_total")
+        ]
+        return {", ".join(sample.labels.values()): sample.value for sample in samples}
 
     def _merged(self) -> CollectorRegistry:
         if self._folder is None:
@@ -249,7 +251,11 @@ class _Shown(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each metric that has a series, or never had a key."""
         for family in self._registry.collect():
-            samples = [one for one in family.samples if KEY not in one.labels or self._shows(one.labels[KEY])]
+            samples = [
+                sample
+                for sample in family.samples
+                if KEY not in sample.labels or self._shows(sample.labels[KEY])
+            ]
             if samples or not family.samples:
                 shown = copy.copy(family)
                 shown.samples = samples
@@ -272,9 +278,9 @@ class CountedRecall:
         """Return what the same search has found before; None for nothing."""
         if not self._is_cached(arm):
             return None
-        found = await self._recall(arm, query, k)
-        self._telemetry.recalled(arm, hit=found is not None)
-        return found
+        retrieval = await self._recall(arm, query, k)
+        self._telemetry.recalled(arm, hit=retrieval is not None)
+        return retrieval
 
 
 GAUGES = {
@@ -301,9 +307,9 @@ class _State(Collector):
         values = {point: self._of_point(state) for point, state in self._states.items()}
         for name, what in GAUGES.items():
             family = GaugeMetricFamily(name, what, labels=("point",))
-            for point, known in values.items():
-                if name in known:
-                    family.add_metric((point,), known[name])
+            for point, gauges in values.items():
+                if name in gauges:
+                    family.add_metric((point,), gauges[name])
             yield family
         what = "Mean reward of the decisions of the last hour that have one, by drawn arm."
         mean = GaugeMetricFamily("armwise_reward", what, labels=("point", "arm"))
@@ -330,17 +336,17 @@ class _State(Collector):
 
     def _of_point(self, state: PointState) -> dict[str, float]:
         version, lag = state.version, state.lag
-        known: dict[str, float] = {
+        gauges: dict[str, float] = {
             "armwise_examples_seq": version.examples_seq if version else 0,
             "armwise_policy_version": version.version if version else 0,
             "armwise_drift_alarms": state.alarms,
         }
         if lag is not None:
-            known |= {
+            gauges |= {
                 "armwise_log_seq": lag.log_seq,
                 "armwise_applied_seq": lag.applied_seq,
                 "armwise_lag_facts": lag.facts,
                 "armwise_lag_seconds": lag.seconds(self._now),
                 "armwise_dangling_feedback": state.dangling,
             }
-        return known
+        return gauges

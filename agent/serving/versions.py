@@ -112,7 +112,7 @@ class Versions:
         """Take up what was read, unless the router of a version in it cannot score."""
         self.active = state.active
         scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
-        if await self._scorers.warmed(one for one in scorers if isinstance(one, RouterScorer)):
+        if await self._scorers.warmed(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
             self.found = state
         else:
             self.found = replace(self.found, active=state.active)
@@ -139,12 +139,14 @@ class Versions:
             version = versions.latest(self._store, recipe, number if ours else 0)
         else:
             version = None if pin.version == number else versions.find(self._store, pin.version)
-        found = None if version is None else self._load(version, pin)
-        if version is not None and found is None and pin is None and not ours:
+        loaded = None if version is None else self._load(version, pin)
+        if version is not None and loaded is None and pin is None and not ours:
             earlier = earlier_checkpoint(self._store, self.empty, version)
             with suppress(RouterError):  # which was logged
-                found = None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
-        return ServingState(found or served, active, self._canaries_of(active))
+                loaded = (
+                    None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
+                )
+        return ServingState(loaded or served, active, self._canaries_of(active))
 
     def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds; None for none, or of a version that cannot be built here."""
@@ -191,20 +193,20 @@ class Versions:
         A pinned version, in whose place no other may be served, is learned again where its checkpoint is
         lost. That may take minutes, and is tried once per promotion.
         """
-        wanted = version.version, pin.seq if pin else 0
+        candidate = version.version, pin.seq if pin else 0
         try:
-            relearn = pin is not None and wanted != self._unreadable
+            relearn = pin is not None and candidate != self._unreadable
             return ServedVersion(version, *self._restore(version, relearn=relearn))
         except PolicyError as error:
             # Pruned since: a newer one is there. Damaged, or of another library: the next one will not be.
-            if wanted != self._unreadable:
+            if candidate != self._unreadable:
                 stays = (
                     "still serving the version before"
                     if pin is None
                     else "and it was chosen: promote another"
                 )
                 logger.warning("%s; %s", error, stays)
-                self._unreadable = wanted
+                self._unreadable = candidate
             return None
 
     def _restore(self, version: Version, *, relearn: bool) -> tuple[Policy, RouterScorer | None]:

@@ -204,9 +204,9 @@ def _draw_rewards(axes: Any, earned: Mapping[str, Floats], window: int, colours:
             style = {"color": INK, "linewidth": 2.8, "zorder": 5}
         elif name == "uniform":
             style = {"color": GREY, "linewidth": 1.8, "linestyle": (0, (4, 2)), "zorder": 4}
-        asked = np.arange(1, len(earned[name]) + 1)
+        positions = np.arange(1, len(earned[name]) + 1)
         label = f"{arm}  {_mean(earned[name]):.3f}"
-        axes.plot(asked[first:], moving_average(earned[name], window)[first:], label=label, **style)
+        axes.plot(positions[first:], moving_average(earned[name], window)[first:], label=label, **style)
     axes.set_ylabel(f"Reward, mean of the last {window}", color=INK)
     axes.grid(axis="y", color="#e6e8eb")
     axes.set_axisbelow(True)

@@ -43,14 +43,14 @@ def load_questions(path: Path) -> list[Question]:
         QuestionsError: The file cannot be read or is empty, a line is no
             question, or an id occurs twice; lines are named by number.
     """
-    seen: dict[str, int] = {}
+    line_numbers: dict[str, int] = {}
     questions = []
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     question = _parse(line, f"{path}, line {number}")
-                    before = seen.setdefault(question.id, number)
+                    before = line_numbers.setdefault(question.id, number)
                     if before != number:
                         raise QuestionsError(
                             f"{path}, line {number}: id {question.id!r} is already that of line {before}"

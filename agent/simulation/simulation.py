@@ -179,11 +179,11 @@ class _Run:
     async def ask_arms(self, questions: Sequence[Question], arms: Sequence[str], console: Console) -> None:
         """Ask every arm every question that was answered; these decisions are forced, and not learned."""
         answered = {turn.id for turn in self.turns}
-        asked = [question for question in questions if question.id in answered]
+        answered_questions = [question for question in questions if question.id in answered]
         with self._open("truth.csv") as file, _progress(console) as progress:
             rows = csv.writer(file)
             rows.writerow(["id", *arms])
-            task = progress.add_task("every arm", total=len(asked), note="")
+            task = progress.add_task("every arm", total=len(answered_questions), note="")
 
             async def every_arm(question: Question) -> None:
                 rewards = {arm: r for arm in arms if (r := await self._forced(question, arm)) is not None}
@@ -191,7 +191,7 @@ class _Run:
                 rows.writerow([question.id, *(rewards.get(arm, "") for arm in arms)])
                 progress.update(task, advance=1)
 
-            await in_parallel(asked, self._settings.concurrency, every_arm)
+            await in_parallel(answered_questions, self._settings.concurrency, every_arm)
 
     async def wait_until_learned(self) -> bool:
         """Return whether the policy has learned all feedback before the time is over."""

@@ -74,7 +74,7 @@ class JsonLines(logging.Formatter):
             text = record.exc_text or self.formatException(record.exc_info)
             line["exception"] = self._shown(text, turn.question)
         fields = getattr(record, "fields", {})
-        line |= {name: visible(one) if isinstance(one, str) else one for name, one in fields.items()}
+        line |= {name: visible(value) if isinstance(value, str) else value for name, value in fields.items()}
         return orjson.dumps(line, default=str).decode()
 
     def _shown(self, text: str, question: str) -> str:

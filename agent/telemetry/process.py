@@ -48,13 +48,13 @@ def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Traci
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     version = metadata.version("armwise")
-    own: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "service.name": "armwise",
         "service.version": version,
         "process.pid": os.getpid(),
     }
     # the variables go before our own
-    resource = Resource.create({**own}).merge(OTELResourceDetector().detect())
+    resource = Resource.create({**attributes}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)  # it reads the variables of the sampler
     for exporter in made:
         provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -87,8 +87,8 @@ def _made(names: list[str]) -> Iterator["SpanExporter"]:
     """Yield an exporter of each name; one that is not installed, or cannot be made, is warned of."""
     for name in names:
         try:
-            (found,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)
-            yield found.load()()
+            (entry_point,) = metadata.entry_points(group="opentelemetry_traces_exporter", name=name)
+            yield entry_point.load()()
         except ValueError:
             logger.warning("no traces go to %r: this exporter of OpenTelemetry is not installed", name)
         except Exception as error:  # noqa: BLE001 - the service is worth more than its traces

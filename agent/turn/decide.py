@@ -174,26 +174,28 @@ async def probe(
         first.setdefault(searched.get(arm) or arm, arm)
     leaders = [*first.values()]
     started = time.perf_counter()
-    known = dict(zip(leaders, await asyncio.gather(*(recall(arm, query, k) for arm in leaders)), strict=True))
+    recalled = dict(
+        zip(leaders, await asyncio.gather(*(recall(arm, query, k) for arm in leaders)), strict=True)
+    )
     looked_s = time.perf_counter() - started
-    unknown = [arm for arm, kept in known.items() if kept is None]
+    unknown = [arm for arm, kept in recalled.items() if kept is None]
     missing = sorted(frozenset[str]().union(*(needs[arm] for arm in unknown)) - query.embeddings.keys())
     vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
     failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
     embeddings = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
     query = replace(query, embeddings={**query.embeddings, **embeddings})
     tried = dict(zip(unknown, await asyncio.gather(*map(find, unknown)), strict=True))
-    found = {arm: kept for arm, kept in known.items() if kept is not None}
-    found |= {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)}
+    retrievals = {arm: kept for arm, kept in recalled.items() if kept is not None}
+    retrievals |= {arm: got for arm, (_, got) in tried.items() if isinstance(got, Retrieval)}
     failed = {arm: got for arm, (_, got) in tried.items() if not isinstance(got, Retrieval)}
     for arm in needs:
         leader = first[searched.get(arm) or arm]
         if leader in failed:
             failed[arm] = failed[leader]
         elif arm != leader:
-            found[arm] = replace(found[leader], steps=0, tokens=0, usage=UNUSED)
+            retrievals[arm] = replace(retrievals[leader], steps=0, tokens=0, usage=UNUSED)
     return Probes(
-        {arm: found[arm] for arm in needs if arm in found},
+        {arm: retrievals[arm] for arm in needs if arm in retrievals},
         {arm: failed[arm] for arm in needs if arm in failed},
         looked_s + sum(seconds for seconds, _ in (*vectors.values(), *tried.values())),
     )
@@ -598,7 +600,7 @@ def eligible(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False)
 
 def refused(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) -> dict[str, Mask]:
     """Return the arms that are switched off, or that the request leaves out; none where it names one."""
-    masked, wanted = {}, ask.options.keys() - base.HINTS
+    masked, options = {}, ask.options.keys() - base.HINTS
     for name, info in arms.items() if ask.forced is None else ():
         if not info.enabled:
             masked[name] = Mask.DISABLED
@@ -608,7 +610,7 @@ def refused(ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False) 
             masked[name] = Mask.NOT_ALLOWED
         elif must_filter(ask, restricted) and not info.filters:
             masked[name] = Mask.CANNOT_FILTER
-        elif info.options is not None and wanted - info.options:
+        elif info.options is not None and options - info.options:
             masked[name] = Mask.UNSUPPORTED
     return masked
 
@@ -764,25 +766,25 @@ class Decider:
         """
         serving = serving or self.serving
         canary = self._canary_of(serving, ask.decision_id)
-        scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
+        served_scorer, other = serving.scorer, serving.scorer if canary is None else canary.scorer
         scorers = scorers_of(replace(serving, canaries=() if canary is None else (canary,)))
         if not scorers or ask.forced is not None:
             return Scored(context)
         probes = UNPROBED
-        known = [name for name in names if any(one.k and name in one.arms for one in scorers)]
-        if known:
-            with self.health.track(*known) as report:
-                probes = await search_first(known)
+        probed_arms = [name for name in names if any(scorer.k and name in scorer.arms for scorer in scorers)]
+        if probed_arms:
+            with self.health.track(*probed_arms) as report:
+                probes = await search_first(probed_arms)
                 report(worked=probes.found, failed=probes.failed)
 
-        async def scores(one: Scorer | None) -> Mapping[str, float]:
-            if one is None:
+        async def scores(scorer: Scorer | None) -> Mapping[str, float]:
+            if scorer is None:
                 return {}
-            known = [name for name in names if name in one.arms and (not one.k or name in probes.found)]
-            return await one.scores(query, known, probes.found if one.k else {}) if known else {}
+            arms = [name for name in names if name in scorer.arms and (not scorer.k or name in probes.found)]
+            return await scorer.scores(query, arms, probes.found if scorer.k else {}) if arms else {}
 
-        context = context.with_scores(await scores(scorer))
-        if canary is None or other is scorer:
+        context = context.with_scores(await scores(served_scorer))
+        if canary is None or other is served_scorer:
             return Scored(context, probes)
         try:
             return Scored(context, probes, await scores(other))

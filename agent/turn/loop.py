@@ -246,7 +246,7 @@ def dearest(several: Iterable[Most]) -> Most:
     Most(tokens=20, usd=0.5)
     """
     every = [FREE, *several]
-    return Most(max(one.tokens for one in every), max(one.usd for one in every))
+    return Most(max(bound.tokens for bound in every), max(bound.usd for bound in every))
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +314,10 @@ class PriceList:
 
     def _usage(self, model: str, read: int, written: int) -> Usage:
         """Return tokens with their price; nothing of a model that is not there."""
-        if (known := self.models.get(model)) is None:
+        if (llm := self.models.get(model)) is None:
             return UNUSED
-        read *= HEDGED if known.hedged else 1
-        return Usage(read, written, 0, known.usd_of(read, written))
+        read *= HEDGED if llm.hedged else 1
+        return Usage(read, written, 0, llm.usd_of(read, written))
 
 
 def _most(usage: Usage) -> Most:
@@ -404,7 +404,7 @@ class TurnLoop:
             return FREE
         names = eligible(ask, self.arms, restricted=self.restricted)
         scorers = scorers_of(self.decider.serving) if ask.forced is None else ()
-        probed = frozenset(name for one in scorers if one.k for name in one.arms)
+        probed = frozenset(name for scorer in scorers if scorer.k for name in scorer.arms)
         fallback = self.fallback if self.fallback in names else None
         return self._price_list(self.arms).turn(ask, names, probed, fallback)
 
@@ -455,8 +455,8 @@ class TurnLoop:
                 if kept is None:
                     scored = await decider.score(ask, names, query, context, search_first, serving)
                 probes = scored.probes
-                seen = scored.context, probes, serving, scored.candidate_scores
-                decision = decider.choose(ask, names, *seen, masked, models, kept)
+                inputs = scored.context, probes, serving, scored.candidate_scores
+                decision = decider.choose(ask, names, *inputs, masked, models, kept)
                 query = replace(query, expected=decision.context.expected)
                 turns.decided(span, decision)
         except BaseException:  # no execution will have what arms spent before the draw
@@ -485,7 +485,7 @@ class TurnLoop:
             NoEligibleArmError: Nothing was decided.
         """
         decider = self.decider
-        arms = {name: replace(self.arms[name], features=own) for name, own in ask.actions.items()}
+        arms = {name: replace(self.arms[name], features=features) for name, features in ask.actions.items()}
         with turns.deciding() as span:
             _, context = await self.describe(ask, arms)
             names, masked = eligible(ask, arms), refused(ask, arms)
@@ -522,8 +522,8 @@ class TurnLoop:
         with turns.deciding() as span:
             names, masked = eligible(ask, arms), refused(ask, arms)
             scored = await self._scored(ask, names, arms, serving)
-            seen = scored.context, scored.probes, serving, scored.candidate_scores
-            decision = decider.choose(ask, names, *seen, masked)
+            inputs = scored.context, scored.probes, serving, scored.candidate_scores
+            decision = decider.choose(ask, names, *inputs, masked)
             turns.decided(span, decision)
         commit = self.log.append(decision)
         on_commit(commit)
@@ -760,15 +760,15 @@ class TurnLoop:
     ) -> Retrieval:
         """Run an arm, and add what it spends; of a search whose end is not awaited, the most that it may."""
         try:
-            found = await self.search(arm, query, k)
+            retrieval = await self.search(arm, query, k)
         except ArmError as error:
             spending.add(writing.DEFAULT, error.usage)
             raise
         except asyncio.CancelledError:  # the caller has left, or the time of the arm is up
             spending.add(writing.DEFAULT, self._price_list(arms).search_usage(arm, query.text))
             raise
-        spending.search(found)
-        return found
+        spending.search(retrieval)
+        return retrieval
 
     async def retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback where it fails and one is declared."""
@@ -785,15 +785,15 @@ class TurnLoop:
         filtered = must_filter(query, self.restricted)
         if filtered and not recorder.arms[arm].filters:  # since it was drawn, where a turn is repeated
             raise ArmError(f"arm {arm!r} {UNFILTERED}")
-        k, found = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
-        if found is None:
-            found = await self._run_arm(arm, query, k, recorder)
+        k, retrieval = k_of(ask, recorder.arms[arm]), recorder.probes.of(arm)
+        if retrieval is None:
+            retrieval = await self._run_arm(arm, query, k, recorder)
         if filtered:
-            await self._require_permitted(arm, query, found.passages)
-        recorder.served, recorder.retrieval = arm, replace(found, passages=found.passages[:k])
+            await self._require_permitted(arm, query, retrieval.passages)
+        recorder.served, recorder.retrieval = arm, replace(retrieval, passages=retrieval.passages[:k])
         return recorder.retrieval
 
-    async def _require_permitted(self, arm: str, query: Query, found: Sequence[Passage]) -> None:
+    async def _require_permitted(self, arm: str, query: Query, passages: Sequence[Passage]) -> None:
         """Check what an arm found: by the corpus, and by the metadata that it returned.
 
         The arm may have lost or changed the metadata; of a passage that is not in the corpus, such as one of
@@ -802,17 +802,17 @@ class TurnLoop:
         Raises:
             ArmError: A passage is not permitted, or the corpus is not at hand.
         """
-        stored = await self.passages([one.id for one in found])
-        for one in (*stored, *found):
-            if not permits(query.where, query.groups, one.metadata):
+        stored = await self.passages([passage.id for passage in passages])
+        for passage in (*stored, *passages):
+            if not permits(query.where, query.groups, passage.metadata):
                 raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
 
     async def _run_arm(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
         missing = recorder.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
-        if (known := await self.recall(arm, query, max(k, recorder.depth))) is not None:
+        if (recalled := await self.recall(arm, query, max(k, recorder.depth))) is not None:
             recorder.retrieval_s += time.perf_counter() - started
-            return known
+            return recalled
         with self.decider.health.track(arm) as report:
             try:
                 async with asyncio.timeout(self.arm_timeout_s):
@@ -820,7 +820,7 @@ class TurnLoop:
                         embeddings = await self.embed(query.text, frozenset(missing))
                         query = replace(query, embeddings={**query.embeddings, **embeddings})
                     k = max(k, recorder.depth)
-                    found = await self._metered(recorder.arms, recorder.spending, arm, query, k)
+                    retrieval = await self._metered(recorder.arms, recorder.spending, arm, query, k)
             except QuestionRefusedError:
                 report(refused=(arm,))
                 raise
@@ -830,8 +830,8 @@ class TurnLoop:
             finally:
                 recorder.retrieval_s += time.perf_counter() - started
             report(worked=(arm,))
-        recorder.steps += found.steps
-        return found
+        recorder.steps += retrieval.steps
+        return retrieval
 
     async def generate(
         self, ask: Ask, passages: Sequence[Passage], recorder: TurnRecorder

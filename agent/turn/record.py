@@ -131,16 +131,16 @@ class CallNames:
         >>> CallNames("d-1").renamed(0, [{"index": 0, "id": "x"}])
         ({'index': 0, 'id': 'call_0_d-1'},)
         """
-        found = []
+        renamed_pieces = []
         for piece in pieces:
             key = index, piece["index"]
             begins = key not in self.named
             if begins:
                 self.named.append(key)
             number = self.before + len(self.named) - 1
-            own = {"id": f"call_{number}_{self.decision_id}"} if begins else {}
-            found.append({**piece, **own})
-        return tuple(found)
+            id_field = {"id": f"call_{number}_{self.decision_id}"} if begins else {}
+            renamed_pieces.append({**piece, **id_field})
+        return tuple(renamed_pieces)
 
 
 def decision_of_call(call_id: str) -> str | None:
@@ -149,8 +149,8 @@ def decision_of_call(call_id: str) -> str | None:
     >>> decision_of_call("call_0_d-1"), decision_of_call("call_abc")
     ('d-1', None)
     """
-    found = _CALL_ID.fullmatch(call_id)
-    return found and found[1]
+    match = _CALL_ID.fullmatch(call_id)
+    return match and match[1]
 
 
 def unexplained(retrieval: Retrieval) -> int:
