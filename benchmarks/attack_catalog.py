@@ -186,7 +186,7 @@ async def hold(
         again: Whether a socket that is closed without an answer is opened again.
     """
 
-    async def one(source: str | None) -> tuple[str, float | None]:
+    async def hold_socket(source: str | None) -> tuple[str, float | None]:
         began, statuses = time.perf_counter(), ["no response"]
         try:
             async with asyncio.timeout(seconds):
@@ -198,7 +198,7 @@ async def hold(
             return statuses[-1], None
         return statuses[-1], time.perf_counter() - began
 
-    ends = await asyncio.gather(*(one(source) for source in sources for _ in range(sockets)))
+    ends = await asyncio.gather(*(hold_socket(source) for source in sources for _ in range(sockets)))
     closed = [after for _, after in ends if after is not None]
     statuses, still = Counter(status for status, _ in ends), len(ends) - len(closed)
     words = [counted(statuses)]
@@ -365,14 +365,14 @@ async def crowd_on(address: tuple[str, int], wire: bytes, seconds: float) -> Loa
 @attack(f"refusals p95 within {1e3 * REFUSAL_S:g} ms; only 200 and 503", ("health",))
 async def crowd(target: Target) -> Finding:
     """400 keep-alive clients at once on /v1/retrieve for 10 s, none with a pause."""
-    found = await crowd_on(target.address, target.wires()["retrieve"], CROWD_S)
-    got = [rate(found)]
-    got += [f"{len(some)} x {label}: {quantiles(some)}" for label, some in found.latencies_s.items()]
+    load = await crowd_on(target.address, target.wires()["retrieve"], CROWD_S)
+    got = [rate(load)]
+    got += [f"{len(some)} x {label}: {quantiles(some)}" for label, some in load.latencies_s.items()]
     if bare := target.reference.latencies_s.get("200"):
         got.append(f"(a server that does nothing: {rate(target.reference)}, {quantiles(bare)})")
-    bad = {label: len(some) for label, some in found.latencies_s.items() if label not in ("200", "503")}
+    bad = {label: len(some) for label, some in load.latencies_s.items() if label not in ("200", "503")}
     faults = [counted(bad)] if bad else []
-    refused = found.latencies_s.get("503")
+    refused = load.latencies_s.get("503")
     if refused and np.quantile(refused, 0.95) > REFUSAL_S:
         faults.append(f"refusals p95 {1e3 * np.quantile(refused, 0.95):.0f} ms")
     return "\n".join(got), faults
@@ -388,11 +388,13 @@ async def streams(target: Target) -> Finding:
     answers = [end for end in ends if isinstance(end, Answer)]
     complete = [answer for answer in answers if answer.status == 200 and b"data: [DONE]" in answer.body]
     labels = Counter("gave up" if end == "timeout" else end for end in ends if isinstance(end, str))
-    labels.update("broken off" if one.status == 200 else one.label for one in answers if one not in complete)
+    labels.update(
+        "broken off" if answer.status == 200 else answer.label for answer in answers if answer not in complete
+    )
     got = [counted(labels | Counter({"answered": len(complete)}))]
     if complete:
         first, whole = (
-            np.median([getattr(one, what) for one in complete]) for what in ("first_s", "seconds")
+            np.median([getattr(answer, what) for answer in complete]) for what in ("first_s", "seconds")
         )
         got.append(f"first byte p50 {1e3 * first:.0f} ms, whole answer p50 {1e3 * whole:.0f} ms")
     bad = {label: count for label, count in labels.items() if label != "503"}
@@ -437,8 +439,8 @@ async def start(target: Target) -> Finding:
                 faults["503 without Retry-After"] += 1
             elif not probe.good and probe.label not in ("503", "refused"):
                 faults[probe.label] += 1
-    seen = counted(Counter(probe.label for probes in target.start.probes.values() for probe in probes))
-    return f"{seen}; ready after {target.ready_s:.1f} s", [counted(faults)] if faults else []
+    labels = counted(Counter(probe.label for probes in target.start.probes.values() for probe in probes))
+    return f"{labels}; ready after {target.ready_s:.1f} s", [counted(faults)] if faults else []
 
 
 async def _kill(target: Target, matches: Callable[[str], bool]) -> Finding:
@@ -470,16 +472,16 @@ async def kill_proxy(target: Target) -> Finding:
 @attack("none", ())
 async def listening(target: Target) -> Finding:
     """TCP sockets of the service that listen on other addresses than loopback."""
-    found: dict[str, set[str]] = {}
+    listeners: dict[str, set[str]] = {}
     for process in target.processes():
         with suppress(psutil.Error):
             name = title_of(process).split()[0].rpartition("/")[2]
             for socket in process.net_connections("tcp"):
                 if socket.status == psutil.CONN_LISTEN and not loopback(socket.laddr[0]):
-                    found.setdefault(name, set()).add(f"{socket.laddr[0]}:{socket.laddr[1]}")
-    count = sum(map(len, found.values()))
-    got = "\n".join(f"{name} {' '.join(sorted(addresses))}" for name, addresses in sorted(found.items()))
-    return got, [f"{count} sockets of {len(found)} kinds of processes"] if found else []
+                    listeners.setdefault(name, set()).add(f"{socket.laddr[0]}:{socket.laddr[1]}")
+    count = sum(map(len, listeners.values()))
+    got = "\n".join(f"{name} {' '.join(sorted(addresses))}" for name, addresses in sorted(listeners.items()))
+    return got, [f"{count} sockets of {len(listeners)} kinds of processes"] if listeners else []
 
 
 def loopback(address: str) -> bool:

@@ -91,13 +91,13 @@ class Honest:
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return for each route the quantiles of its latency in ms, and how often it got which status."""
-        found = {}
+        by_route = {}
         for route, probes in self.probes.items():
             if probes:
                 p50, p99, most = np.quantile([1e3 * probe.seconds for probe in probes], [0.5, 0.99, 1.0])
                 statuses = Counter(probe.label for probe in probes)
-                found[route] = {"p50": p50, "p99": p99, "max": most, "statuses": dict(statuses)}
-        return found
+                by_route[route] = {"p50": p50, "p99": p99, "max": most, "statuses": dict(statuses)}
+        return by_route
 
     def faults(self, routes: Sequence[str], p99_s: float) -> list[str]:
         """Return what speaks against these routes having been answered, within this time."""
@@ -124,15 +124,15 @@ class Honest:
             back_s: Seconds within which every route should have been answered again.
         """
         ends = {
-            route: [(one, one.at + one.seconds - began) for one in some]
+            route: [(probe, probe.at + probe.seconds - began) for probe in some]
             for route, some in self.probes.items()
         }
-        bad = [(one, end) for some in ends.values() for one, end in some if end > 0 and not one.good]
-        statuses = Counter(one.label for one, _ in bad)
+        bad = [(probe, end) for some in ends.values() for probe, end in some if end > 0 and not probe.good]
+        statuses = Counter(probe.label for probe, _ in bad)
         faults = [f"{count} x {label}" for label, count in statuses.items() if label not in OUTAGE]
         # a request that waited and was answered counts as well
         first = [
-            min((end for one, end in some if one.good and one.at > began), default=np.inf)
+            min((end for probe, end in some if probe.good and probe.at > began), default=np.inf)
             for some in ends.values()
         ]
         seconds = max(*first, *(end for _, end in bad), 0.0)
@@ -147,14 +147,16 @@ def counted(labels: Mapping[str, int]) -> str:
     >>> counted({"503": 2, "200": 40})
     '40 x 200, 2 x 503'
     """
-    return ", ".join(f"{count} x {label}" for label, count in sorted(labels.items(), key=lambda one: -one[1]))
+    return ", ".join(
+        f"{count} x {label}" for label, count in sorted(labels.items(), key=lambda pair: -pair[1])
+    )
 
 
 def lines(seen: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what honest clients saw, a line for each route: p50, p99 and largest latency in ms, statuses."""
     return "\n".join(
-        f"{route:<8} {one['p50']:4.0f} {one['p99']:5.0f} {one['max']:5.0f}  {counted(one['statuses'])}"
-        for route, one in seen.items()
+        f"{route:<8} {row['p50']:4.0f} {row['p99']:5.0f} {row['max']:5.0f}  {counted(row['statuses'])}"
+        for route, row in seen.items()
     )
 
 
@@ -179,9 +181,9 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> Table:
         "verdict": 4,
     }.items():
         shown.add_column(column, ratio=ratio)
-    for name, one in results.items():
-        did = f"[bold]{name}[/]\n{one['did']}"
-        shown.add_row(did, lines(one["honest"]), one["got"], one["criterion"], verdict(one))
+    for name, result in results.items():
+        did = f"[bold]{name}[/]\n{result['did']}"
+        shown.add_row(did, lines(result["honest"]), result["got"], result["criterion"], verdict(result))
     return shown
 
 

@@ -140,9 +140,9 @@ def delayed(w: World) -> Draws:
     assert log.at is not None
     received = log.at + w.rng.exponential(3600.0, len(w)) * (1.0 + w.features[:, 0])
     waiting: Flags = received > log.at[-1]
-    known = np.where(waiting, np.nan, received)
+    rewarded_at = np.where(waiting, np.nan, received)
     reward = np.where(waiting, np.nan, log.reward)
-    return replace(log, reward=reward, rewarded_at=known, waiting=waiting)
+    return replace(log, reward=reward, rewarded_at=rewarded_at, waiting=waiting)
 
 
 def drawn_alone(w: World) -> Draws:
@@ -357,7 +357,7 @@ def finds(result: Audit, check: str) -> bool:
     """Return whether an audit finds a fault."""
     if not check:
         return result.status is Status.FAIL
-    return any(one.name == check and one.status is Status.WARN for one in result.checks)
+    return any(outcome.name == check and outcome.status is Status.WARN for outcome in result.checks)
 
 
 def one_of(make: Callable[[World], Draws], n: int, found: Callable[[Audit], bool], seed: int) -> bool:
@@ -391,8 +391,10 @@ def main() -> None:
     totals = np.zeros(len(given.true_rows), dtype=np.int64)
     with ProcessPoolExecutor(given.workers) as pool:
 
-        def count(make: Callable[[World], Draws], n: int, logs: int, found: Callable[[Audit], bool]) -> int:
-            return sum(pool.map(partial(one_of, make, n, found), range(given.seed, given.seed + logs)))
+        def count(
+            make: Callable[[World], Draws], n: int, logs: int, condition: Callable[[Audit], bool]
+        ) -> int:
+            return sum(pool.map(partial(one_of, make, n, condition), range(given.seed, given.seed + logs)))
 
         for make in TRUE:
             alarms = [count(make, n, each, alarmed) for n in given.true_rows]
@@ -406,8 +408,8 @@ def main() -> None:
             verdict = f"warn, {check}" if check else "fail"
             for label in ("", "; drawn arm alone") if both else ("",):
                 made = partial(drawn_arms_of, make) if label else make
-                found = partial(finds, check=check)
-                shares = [count(made, n, given.faulty, found) / given.faulty for n in given.rows]
+                condition = partial(finds, check=check)
+                shares = [count(made, n, given.faulty, condition) / given.faulty for n in given.rows]
                 _row([_about(make) + label, verdict, *(f"{share:.3f}" for share in shares)])
     log = contextual(world(2000, given.seed))
     began = time.perf_counter()
@@ -422,8 +424,8 @@ def _about(make: Callable[[World], Draws]) -> str:
 def alarmed(result: Audit) -> bool:
     """Return whether an audit of a true log raises a false alarm."""
     return any(
-        one.status is Status.FAIL or (one.status is Status.WARN and one.p_value is not None)
-        for one in result.checks
+        check.status is Status.FAIL or (check.status is Status.WARN and check.p_value is not None)
+        for check in result.checks
     )
 
 

@@ -88,8 +88,8 @@ class World:
         """Return the best F1 of a draw between two fixed arms whose mean cost is at most the ceiling."""
         quality, cost = self.quality.mean(axis=0), self.cost[unit].mean(axis=0)
         best = max((q for q, c in zip(quality, cost, strict=True) if c <= ceiling), default=0.0)
-        for one, other in combinations(range(len(self.arms)), 2):
-            cheap, dear = sorted((one, other), key=lambda arm: cost[arm])
+        for first, second in combinations(range(len(self.arms)), 2):
+            cheap, dear = sorted((first, second), key=lambda arm: cost[arm])
             if cost[cheap] <= ceiling < cost[dear]:
                 share = (ceiling - cost[cheap]) / (cost[dear] - cost[cheap])
                 best = max(best, (1.0 - share) * quality[cheap] + share * quality[dear])
@@ -130,17 +130,17 @@ def play(
 ) -> Floats:
     """Return F1, steps and dollars of a policy on questions in a random order, shape (3, questions)."""
     rng = np.random.default_rng(order)
-    asked = rng.permutation(len(world.contexts))[:questions]
+    rows = rng.permutation(len(world.contexts))[:questions]
     policy, pacer = build_policy(spec, world.arms), None if budget is None else Pacer(budget)
-    drawn, penalty, waiting = np.zeros(len(asked), dtype=np.intp), (), []
-    usd = world.cost["usd"][asked].copy()
-    dear, change = int(world.quality.mean(axis=0).argmax()), len(asked) // 2
+    drawn, penalty, waiting = np.zeros(len(rows), dtype=np.intp), (), []
+    usd = world.cost["usd"][rows].copy()
+    dear, change = int(world.quality.mean(axis=0).argmax()), len(rows) // 2
     if cut is not None:
         usd[:change, dear] *= DEARER
-    for turn, row in enumerate(asked.tolist()):
+    for turn, row in enumerate(rows.tolist()):
         if cut is Cut.KNOWN and turn == change and pacer is not None and budget is not None:
             paid = usd[:change, dear][drawn[:change] == dear] / DEARER
-            pacer.arms |= mean_costs(budget, [(world.arms[dear], one) for one in paid.tolist()])
+            pacer.arms |= mean_costs(budget, [(world.arms[dear], usd_paid) for usd_paid in paid.tolist()])
         context = world.contexts[row]
         p = served_distribution(policy, context, world.arms, FLOOR, penalty)
         arm = drawn[turn] = choose(p, rng.random())
@@ -152,12 +152,12 @@ def play(
             spent = usd[turn, arm] if budget.unit == "usd" else world.cost["steps"][row, arm]
             waiting.append((world.arms[arm], float(spent)))
             if (turn + 1) % lag == 0:
-                for one in waiting:
-                    pacer.note(*one)
+                for spending in waiting:
+                    pacer.note(*spending)
                 waiting.clear()
                 penalty = tuple(pacer.price * cost for cost in pacer.costs(world.arms))
-    paid = usd[np.arange(len(asked)), drawn]
-    return np.stack([world.quality[asked, drawn], world.cost["steps"][asked, drawn], paid])
+    paid = usd[np.arange(len(rows)), drawn]
+    return np.stack([world.quality[rows, drawn], world.cost["steps"][rows, drawn], paid])
 
 
 def through_a_cut(world: World, questions: int, orders: int, lag: int) -> Table:
@@ -168,13 +168,13 @@ def through_a_cut(world: World, questions: int, orders: int, lag: int) -> Table:
     for name, spec in AT_A_CUT.items():
         for ceiling in track(THROUGH_A_CUT, name):
             budget = Budget(usd_per_request=ceiling)
-            known, unknown = (
+            known_runs, unknown_runs = (
                 np.array([play(world, spec, budget, n, questions, lag, how) for n in range(orders)])
                 for how in (Cut.KNOWN, Cut.UNKNOWN)
             )
-            cost = known[:, 2].mean(axis=1)
+            cost = known_runs[:, 2].mean(axis=1)
             off = max((cost / ceiling - 1.0).tolist(), key=abs)
-            after = (f"{found[:, 0, questions // 2 :].mean():.3f}" for found in (known, unknown))
+            after = (f"{runs[:, 0, questions // 2 :].mean():.3f}" for runs in (known_runs, unknown_runs))
             best = f"{world.mixture('usd', ceiling):.3f}"
             table.add_row(name, f"{ceiling:g} usd", f"{cost.mean():.4g}", f"{off:+.2%}", *after, best)
     return table
@@ -201,17 +201,17 @@ def main(
         for unit, ceilings in CEILINGS.items():
             for ceiling in ceilings:
                 budget = Budget.model_validate({f"{unit}_per_request": ceiling})
-                found = np.array(
+                means = np.array(
                     [play(world, spec, budget, order, questions, lag).mean(axis=1) for order in range(orders)]
                 )
-                cost = found[:, 1 if unit == "steps" else 2]
+                cost = means[:, 1 if unit == "steps" else 2]
                 off = max((cost / ceiling - 1.0).tolist(), key=abs)
                 table.add_row(
                     name,
                     f"{ceiling:g} {unit}",
                     f"{cost.mean():.4g}",
                     f"{off:+.2%}",
-                    f"{found[:, 0].mean():.3f}",
+                    f"{means[:, 0].mean():.3f}",
                     f"{world.mixture(unit, ceiling):.3f}",
                     f"{free[0]:.3f}",
                     f"{free[1 if unit == 'steps' else 2]:.4g}",

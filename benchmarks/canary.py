@@ -133,7 +133,7 @@ class Course:
         drawn, reward, heard = (np.concatenate(column) for column in (self.drawn, self.reward, self.heard))
         at, here = np.arange(self.n), heard < self.n
         order = np.argsort(heard[here], kind="stable")  # the training log is in the order of the news
-        known = np.searchsorted(np.sort(heard), at, side="left")  # how long it was when each was decided
+        learned = np.searchsorted(np.sort(heard), at, side="left")  # how long it was when each was decided
         seq = np.empty(len(order), dtype=np.int64)
         seq[order] = np.arange(1, len(order) + 1)
         rows = np.flatnonzero(here)[order]
@@ -149,14 +149,16 @@ class Course:
             p_log=p_log[rows],
         )
         rest = ~here
-        waiting = Waiting(at[rest].astype(np.float64), drawn[rest], p_log[rest], p_target[rest], known[rest])
+        waiting = Waiting(
+            at[rest].astype(np.float64), drawn[rest], p_log[rest], p_target[rest], learned[rest]
+        )
         return judge(
             SPEC,
             log,
             p_target[rows],
             reward_range=(0.0, 1.0),
             waiting=waiting,
-            known=known[rows],
+            known=learned[rows],
             checked=SPEC.least_checked,
         ).document()
 

@@ -59,13 +59,13 @@ class Line:
 
 def remember_candidates() -> None:
     """Compute the features of a question and a set of arms once, whichever folds they are in."""
-    compute, known = relevance_features.candidates, {}
+    compute, features = relevance_features.candidates, {}
 
-    def remembered(question: str, found: Mapping[str, Sequence[Passage]]) -> object:
-        key = question, *((arm, *(passage.id for passage in of)) for arm, of in found.items())
-        if key not in known:
-            known[key] = compute(question, found)
-        return known[key]
+    def remembered(question: str, passages: Mapping[str, Sequence[Passage]]) -> object:
+        key = question, *((arm, *(passage.id for passage in of)) for arm, of in passages.items())
+        if key not in features:
+            features[key] = compute(question, passages)
+        return features[key]
 
     relevance_model.candidates = relevance_training.candidates = remembered
 
@@ -76,13 +76,15 @@ def labels_of(
     """Return what a cascade of these stages is fitted to."""
     arms = [arm for stage in stages for arm in stage]
     at = [outcomes.arms.index(arm) for arm in arms]
-    found = tuple([[passages[name] for name in row[arm] or ()] for arm in at] for row in outcomes.passages)
+    retrieved = tuple(
+        [[passages[name] for name in row[arm] or ()] for arm in at] for row in outcomes.passages
+    )
     answers = tuple([row[arm] or "" for arm in at] for row in outcomes.answers)
     texts = [question.text for question in outcomes.questions]
     gold = tuple(frozenset(question.gold_ids) for question in outcomes.questions)
     features = tuple(
         cascade.stage_features(
-            texts, arms[:count], [row[:count] for row in found], [row[:count] for row in answers]
+            texts, arms[:count], [row[:count] for row in retrieved], [row[:count] for row in answers]
         )
         for count in np.cumsum([len(stage) for stage in stages])
     )
@@ -91,7 +93,7 @@ def labels_of(
         outcomes.scores["em"][:, at],
         outcomes.scores["f1"][:, at],
         PRICE * outcomes.costs["steps"][:, at],
-        cascade.Observed(found, answers, gold),
+        cascade.Observed(retrieved, answers, gold),
     )
 
 
@@ -100,13 +102,13 @@ def play(
 ) -> dict[str, Floats]:
     """Return what a walk earned and cost on each question."""
     row = np.arange(len(labels))
-    asked = np.arange(labels.right.shape[1]) < np.array(spec.counts)[walk.stage][:, None]
-    spent = (labels.cost * asked).sum(axis=1)
+    used = np.arange(labels.right.shape[1]) < np.array(spec.counts)[walk.stage][:, None]
+    spent = (labels.cost * used).sum(axis=1)
     return {
         "em": labels.right[row, walk.pick],
         "reward": labels.quality[row, walk.pick] - spent,
         "steps": spent / PRICE,
-        "tokens": (tokens * asked).sum(axis=1),
+        "tokens": (tokens * used).sum(axis=1),
         "probability": walk.probability,
     }
 
@@ -126,8 +128,8 @@ def rules(
     texts = labels.features[0].texts
     last = len(spec.stages) - 1
     for training, held_out in cross_validation.folds(texts, FOLDS, 0):
-        known, rest = labels.rows(training), labels.rows(held_out)
-        made, gains = fit_stages(spec, known, lambda *_: None)
+        fitted, rest = labels.rows(training), labels.rows(held_out)
+        made, gains = fit_stages(spec, fitted, lambda *_: None)
         features = made.features(rest)
         limits = {f"{name}, by reward": np.zeros(last)}
         for stage in range(last + 1):
@@ -259,11 +261,11 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
         answers=RouterSpec(kind="pointwise_xgboost", params=QUESTION),
         gain=RouterSpec(kind="pointwise_xgboost", params={**QUESTION, "stage": "retrieved"}),
     )
-    asked = {share: np.zeros(len(right), dtype=bool) for share in SHARES}
+    asks_second = {share: np.zeros(len(right), dtype=bool) for share in SHARES}
     for training, held_out in cross_validation.folds(features[0].texts, FOLDS, 0):
         made, gains = fit_stages(spec, labels.rows(training), lambda *_: None)
-        rest = [one.rows(held_out) for one in features]
-        for share, column in asked.items():
+        rest = [arm_features.rows(held_out) for arm_features in features]
+        for share, column in asks_second.items():
             column[held_out] = made.walk(rest, share_thresholds(gains, [share])).stage == 1
         tick()
     unit = "dollars per 1,000" if "usd" in outcomes.costs else "dollars a million tokens"
@@ -272,7 +274,7 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
         table.add_column(column, justify="right")
     cheap, best = right.mean(axis=0)
     table.add_row("never", f"{cheap:.4f}", "", f"{usd[:, 0].mean():.3f}", f"{usd[:, 0].mean():.3f}")
-    for on in asked.values():
+    for on in asks_second.values():
         share = float(on.mean())
         table.add_row(
             f"{share:.1%}",
@@ -283,9 +285,9 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
         )
     table.add_row("always", f"{best:.4f}", "", f"{usd.sum(axis=1).mean():.3f}", f"{usd[:, 1].mean():.3f}")
     wrong = right[:, 0] < right[:, 1]
-    seen = (usd[:, 0] + wrong * usd[:, 1]).mean()
+    oracle_usd = (usd[:, 0] + wrong * usd[:, 1]).mean()
     table.add_row(
-        f"{wrong.mean():.1%}, by an oracle", f"{right.max(axis=1).mean():.4f}", "", f"{seen:.3f}", ""
+        f"{wrong.mean():.1%}, by an oracle", f"{right.max(axis=1).mean():.4f}", "", f"{oracle_usd:.3f}", ""
     )
     return table
 

@@ -176,9 +176,9 @@ def in_front(root: Path, litellm: Path) -> Iterator[dict[str, Side]]:
         if litellm.exists():
             folder, port = root / "litellm", free_port()
             folder.mkdir()
-            known = {"model": "openai/instant", "api_base": base, "api_key": "none"}
+            params = {"model": "openai/instant", "api_base": base, "api_key": "none"}
             listed = {
-                "model_list": [{"model_name": "instant", "litellm_params": known}],
+                "model_list": [{"model_name": "instant", "litellm_params": params}],
                 # open to this machine, as ours is
                 "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},
             }
@@ -344,16 +344,16 @@ def report(sides: Mapping[str, Side], shown: tuple[str, ...], title: str) -> Tab
     for name in shown:
         table.add_column(f"x {COLUMNS[name]}", justify="right")
     table.caption = "x: ours to the peer"
-    own = sides["ours"].numbers
-    for way, clients in own:
+    our_numbers = sides["ours"].numbers
+    for way, clients in our_numbers:
         for name, side in sides.items():
             numbers = side.numbers[way, clients]
-            cells = [f"{np.median(numbers[one]):,.1f}" if one in numbers else "" for one in shown]
+            cells = [f"{np.median(numbers[figure]):,.1f}" if figure in numbers else "" for figure in shown]
             ratios = [
-                f"{np.median(np.divide(own[way, clients][one], numbers[one])):.2f}"
-                if one in numbers and name != "ours"
+                f"{np.median(np.divide(our_numbers[way, clients][figure], numbers[figure])):.2f}"
+                if figure in numbers and name != "ours"
                 else ""
-                for one in shown
+                for figure in shown
             ]
             table.add_row(way, str(clients), name, *cells, *ratios, end_section=name == "ours")
     return table

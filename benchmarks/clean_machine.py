@@ -99,26 +99,26 @@ class Environment:
         """Install; return the number of distributions, and the megabytes of downloads; 0 by uv."""
         if self.uv is not None:
             uv = [self.uv, "pip", "install", "--quiet", "--only-binary=:all:", f"--python={self.python}"]
-            with self.step("install, by uv") as said:
+            with self.step("install, by uv") as notes:
                 subprocess.run([*uv, requirement], env=self.environ, check=True)
-                return self._measured(said), 0.0
+                return self._measured(notes), 0.0
         pip, files = ("python", "-m", "pip", "--disable-pip-version-check"), self.root / "files"
-        with self.step("download") as said:
+        with self.step("download") as notes:
             self.run(*pip, "download", "--quiet", "--only-binary", ":all:", "--dest", str(files), requirement)
             mb = sum(file.stat().st_size for file in files.iterdir()) / 1e6
-            said.append(f"{mb:.0f} MB")
-        with self.step("install") as said:
+            notes.append(f"{mb:.0f} MB")
+        with self.step("install") as notes:
             self.run(*pip, "install", "--quiet", "--no-index", "--find-links", str(files), requirement)
-            n = self._measured(said)
+            n = self._measured(notes)
         return n, mb
 
-    def _measured(self, said: list[str]) -> int:
+    def _measured(self, notes: list[str]) -> int:
         """Return the number of distributions."""
         names = "import importlib.metadata as m; print(*{one.name for one in m.distributions()})"
         n = len(set(self.run("python", "-c", names).split()) - {"pip", "setuptools", "wheel"})
         installed = [file.lstat() for file in (self.root / "env").rglob("*")]
-        on_disk = sum(one.st_size for one in installed if S_ISREG(one.st_mode)) / 1e6
-        said.append(f"{n} distributions, {on_disk:.0f} MB on disk")
+        on_disk = sum(status.st_size for status in installed if S_ISREG(status.st_mode)) / 1e6
+        notes.append(f"{n} distributions, {on_disk:.0f} MB on disk")
         return n
 
 
@@ -135,13 +135,13 @@ def small(environment: Environment, wheel: Path) -> None:
         arm, p, right = ("large", 0.6, 0.75) if rng.random() < 0.6 else ("small", 0.4, 0.6)
         rows.append(f"question {number},{arm},{p},{int(rng.random() < right)}")
     (environment.folder / "log.csv").write_text("\n".join(rows) + "\n")
-    with environment.step("import, audit, replay, report") as said:
+    with environment.step("import, audit, replay, report") as notes:
         columns = [word for name in rows[0].split(",") for word in (f"--{name}", name)]
         environment.run("armwise", "import", "log.csv", *columns, "--arms", "large,small", "-o", "log.jsonl")
         environment.run("armwise", "audit", "log.jsonl")
         environment.run("armwise", "replay", "--from", "log.jsonl", "-o", "replay.html")
         environment.run("armwise", "report", "--from", "log.jsonl", "-o", "report.html")
-        said.append("replay.html, report.html")
+        notes.append("replay.html, report.html")
     with environment.step("import of agent.client, agent.policies and feedback.ope"):
         environment.run("python", "-c", "import agent.client, agent.policies, feedback.ope")
 
@@ -163,21 +163,21 @@ def served(environment: Environment, wheel: Path) -> None:
                 if service.poll() is not None or time.perf_counter() - began > START_S:
                     raise SystemExit(f"the service did not start:\n{log.read_text(errors='replace')}")
                 time.sleep(0.1)
-        with environment.step("first answer") as said:
+        with environment.step("first answer") as notes:
             answer = environment.run("armwise", "ask", QUESTION, "--url", url)
-            said.append(f"{time.perf_counter() - began:.0f} s after the command")
+            notes.append(f"{time.perf_counter() - began:.0f} s after the command")
         decision = re.search(r"armwise feedback (\w+)", answer)
         assert decision is not None, answer
         with (
             Client(url, attempts=5) as client,
-            environment.step("feedback until the distribution changed") as said,
+            environment.step("feedback until the distribution changed") as notes,
         ):
             before, after = changed(client, decision[1])
-            said.append(f"{before} -> {after}")
-        with environment.step("replay of the log") as said:
+            notes.append(f"{before} -> {after}")
+        with environment.step("replay of the log") as notes:
             config = environment.root / ".armwise" / "example" / "serve_config.yaml"
             environment.run("armwise", "replay", "-c", str(config), "-o", "replay.html")
-            said.append("replay.html")
+            notes.append("replay.html")
     finally:
         service.terminate()
         service.wait(60)
@@ -219,7 +219,7 @@ def main(
     """Install the wheel of a folder into empty environments, and use it there."""
     (wheel,) = dist.absolute().glob("armwise-*.whl")
     uv = str(Path(sys.executable).with_name("uv")) if by_uv else None
-    found = []
+    runs = []
     for each in python or [sys.executable]:
         for name, part in (("armwise", small), ("armwise[serve]", served)):
             if part is served and only_small:
@@ -227,7 +227,7 @@ def main(
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 environment = Environment(Path(folder), each, port, uv)
                 part(environment, wheel)
-            found.append(
+            runs.append(
                 {"python": environment.version, "of": name, "steps": list(map(asdict, environment.steps))}
             )
             table = Table("step", "s", "", title=f"{name} on Python {environment.version}")
@@ -235,7 +235,7 @@ def main(
                 table.add_row(step.what, f"{step.seconds:.1f}", step.result)
             console.print(table)
     if output is not None:
-        output.write_text(json.dumps(found, indent=2))
+        output.write_text(json.dumps(runs, indent=2))
 
 
 if __name__ == "__main__":

@@ -40,9 +40,13 @@ def main(
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 2015,
 ) -> None:
     """Print coverage and width by interval, cluster and correlation."""
-    print("| interval | estimator | observation | " + " | ".join(f"{one:g}" for one in CORRELATIONS) + " |")
+    print(
+        "| interval | estimator | observation | "
+        + " | ".join(f"{correlation:g}" for correlation in CORRELATIONS)
+        + " |"
+    )
     print("| --- " * (3 + len(CORRELATIONS)) + "|")
-    found: dict[tuple[str, str, str], list[str]] = {}
+    cells_by_key: dict[tuple[str, str, str], list[str]] = {}
     for correlation in CORRELATIONS:
         ends: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
         rngs = np.random.default_rng([seed, int(100 * correlation)]).spawn(worlds)
@@ -60,15 +64,15 @@ def main(
                         reward_model="means",
                         resamples=500,
                     )["t"]
-                    for one in evaluation.estimates:
-                        assert one.value is not None
-                        key = interval, one.estimator, cluster or "row"
-                        ends.setdefault(key, []).append((one.value.low, one.value.high))
+                    for estimate in evaluation.estimates:
+                        assert estimate.value is not None
+                        key = interval, estimate.estimator, cluster or "row"
+                        ends.setdefault(key, []).append((estimate.value.low, estimate.value.high))
         for key, pairs in ends.items():
             low, high = np.array(pairs).T
             held = ((low <= TRUTH) & (high >= TRUTH)).mean()
-            found.setdefault(key, []).append(f"{held:.3f} {(high - low).mean():.3f}")
-    for (interval, estimator, cluster), cells in found.items():
+            cells_by_key.setdefault(key, []).append(f"{held:.3f} {(high - low).mean():.3f}")
+    for (interval, estimator, cluster), cells in cells_by_key.items():
         print(f"| {interval} | {estimator} | {cluster} | " + " | ".join(cells) + " |")
 
 

@@ -179,7 +179,7 @@ def lead(task: tuple[Path, Setting, Player, int]) -> tuple[Floats, float]:
     data, reward = problem(folder, setting)
     feedback = setting.feedback
     if setting.shifts:
-        hops = np.array([one.dataset in HOPS for one in data.outcomes.questions])
+        hops = np.array([question.dataset in HOPS for question in data.outcomes.questions])
         feedback = replace(feedback, first=hops)
     curve = learn_online(player, data, reward, order, ASKED, feedback)
     earned = reward[curve.asked].mean(axis=0)
@@ -195,7 +195,11 @@ def main(
 ) -> None:
     """Print a table of leads over the best fixed arm."""
     players = PRIOR if prior else WARMED if warm else CANDIDATES
-    settings = [*SETTINGS, *FURTHER] if prior else [one for one in SETTINGS if not warm or one.score == "f1"]
+    settings = (
+        [*SETTINGS, *FURTHER]
+        if prior
+        else [setting for setting in SETTINGS if not warm or setting.score == "f1"]
+    )
     tasks = [
         (folder, setting, player, order)
         for setting, player, order in product(settings, players.values(), range(REPEATS))
@@ -203,17 +207,17 @@ def main(
     os.environ["OMP_NUM_THREADS"] = "1"  # for workers, one a core
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         done = list(track(pool.map(lead, tasks), "policies", len(tasks)))
-    leads = [one for one, _ in done]
+    leads = [curve for curve, _ in done]
     console = Console(width=170)
     if prior:
         print_prior(console, settings, leads, np.array([cost for _, cost in done]))
         return
-    first = _by_player([one[:300].mean() for one in leads], settings)
-    whole = _by_player([one.mean() for one in leads], settings)
-    last = _by_player([one[-(len(one) // 3) :].mean() for one in leads], settings)
-    for title, found in (("first 300", first), ("whole run", whole), ("last third", last)):
+    first = _by_player([curve[:300].mean() for curve in leads], settings)
+    whole = _by_player([curve.mean() for curve in leads], settings)
+    last = _by_player([curve[-(len(curve) // 3) :].mean() for curve in leads], settings)
+    for title, means in (("first 300", first), ("whole run", whole), ("last third", last)):
         table = Table("policy", *(setting.name for setting in settings), "mean", title=title, box=MARKDOWN)
-        for name, row in zip(players, found, strict=True):
+        for name, row in zip(players, means, strict=True):
             table.add_row(name, *(f"{mean:+.4f}" for mean in (*row.mean(axis=1), row.mean())))
         console.print(table)
 
@@ -227,12 +231,12 @@ def print_prior(
     console: Console, settings: Sequence[Setting], leads: Sequence[Floats], costs: Floats
 ) -> None:
     """Print the leads until each question, which of them are too low, and where cold is better than warm."""
-    means = [_by_player([one[:until].mean() for one in leads], settings) for until in UNTIL]
+    means = [_by_player([curve[:until].mean() for curve in leads], settings) for until in UNTIL]
     until = np.stack(means, axis=2)  # player, setting, until, order
     least = -_by_player(costs.tolist(), settings)[..., None, :] - SLACK
-    for name, found, bound in zip(PRIOR, until, least, strict=True):
+    for name, player_leads, bound in zip(PRIOR, until, least, strict=True):
         table = Table("setting", *(f"{n:,}" for n in UNTIL), "least", "too low", title=name, box=MARKDOWN)
-        for setting, row, limit in zip(settings, found, bound, strict=True):
+        for setting, row, limit in zip(settings, player_leads, bound, strict=True):
             cells = [f"{mean:+.4f}" for mean in row.mean(axis=1)]
             table.add_row(
                 setting.name, *cells, f"{limit.mean():+.4f}", f"{(row < limit).sum()} of {row.size}"
@@ -240,8 +244,8 @@ def print_prior(
         console.print(table)
     table = Table("policy", "cells too low", "runs too low", title="means of five orders, and single ones")
     table.box = MARKDOWN
-    for name, found, bound in zip(PRIOR, until, least, strict=True):
-        low, each = found.mean(axis=2) < bound.mean(axis=2), found < bound
+    for name, player_leads, bound in zip(PRIOR, until, least, strict=True):
+        low, each = player_leads.mean(axis=2) < bound.mean(axis=2), player_leads < bound
         table.add_row(name, f"{low.sum()} of {low.size}", f"{each.sum()} of {each.size}")
     console.print(table)
     warm, cold, _ = until

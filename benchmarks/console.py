@@ -115,9 +115,9 @@ def fill(url: str, n: int, join: str) -> None:
                 json = [
                     column.name for column in t.metadata.tables[name].c if isinstance(column.type, t.JSON)
                 ]
-                names, values = (", ".join(form.format(one) for one in some[0]) for form in ('"{}"', ":{}"))
+                names, values = (", ".join(form.format(key) for key in some[0]) for form in ('"{}"', ":{}"))
                 sql = f"INSERT INTO {name} ({names}) VALUES ({values})"
-                database.executemany(sql, [{**row, **{one: dumps(row[one]) for one in json}} for row in some])
+                database.executemany(sql, [{**row, **{key: dumps(row[key]) for key in json}} for row in some])
             database.commit()
         end = START + DAYS * 86400.0
         database.execute("UPDATE log_head SET seq = ?, at = ?", (3 * n, end))
@@ -180,12 +180,12 @@ async def evaluate(service: Service) -> None:
     done = (await service.client.get("/v1/evaluations")).json()["evaluations"]
     for days in (1, 2)[len(done) :]:
         since = time.strftime("%Y-%m-%d", time.gmtime(START + (DAYS - days) * 86400.0))
-        asked = {"candidates": ["recipe:2", "uniform"], "gate": True, "since": since}
-        (await service.client.post("/v1/evaluations", json=asked)).raise_for_status()
+        body = {"candidates": ["recipe:2", "uniform"], "gate": True, "since": since}
+        (await service.client.post("/v1/evaluations", json=body)).raise_for_status()
     with service.working():
         while any(
-            one["status"] in ("queued", "running")
-            for one in (await service.client.get("/v1/evaluations")).json()["evaluations"]
+            evaluation["status"] in ("queued", "running")
+            for evaluation in (await service.client.get("/v1/evaluations")).json()["evaluations"]
         ):
             await asyncio.sleep(0.1)
 
@@ -266,10 +266,10 @@ def compare(folder: Path, watchers: int, address: str | None) -> None:
         served.start()
         address = here.recv()
     assert address is not None
-    found: dict[int, list[list[float]]] = {0: [], watchers: []}
+    rounds_by_watchers: dict[int, list[list[float]]] = {0: [], watchers: []}
     for pair in track(range(PAIRS), "pairs of rounds", console=console):
         for many in ((0, watchers), (watchers, 0))[pair % 2]:  # neither always comes first
-            found[many].append(asyncio.run(latencies(address, many)))
+            rounds_by_watchers[many].append(asyncio.run(latencies(address, many)))
     if served is not None:
         here.send("end")
         served.join()
@@ -278,8 +278,8 @@ def compare(folder: Path, watchers: int, address: str | None) -> None:
         title=f"{PAIRS} pairs of rounds of {REQUESTS:,} requests, load {os.getloadavg()[0]:.0f}",
     )
     for name, q in QUANTILES.items():
-        alone, watched = (np.quantile(np.array(rounds), q, axis=1) for rounds in found.values())
-        pooled = (np.quantile(np.array(rounds), q) for rounds in found.values())
+        alone, watched = (np.quantile(np.array(rounds), q, axis=1) for rounds in rounds_by_watchers.values())
+        pooled = (np.quantile(np.array(rounds), q) for rounds in rounds_by_watchers.values())
         ratios = np.quantile(watched / alone, (0.0, 0.5, 1.0))
         table.add_row(name, *(f"{value:.2f}" for value in pooled), *(f"{ratio:.3f}" for ratio in ratios))
     console.print(table)

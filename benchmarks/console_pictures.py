@@ -148,23 +148,23 @@ class HelpDesk(FakeArms):
             return Retrieval((), steps=0)
         kind, right = answered_by(query.text)
         rng = np.random.default_rng([*arm.encode(), *query.text.encode()])
-        found = [PASSAGES[i] for i in rng.permutation(len(PASSAGES)) if PASSAGES[i].id != right]
+        passages = [PASSAGES[i] for i in rng.permutation(len(PASSAGES)) if PASSAGES[i].id != right]
         place = 0 if rng.random() < SOLVED[kind][arm] else 2
-        found.insert(place, next(one for one in PASSAGES if one.id == right))
-        scores = np.sort(rng.uniform(0.2, 0.9, len(found)))[::-1].tolist()
-        scored = [replace(one, score=score) for one, score in zip(found, scores, strict=True)]
+        passages.insert(place, next(passage for passage in PASSAGES if passage.id == right))
+        scores = np.sort(rng.uniform(0.2, 0.9, len(passages)))[::-1].tolist()
+        scored = [replace(passage, score=score) for passage, score in zip(passages, scores, strict=True)]
         return Retrieval(tuple(scored[: min(k, 3)]), steps=2 if arm == "fused" else 1)
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids."""
-        return [one for one in PASSAGES if one.id in ids]
+        return [passage for passage in PASSAGES if passage.id in ids]
 
 
 def answered_by(question: str) -> tuple[str, str]:
     """Return the kind of a question, and the passage that answers it."""
     for kind, questions in QUESTIONS.items():
-        for asked, passage in questions.items():
-            if question.startswith(asked.partition("{")[0]):
+        for text, passage in questions.items():
+            if question.startswith(text.partition("{")[0]):
                 return kind, passage
     raise ValueError(f"{question!r} is no question of the help desk")
 
@@ -172,7 +172,7 @@ def answered_by(question: str) -> tuple[str, str]:
 def reply(prompt: Prompt) -> str:
     """Return the answer to the last message of a conversation: from a passage, where one was found."""
     texts = " ".join(str(message["content"]) for message in prompt.messages)
-    if not any(one.text in texts for one in PASSAGES):
+    if not any(passage.text in texts for passage in PASSAGES):
         return WITHOUT
     _, passage = answered_by(str(prompt.messages[-1]["content"]))
     return ANSWERS.get(passage, ELSE)
@@ -287,8 +287,8 @@ def helping(folder: Path) -> Iterator[tuple[Service, str, int]]:
             warm_start(service.config, runs.Trigger.REQUEST, console, lambda *_: None, service.clock)
             day.ask(LEARNING, "the promoted policy")
             canary = day.publish(kind="linucb", params={"ridge": 5.0})
-            said = {"reason": "is a simpler policy as good?", "share": 0.1}
-            day.client.post(f"/v1/policies/{canary}/canary", json=said).raise_for_status()
+            canary_request = {"reason": "is a simpler policy as good?", "share": 0.1}
+            day.client.post(f"/v1/policies/{canary}/canary", json=canary_request).raise_for_status()
             day.ask(TOGETHER, "beside a canary")
             clock.behind_s = 0.0
             day.learn()

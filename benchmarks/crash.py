@@ -139,15 +139,15 @@ def main(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []
     with Progress(*columns, console=console) as progress:
-        for one in databases:
+        for kind in databases:
             for number, policy in enumerate(POLICIES):
                 share = kills // 2 + (kills % 2 if number == 0 else 0)
-                runs.append(killed(one, policy, share, seed + number, sabotage, progress))
+                runs.append(killed(kind, policy, share, seed + number, sabotage, progress))
             if sabotage:
                 continue
-            runs.append(weathered(one, seed))
+            runs.append(weathered(kind, seed))
             if ray:
-                runs.append(killed_in_ray(one, ray, seed, progress))
+                runs.append(killed_in_ray(kind, ray, seed, progress))
     report(runs, console)
     if out is not None:
         out.write_bytes(orjson.dumps([asdict(run) for run in runs], option=orjson.OPT_INDENT_2))

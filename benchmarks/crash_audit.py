@@ -82,8 +82,10 @@ def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
         faults = (*_answers(store, ledger.answered), *_feedback(store, ledger.kept))
     finally:
         store.close()
-    found = fresh_process(verify, document)
-    return Verdict((*faults, *found.faults), found.facts, found.examples, found.versions, found.decisions)
+    verdict = fresh_process(verify, document)
+    return Verdict(
+        (*faults, *verdict.faults), verdict.facts, verdict.examples, verdict.versions, verdict.decisions
+    )
 
 
 # -- against the clients -------------------------------------------------------------------------------------
@@ -91,21 +93,25 @@ def audit(document: dict[str, Any], ledger: Ledger) -> Verdict:
 
 def _answers(store: Store, answered: Sequence[Answered]) -> Iterator[Fault]:
     decisions, executions = _decisions(store), _rows(store, t.executions, "decision_id")
-    for one in answered:
-        logged, ran = decisions.get(one.id), executions.get((one.id,), [])
+    for answer in answered:
+        logged, ran = decisions.get(answer.id), executions.get((answer.id,), [])
         if logged is None:
-            yield Fault("lost", f"decision {one.id} is not there", one.round)
-        elif one.fields and (now := _fields_of(logged)) != one.fields:
-            yield Fault("changed", f"decision {one.id} was received as {one.fields}, and is {now}", one.round)
-        if one.status is None:
+            yield Fault("lost", f"decision {answer.id} is not there", answer.round)
+        elif answer.fields and (now := _fields_of(logged)) != answer.fields:
+            yield Fault(
+                "changed", f"decision {answer.id} was received as {answer.fields}, and is {now}", answer.round
+            )
+        if answer.status is None:
             continue
         if len(ran) != 1:
-            yield Fault("lost", f"the execution of {one.id} is there {len(ran)} times", one.round)
-        elif ran[0].status != one.status or (
-            one.fields and (ran[0].served, ran[0].answer) != (one.served, one.text)
+            yield Fault("lost", f"the execution of {answer.id} is there {len(ran)} times", answer.round)
+        elif ran[0].status != answer.status or (
+            answer.fields and (ran[0].served, ran[0].answer) != (answer.served, answer.text)
         ):
             yield Fault(
-                "changed", f"the execution of {one.id} was received as {one}, and is {ran[0]}", one.round
+                "changed",
+                f"the execution of {answer.id} was received as {answer}, and is {ran[0]}",
+                answer.round,
             )
 
 
@@ -115,16 +121,18 @@ def _decisions(store: Store) -> dict[str, Decision]:
         ids = connection.scalars(sa.select(t.decisions.c.id)).all()
         chunks = (ids[first : first + CHUNK] for first in range(0, len(ids), CHUNK))
         return {
-            name: one for chunk in chunks for name, one in log_rows.load_decisions(connection, chunk).items()
+            name: decision
+            for chunk in chunks
+            for name, decision in log_rows.load_decisions(connection, chunk).items()
         }
 
 
 def _rows(store: Store, table: sa.Table, *key: str) -> dict[tuple[str, ...], list[Any]]:
-    found: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
+    rows_by_key: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
     with store.reading() as connection:
         for row in connection.execute(sa.select(table)):
-            found[tuple(getattr(row, part) for part in key)].append(row)
-    return found
+            rows_by_key[tuple(getattr(row, part) for part in key)].append(row)
+    return rows_by_key
 
 
 def _fields_of(decision: Decision) -> dict[str, Any]:
@@ -143,18 +151,19 @@ def _fields_of(decision: Decision) -> dict[str, Any]:
 
 def _feedback(store: Store, kept: Sequence[Kept]) -> Iterator[Fault]:
     rows = _rows(store, t.feedback, "id", "kind")
-    for one in kept:
-        found = rows.get((one.id, one.content[0]), [])
-        if len(found) != 1:
-            yield Fault("lost", f"feedback {one.id} is there {len(found)} times", one.round)
+    for fact in kept:
+        matches = rows.get((fact.id, fact.content[0]), [])
+        if len(matches) != 1:
+            yield Fault("lost", f"feedback {fact.id} is there {len(matches)} times", fact.round)
             continue
-        row = found[0]
+        row = matches[0]
         logged = (row.kind, row.decision_id, row.episode_id, row.metric, row.value)
-        if (logged, row.seq) != (one.content, one.seq):
+        if (logged, row.seq) != (fact.content, fact.seq):
             what = (
-                f"feedback {one.id} was received as {one.content} at {one.seq}, and is {logged} at {row.seq}"
+                f"feedback {fact.id} was received as {fact.content} at {fact.seq}, "
+                f"and is {logged} at {row.seq}"
             )
-            yield Fault("changed", what, one.round)
+            yield Fault("changed", what, fact.round)
 
 
 # -- against a life without a kill ---------------------------------------------------------------------------
@@ -176,7 +185,9 @@ def verify(document: dict[str, Any]) -> Verdict:
         wrong, decisions = _replayed(store, config, versions)
         report = rebuild(store, config, lambda *_: None, every=True)
         differs = [
-            Fault("rebuild", f"{one}", version=one.version) for one in report.compared if not one.equal
+            Fault("rebuild", f"{comparison}", version=comparison.version)
+            for comparison in report.compared
+            if not comparison.equal
         ]
         compared = tuple(row.version for row in versions)
         return Verdict((*faults, *wrong, *differs), facts, joined.examples_seq, compared, decisions)
@@ -211,13 +222,13 @@ def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
     for name, times in Counter(row.decision_id for row in rows).items():
         if times > 1:
             yield Fault("twice", f"decision {name} is in the training log {times} times")
-    found = [Joined(row.decision_id, row.metrics, row.joined_by) for row in rows]
+    joined = [Joined(row.decision_id, row.metrics, row.joined_by) for row in rows]
     if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
         yield Fault("training log", f"its {len(rows)} rows are not numbered from 1")
-    if found != expected:
-        pairs = zip_longest(found, expected)
-        at, (one, other) = next((seq, pair) for seq, pair in enumerate(pairs, 1) if pair[0] != pair[1])
-        yield Fault("training log", f"row {at} is {one}, and a fold from the first fact gives {other}")
+    if joined != expected:
+        pairs = zip_longest(joined, expected)
+        at, (actual, other) = next((seq, pair) for seq, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+        yield Fault("training log", f"row {at} is {actual}, and a fold from the first fact gives {other}")
 
 
 def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple[list[Fault], int]:
@@ -252,13 +263,21 @@ def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple
 
 
 def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterator[Fault]:
-    for one in decisions:
-        if one.mode is Mode.FORCED:
-            right = (one.probabilities, one.arms) == ((1.0,), (one.drawn,))
+    for decision in decisions:
+        if decision.mode is Mode.FORCED:
+            right = (decision.probabilities, decision.arms) == ((1.0,), (decision.drawn,))
         else:
-            p = served_distribution(policy, one.context, one.arms, one.floor or 0.0, one.penalty)
-            explored = one.mode is Mode.EXPLORE
-            index = choose(p, sampling.uniform_from(one.id, salt, one.arms)) if explored else int(p.argmax())
-            right = tuple(p.tolist()) == one.probabilities and one.arms[index] == one.drawn
+            p = served_distribution(
+                policy, decision.context, decision.arms, decision.floor or 0.0, decision.penalty
+            )
+            explored = decision.mode is Mode.EXPLORE
+            index = (
+                choose(p, sampling.uniform_from(decision.id, salt, decision.arms))
+                if explored
+                else int(p.argmax())
+            )
+            right = tuple(p.tolist()) == decision.probabilities and decision.arms[index] == decision.drawn
         if not right:
-            yield Fault("untrue", f"decision {one.id} was not drawn from its version", version=one.version)
+            yield Fault(
+                "untrue", f"decision {decision.id} was not drawn from its version", version=decision.version
+            )

@@ -119,8 +119,8 @@ class Deployed(Service):
         document = {"proxy_location": "HeadOnly", "http_options": options, "applications": [application]}
         self._config.write_text(yaml.safe_dump(document))
         without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
-        own = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT)}
-        self._environment = {k: v for k, v in os.environ.items() if k not in without} | own
+        variables = {"RAY_TMPDIR": str(ray), "PYTHONPATH": str(ROOT)}
+        self._environment = {k: v for k, v in os.environ.items() if k not in without} | variables
         self._start()
 
     def strike(self, case: Case) -> Kill:
@@ -190,14 +190,14 @@ class Deployed(Service):
         return there == {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1} or None
 
     def _processes(self, title: str) -> list[psutil.Process]:
-        found = []
+        processes = []
         for process in psutil.Process(self._process.pid).children(recursive=True):
             try:
                 if title in " ".join(process.cmdline()):
-                    found.append(process)
+                    processes.append(process)
             except psutil.NoSuchProcess:
                 continue
-        return found
+        return processes
 
 
 @contextmanager

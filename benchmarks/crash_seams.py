@@ -95,8 +95,8 @@ _thread = threading.local()
 
 def _what() -> tuple[str, ...]:
     """Return what this thread is about to commit."""
-    found: tuple[str, ...] = getattr(_thread, "what", ())
-    return found
+    facts: tuple[str, ...] = getattr(_thread, "what", ())
+    return facts
 
 
 @contextmanager
@@ -151,11 +151,11 @@ def _watch_commits(trip: Tripwire) -> None:
             points = [f"{name} inserted" for name in _what()]
             *others, last = statements
             if last[0] != "COMMIT" or not trip.is_at(*points):
-                found: list[ResultRows] = exchange(self, driver, statements)
-                return found
-            found = exchange(self, driver, others)
+                rows: list[ResultRows] = exchange(self, driver, statements)
+                return rows
+            rows = exchange(self, driver, others)
             trip.reach(*points)
-            return [*found, *exchange(self, driver, [last])]
+            return [*rows, *exchange(self, driver, [last])]
 
         return watched
 

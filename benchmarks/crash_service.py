@@ -136,8 +136,8 @@ class Service:
         """Look again and again until there is something to see. Raises CrashError."""
         deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline:
-            if (seen := look()) is not None:
-                return seen
+            if (value := look()) is not None:
+                return value
             self.check()
             time.sleep(LOOK_S)
         raise CrashError(f"the service did not come back within {self.patience_s:g} s:\n{self.output}")

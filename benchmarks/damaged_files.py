@@ -38,7 +38,7 @@ def outcome_of(home: Home, name: str, before: dict[str, Any]) -> str:
             same = home.results() == before
         except Exception as error:  # any of it is an outcome  # noqa: BLE001
             message = str(error)
-            return "named" if name in message and any(one in message for one in REMEDIES) else "unnamed"
+            return "named" if name in message and any(remedy in message for remedy in REMEDIES) else "unnamed"
     named = any(name in line for line in warnings.lines)
     return ("rebuilt" if named else "unnoticed") if same else "other"
 
@@ -66,10 +66,10 @@ def main() -> None:
         for path in home.files():
             kind = str(path.parent.relative_to(home.root)).split("/")[-1].partition("-")[0]
             for how in DAMAGES:
-                outcome, found = trial(home, path, how, before)
-                rows[kind].update([outcome, *(["found"] if found else [])])
+                outcome, diagnosed = trial(home, path, how, before)
+                rows[kind].update([outcome, *(["found"] if diagnosed else [])])
                 if os.environ.get("VERBOSE"):
-                    print(outcome, found, path.relative_to(home.root), how, flush=True)
+                    print(outcome, diagnosed, path.relative_to(home.root), how, flush=True)
                 shutil.rmtree(home.root)
                 shutil.copytree(kept, home.root)
         print(f"{'folder':12}" + "".join(f"{name:>11}" for name in ("trials", *COLUMNS, "found")))

@@ -174,18 +174,20 @@ def main(
     """Measure and print a table."""
     console = Console()
     for dims, dense in ((32, False), (32, True), (384, True)):
-        seen = contexts(decisions, dims, dense=dense)
+        drawn_contexts = contexts(decisions, dims, dense=dense)
         width = f"10 arms, {dims} {'dense' if dense else 'named'} features"
-        policies = {name: taught(spec, seen) for name, spec in specs(dense=dense).items()}
-        sides = peers(seen) | {name: partial(decide, policy, seen) for name, policy in policies.items()}
+        policies = {name: taught(spec, drawn_contexts) for name, spec in specs(dense=dense).items()}
+        sides = peers(drawn_contexts) | {
+            name: partial(decide, policy, drawn_contexts) for name, policy in policies.items()
+        }
         taken = measure(sides, decisions, rounds)
         goals = {"VW text": "/ text (goal 1.0)", "VW predict": "/ predict (reach 2.0)"}
         console.print(report(f"deciding: {width}", taken, goals))
 
-        sides = teachers(seen)
+        sides = teachers(drawn_contexts)
         for name, policy in policies.items():
             if not isinstance(policy, Uniform):
-                sides[name] = partial(learn, policy, rewarded(seen, policy.kind))
+                sides[name] = partial(learn, policy, rewarded(drawn_contexts, policy.kind))
         taken = measure(sides, decisions, rounds)
         goals = {"numpy update": "/ update (goal 1.5)", "VW text": "/ text"}
         console.print(report(f"learning: {width}", taken, goals))

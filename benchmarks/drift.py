@@ -96,15 +96,17 @@ def stationary(rngs: Sequence[np.random.Generator], step: Step) -> Iterator[Tabl
     table = table_of(f"false alarms in {LONG:,} rewards of an arm", "", *WORLDS)
     context = table_of(f"false alarms in {LONG:,} questions", "", "length", "features", "embeddings")
     for name, spec in SETTINGS.items():
-        cells, found = [], Counter[str]()
+        cells, alarms_by_subject = [], Counter[str]()
         for rewards in WORLDS.values():
             alarms = sum((false_alarms(rng, spec, rewards) for rng in rngs), Counter[str]())
             cells.append(f"{alarms.pop('reward of a', 0) / len(rngs):.2f}")
-            found += alarms
+            alarms_by_subject += alarms
             step()
         table.add_row(name, *cells)
         subjects = ("length of questions", "unknown features", "likeness of embeddings")
-        context.add_row(name, *(f"{found[one] / len(rngs) / len(WORLDS):.2f}" for one in subjects))
+        context.add_row(
+            name, *(f"{alarms_by_subject[subject] / len(rngs) / len(WORLDS):.2f}" for subject in subjects)
+        )
     yield from (table, context)
 
 
@@ -141,8 +143,8 @@ def turning(rngs: Sequence[np.random.Generator], step: Step) -> Iterator[Table]:
     """Measure how long it goes unnoticed that the questions are others."""
     table = table_of("questions until others are noticed, adwin", "", "median", "9 in 10", "missed", "by")
     for name, change in TURNS.items():
-        found = [turned(rng, questions(rng, 2000), questions(rng, 2000, **change)) for rng in rngs]
-        table.add_row(name, *delay_cells([one for one, _ in found]), by(found))
+        turns = [turned(rng, questions(rng, 2000), questions(rng, 2000, **change)) for rng in rngs]
+        table.add_row(name, *delay_cells([late for late, _ in turns]), by(turns))
         step()
     yield table
 
@@ -157,8 +159,8 @@ def following(
     title = "questions until those of another data set are noticed, adwin"
     table = table_of(title, "first", "then", "median", "9 in 10", "missed", "by")
     for first, then in pairs:
-        found = [turned(rng, shuffled(sets[first], rng), shuffled(sets[then], rng)) for rng in rngs]
-        table.add_row(first, then, *delay_cells([late for late, _ in found]), by(found))
+        turns = [turned(rng, shuffled(sets[first], rng), shuffled(sets[then], rng)) for rng in rngs]
+        table.add_row(first, then, *delay_cells([late for late, _ in turns]), by(turns))
         step()
     if pairs:
         yield table
@@ -190,7 +192,7 @@ def cost(rng: np.random.Generator) -> Table:
         drawn = rng.choice(vocabulary, (4000, 10), p=law / law.sum())
         contexts = [asked(" ".join(words), dims, rng) for words in drawn]
         log = list(examples(contexts, rng.choice(ARMS, len(contexts)).tolist()))
-        texts = [as_text(one.decision.context, one.decision.drawn) for one in log]
+        texts = [as_text(example.decision.context, example.decision.drawn) for example in log]
         monitor, vw = (
             drift_monitor.Monitor(DriftSpec(), RULE),
             Workspace(arg_list=[*DEFAULT.split(), "--quiet"]),
@@ -198,8 +200,8 @@ def cost(rng: np.random.Generator) -> Table:
         best = [np.inf, np.inf]
         for _ in range(10):
             start = time.process_time()
-            for one in log:
-                monitor.see(one, 0.5)
+            for example in log:
+                monitor.see(example, 0.5)
             middle = time.process_time()
             for text in texts:
                 vw.learn(text)
@@ -257,7 +259,7 @@ def main(
     console = Console()
     curves: dict[tuple[int, float], list[float]] = {}
     sets = {} if path is None else sets_of(path)
-    pairs = [(one, other) for one, other in permutations(sets, 2) if len(sets[one]) >= ENOUGH]
+    pairs = [(first, then) for first, then in permutations(sets, 2) if len(sets[first]) >= ENOUGH]
     total = (
         len(SETTINGS) * (len(WORLDS) + len(WATCHED) * len(FALLS)) + len(LEARNERS) + len(TURNS) + len(pairs)
     )

@@ -116,11 +116,11 @@ def delay(rng: np.random.Generator, spec: DriftSpec, before: int, fall: float) -
     """
     n = before + PATIENCE
     p = np.where(np.arange(n) < before, 0.7, 0.7 - fall)
-    found = noticed(spec, questions(rng, n), (rng.random(n) < p).astype(float).tolist())
+    changes = noticed(spec, questions(rng, n), (rng.random(n) < p).astype(float).tolist())
     return next(
         (
             float(change.example_seq - before)
-            for change in found
+            for change in changes
             if change.subject == "reward of a" and change.example_seq > before
         ),
         np.inf,

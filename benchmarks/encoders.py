@@ -45,23 +45,28 @@ SAMPLE = 64
 
 def times(questions: list[str], passages: list[str]) -> dict[str, dict[str, list[float]]]:
     """Return milliseconds of the processor for each text: work, then side, then round."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    milliseconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     embedders = {side: build_embedder(backbone) for side, backbone in SIDES.items()}
     works: dict[str, tuple[list[str], Callable[[Embedder, list[str]], object]]] = {
-        "a question": (questions, lambda one, texts: [one.encode_queries([text]) for text in texts]),
+        "a question": (
+            questions,
+            lambda embedder, texts: [embedder.encode_queries([text]) for text in texts],
+        ),
         "one of 32": (
             questions,
-            lambda one, texts: [one.encode_queries(texts[at : at + 32]) for at in range(0, len(texts), 32)],
+            lambda embedder, texts: [
+                embedder.encode_queries(texts[at : at + 32]) for at in range(0, len(texts), 32)
+            ],
         ),
-        "a passage": (passages, lambda one, texts: one.encode_queries(texts)),
+        "a passage": (passages, lambda embedder, texts: embedder.encode_queries(texts)),
     }
     for _ in track(range(ROUNDS + 1), "timing"):  # the first is not counted
         for work, (texts, embed) in works.items():
             for side, embedder in embedders.items():
                 begun = time.process_time()
                 embed(embedder, texts)
-                found[work][side].append(1e3 * (time.process_time() - begun) / len(texts))
-    return {work: {side: each[1:] for side, each in sides.items()} for work, sides in found.items()}
+                milliseconds[work][side].append(1e3 * (time.process_time() - begun) / len(texts))
+    return {work: {side: each[1:] for side, each in sides.items()} for work, sides in milliseconds.items()}
 
 
 def recalls(corpus: Path, queries: list[dict[str, Any]], home: Path, k: int) -> dict[str, dict[str, float]]:
@@ -75,8 +80,10 @@ def recalls(corpus: Path, queries: list[dict[str, Any]], home: Path, k: int) -> 
             ingest(str(corpus), home / "corpus", progress=on_progress), home / "indexes", SIDES, specs
         )
         prepare(have, progress=on_progress)
-    found, _ = measure(have, queries, k)
-    return {kind: {side: found[f"{kind} {side}"]["all"] for side in SIDES} for kind in ("dense", "rrf")}
+    recall_by_arm, _ = measure(have, queries, k)
+    return {
+        kind: {side: recall_by_arm[f"{kind} {side}"]["all"] for side in SIDES} for kind in ("dense", "rrf")
+    }
 
 
 def main(
@@ -85,25 +92,29 @@ def main(
     k: Annotated[int, typer.Option("-k", help="Passages that are found.")] = 4,
 ) -> None:
     """Time, search, and print one table."""
-    queries = [one for one in lines(folder / "queries.jsonl.gz") if one["dataset"] == dataset]
-    passages = [one for one in lines(folder / "corpus.jsonl.gz") if one["id"].startswith(f"{dataset}/")]
-    questions = [one["question"] for one in queries]
-    took = times(questions[:SAMPLE], [one["text"] for one in passages[: SAMPLE // 4]])
-    vectors = {side: build_embedder(one).encode_queries(questions) for side, one in SIDES.items()}
-    cosines = {side: (found * vectors["torch"]).sum(axis=1) for side, found in vectors.items()}
+    queries = [query for query in lines(folder / "queries.jsonl.gz") if query["dataset"] == dataset]
+    passages = [
+        passage for passage in lines(folder / "corpus.jsonl.gz") if passage["id"].startswith(f"{dataset}/")
+    ]
+    questions = [query["question"] for query in queries]
+    took = times(questions[:SAMPLE], [passage["text"] for passage in passages[: SAMPLE // 4]])
+    vectors = {side: build_embedder(backbone).encode_queries(questions) for side, backbone in SIDES.items()}
+    cosines = {side: (embeddings * vectors["torch"]).sum(axis=1) for side, embeddings in vectors.items()}
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(scratch) / "corpus.jsonl"
         corpus.write_bytes(b"\n".join(map(orjson.dumps, passages)))
-        found = recalls(corpus, queries, Path(scratch), k)
+        recall_by_kind = recalls(corpus, queries, Path(scratch), k)
     title = f"{len(questions):,} questions, {len(passages):,} passages of {dataset}; in brackets / torch"
     table = Table("", *SIDES, title=title)
     for work, sides in took.items():
         ratios = {side: np.median(np.divide(each, sides["torch"])) for side, each in sides.items()}
-        table.add_row(f"{work}, ms", *(f"{np.median(sides[one]):.2f} ({ratios[one]:.2f})" for one in SIDES))
-    table.add_row("cosine, mean", *(f"{cosines[one].mean():.4f}" for one in SIDES))
-    table.add_row("cosine, least", *(f"{cosines[one].min():.4f}" for one in SIDES))
-    for kind, sides in found.items():
-        table.add_row(f"{kind}, Recall@{k}", *(f"{sides[one]:.3f}" for one in SIDES))
+        table.add_row(
+            f"{work}, ms", *(f"{np.median(sides[side]):.2f} ({ratios[side]:.2f})" for side in SIDES)
+        )
+    table.add_row("cosine, mean", *(f"{cosines[side].mean():.4f}" for side in SIDES))
+    table.add_row("cosine, least", *(f"{cosines[side].min():.4f}" for side in SIDES))
+    for kind, sides in recall_by_kind.items():
+        table.add_row(f"{kind}, Recall@{k}", *(f"{sides[side]:.3f}" for side in SIDES))
     Console().print(table)
 
 

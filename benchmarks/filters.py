@@ -102,7 +102,7 @@ def main(
     home.mkdir(parents=True, exist_ok=True)
     table = Table("filter", "permitted", "build, ms", "again, us", *(f"{name}, ms" for name in ARMS))
     free = built(ingest(tagged(source, home / "free.jsonl", restricted=False), home / "free"), home)
-    asked = questions(free.corpus, searches)
+    queries = questions(free.corpus, searches)
     wheres = {
         "one tenant in ten": Comparison(type="eq", key="tenant", value="t3"),
         "another tenant": Comparison(type="eq", key="tenant", value="t4"),
@@ -110,12 +110,12 @@ def main(
         "one in 100": Comparison(type="lt", key="number", value=10),
         "one passage": Comparison(type="eq", key="url", value="https://a/77"),
     }
-    row_of(table, "none", free, asked)
+    row_of(table, "none", free, queries)
     for name, where in wheres.items():
-        row_of(table, name, free, [replace(query, where=where) for query in asked])
+        row_of(table, name, free, [replace(query, where=where) for query in queries])
     closed = built(ingest(tagged(source, home / "closed.jsonl", restricted=True), home / "closed"), home)
     for name, groups in (("one group in ten", {"g3"}), ("nine groups", {f"g{n}" for n in range(9)})):
-        row_of(table, name, closed, [replace(query, groups=frozenset(groups)) for query in asked])
+        row_of(table, name, closed, [replace(query, groups=frozenset(groups)) for query in queries])
     Console(width=120).print(table)
 
 

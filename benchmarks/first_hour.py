@@ -98,8 +98,8 @@ class Made:
     def utility(self, arms: Sequence[str]) -> Floats:
         """Return recall less the price of the steps, shape (n_questions, n_arms)."""
         steps = [0.0 if RETRIEVERS[arm].kind == "none" else 1.0 + 0.35 * (arm == "multi") for arm in arms]
-        found = [self.columns[arm if arm in self.columns else STAND_INS[arm]] for arm in arms]
-        return np.stack(found, axis=1) - STEP * np.array(steps)
+        columns = [self.columns[arm if arm in self.columns else STAND_INS[arm]] for arm in arms]
+        return np.stack(columns, axis=1) - STEP * np.array(steps)
 
     def features(self, arms: Sequence[str], rows: NDArray[np.intp]) -> Features:
         """Return what a router sees of some of the questions."""
@@ -131,11 +131,11 @@ class Made:
                 earned[share] += float(utility[held_out, drawn].mean())
         return max(SHARES, key=earned.__getitem__)
 
-    def _fitted(self, asked: Features, rows: NDArray[np.intp], share: float) -> Floats:
-        utility = self.utility(asked.arms)[rows]
-        router = build_router(CALIBRATED).fit(RoutingDataset(self.features(asked.arms, rows), utility))
+    def _fitted(self, features: Features, rows: NDArray[np.intp], share: float) -> Floats:
+        utility = self.utility(features.arms)[rows]
+        router = build_router(CALIBRATED).fit(RoutingDataset(self.features(features.arms, rows), utility))
         mean = utility.mean(axis=0)
-        return np.asarray(mean + share * (router.scores(asked) - mean))
+        return np.asarray(mean + share * (router.scores(features) - mean))
 
 
 def play(
@@ -152,9 +152,9 @@ def play(
         order: Seed of the order.
     """
     policy = build_policy(spec, arms)
-    asked = np.random.default_rng(order).permutation(len(reward))[:ASKED]
-    earned = np.empty(len(asked))
-    for turn, row in enumerate(asked.tolist()):
+    rows = np.random.default_rng(order).permutation(len(reward))[:ASKED]
+    earned = np.empty(len(rows))
+    for turn, row in enumerate(rows.tolist()):
         told = {arm: {**data.about[arm], "router": float(scores[row, at])} for at, arm in enumerate(arms)}
         context = describe(data.outcomes.questions[row].text, FORM, embedding=None, arms=told)
         p = served_distribution(policy, context, arms, FLOOR)
@@ -163,7 +163,7 @@ def play(
         decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
         policy.learn(decision, float(reward[row, drawn]))
         earned[turn] = (p * reward[row]).sum()
-    return np.asarray(earned - reward[asked][:, reward[asked].mean(axis=0).argmax()])
+    return np.asarray(earned - reward[rows][:, reward[rows].mean(axis=0).argmax()])
 
 
 def main(
@@ -184,31 +184,33 @@ def main(
     for name, weights in (("as they are", np.ones(len(made.texts))), ("balanced", made.weights)):
         means = {arm: float((weights * column).mean()) for arm, column in made.columns.items()}
         size = effective_size(weights)
-        found = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
-        console.print(f"recall on made questions, {name} ({size:,.0f}): {found}", highlight=False)
+        shown = ", ".join(f"{arm} {mean:.3f}" for arm, mean in means.items())
+        console.print(f"recall on made questions, {name} ({size:,.0f}): {shown}", highlight=False)
     title = f"reward less that of the best fixed arm, {ORDERS} orders of {ASKED:,} real questions"
     table = Table("arms", "reward", "policy", "first 300", "above", "all 3,000", "above", title=title)
     figure = Figure(figsize=(11, 7), dpi=130, layout="constrained")
     panels = iter(figure.subplots(2, 2, sharex=True).flatten())
     for arms in (data.outcomes.arms, DEFAULT_FOUR):
-        asked, at = data.asked.of(arms), [data.outcomes.arms.index(arm) for arm in arms]
+        features, at = data.asked.of(arms), [data.outcomes.arms.index(arm) for arm in arms]
         share = made.best_share(arms)
         console.print(f"{len(arms)} arms: {share:.0%} of a router's differences between questions are kept")
-        zeros = np.zeros((len(asked.texts), len(arms)))
-        shrunk = made.scores(asked, share=share)
-        scores = (zeros, made.scores(asked, balanced=False), made.scores(asked), shrunk, shrunk, shrunk)
+        zeros = np.zeros((len(features.texts), len(arms)))
+        shrunk = made.scores(features, share=share)
+        scores = (zeros, made.scores(features, balanced=False), made.scores(features), shrunk, shrunk, shrunk)
         for measure in ("recall", "f1"):
             reward = data.outcomes.scores[measure] - STEP * data.outcomes.costs["steps"]
             axes = next(panels)
             axes.set_title(f"{len(arms)} arms, {measure} less {STEP} a step", loc="left")
             axes.axhline(0.0, color="#22303c", linewidth=0.8)
-            for (name, spec), known in zip(POLICIES.items(), scores, strict=True):
-                leads = [play(spec, data, arms, reward[:, at], known, order) for order in range(ORDERS)]
-                first, whole = [one[:FIRST].mean() for one in leads], [one.mean() for one in leads]
+            for (name, spec), router_scores in zip(POLICIES.items(), scores, strict=True):
+                leads = [
+                    play(spec, data, arms, reward[:, at], router_scores, order) for order in range(ORDERS)
+                ]
+                first, whole = [curve[:FIRST].mean() for curve in leads], [curve.mean() for curve in leads]
                 cells = [
                     cell
                     for some in (first, whole)
-                    for cell in (f"{np.mean(some):+.4f}", f"{sum(one >= 0 for one in some)} of {ORDERS}")
+                    for cell in (f"{np.mean(some):+.4f}", f"{sum(curve >= 0 for curve in some)} of {ORDERS}")
                 ]
                 table.add_row(f"{len(arms)}", measure, name, *cells)
                 axes.plot(np.cumsum(np.mean(leads, axis=0)), label=name, linewidth=1.2)

@@ -144,15 +144,15 @@ def shifted(n: int, rng: np.random.Generator) -> Course:
     kind = rng.integers(4, size=n)
     quality = rng.uniform(0.1, 0.7, (4, 3)).repeat(2, axis=1)
     season = 0.2 * (1.0 + np.sin(np.arange(n) / 400.0)) / 2.0
-    earned, seen = np.full((4, 6), 0.5), np.ones((4, 6))
+    earned, counts = np.full((4, 6), 0.5), np.ones((4, 6))
     p_log, drawn, reward = np.empty((n, 6)), np.empty(n, np.int64), np.empty(n)
     for start in range(0, n, 50):  # a version is served for 50 decisions
         rows = slice(start, start + 50)
-        p_log[rows] = greedy((earned / seen).argmax(axis=1)[kind[rows]], 6, 0.02)
+        p_log[rows] = greedy((earned / counts).argmax(axis=1)[kind[rows]], 6, 0.02)
         drawn[rows] = draws(p_log[rows], rng)
         reward[rows] = rng.random(50) < quality[kind[rows], drawn[rows]] + season[rows]
         np.add.at(earned, (kind[rows], drawn[rows]), reward[rows])
-        np.add.at(seen, (kind[rows], drawn[rows]), 1.0)
+        np.add.at(counts, (kind[rows], drawn[rows]), 1.0)
     return Course(p_log, p_log[:, [1, 0, 3, 2, 5, 4]], drawn, reward)
 
 
@@ -222,7 +222,7 @@ class Delayed:
         rest = ~here & (self.log.at <= now)
         # the training log is in the order of the news
         seq = np.argsort(np.argsort(self.heard, kind="stable")) + 1
-        known = np.searchsorted(np.sort(self.heard), self.log.at, side="right")
+        learned = np.searchsorted(np.sort(self.heard), self.log.at, side="right")
         log = replace(self.log, seq=seq).where(here)
         if order is Order.LEARNED:
             log = replace(log, at=self.heard[here])
@@ -231,7 +231,7 @@ class Delayed:
         else:
             first = np.tile([1.0, 0.0], (int(rest.sum()), 1))
             p_log = np.full(first.shape, 0.5)
-            waiting = gate.Waiting(self.log.at[rest], self.log.drawn[rest], p_log, first, known[rest])
+            waiting = gate.Waiting(self.log.at[rest], self.log.drawn[rest], p_log, first, learned[rest])
         return judge(
             SPEC,
             log,
@@ -239,7 +239,7 @@ class Delayed:
             reward_range=(0.0, 1.0),
             settled=settled,
             waiting=waiting,
-            known=known[here],
+            known=learned[here],
             checked=SPEC.least_checked,
         )
 
@@ -280,7 +280,7 @@ def same(runs: int, seed: int) -> Iterator[str]:
 def power(runs: int, seed: int) -> dict[tuple[float, float], list[float]]:
     """Return after how many decisions each run was promoted, by floor and gain; inf for never."""
     looks = np.unique(np.geomspace(50, SIZES[-1], LOOKS).astype(np.int64))
-    found = {}
+    promotions = {}
     for floor in FLOORS:
         for gain in GAINS:
             first = []
@@ -289,8 +289,8 @@ def power(runs: int, seed: int) -> dict[tuple[float, float], list[float]]:
                 course = better(gain, floor, SIZES[-1], rng)
                 promoted = course.promoted(course.bounds(looks))
                 first.append(np.inf if promoted is None else float(promoted))
-            found[floor, gain] = first
-    return found
+            promotions[floor, gain] = first
+    return promotions
 
 
 def draw(found: dict[tuple[float, float], list[float]], path: Path) -> None:
@@ -331,19 +331,19 @@ def main(
     print(f"\nA/A: share of {runs} runs of {LENGTH:,} decisions, watched all the time\n", *table, sep="\n")
     table = list(delays(delayed_runs, seed))
     print(f"\ndelays: share of {delayed_runs} runs of 20,000 decisions, asked 20 times\n", *table, sep="\n")
-    found = power(power_runs, seed)
+    promotions = power(power_runs, seed)
     for floor in FLOORS:
         print(f"\npower: share of {power_runs} runs promoted, every arm served at least {floor:.0%}\n")
         print("| true gain | " + " | ".join(f"{n:,} rows" for n in SIZES) + " | median |")
         print("| --- " * (2 + len(SIZES)) + "|")
         for gain in GAINS:
-            first = np.array(found[floor, gain])
+            first = np.array(promotions[floor, gain])
             cells = [f"{np.mean(first <= n):.2f}" for n in SIZES]
             median = float(np.sort(first)[len(first) // 2])
             cells.append(f"{median:,.0f}" if np.isfinite(median) else "-")
             print(f"| {gain} | " + " | ".join(cells) + " |")
     if plot is not None:
-        draw(found, plot)
+        draw(promotions, plot)
 
 
 if __name__ == "__main__":

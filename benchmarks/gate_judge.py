@@ -108,10 +108,10 @@ def predictions(pull: Floats, reward: Floats, grade: Floats | None) -> tuple[Flo
         return mean, np.zeros(len(mean))
     heavy = pull * pull
     total, grades, rewards = _before(heavy), _before(heavy * grade), _before(heavy * reward)
-    one = np.maximum(total, 1e-12)
-    centre = grades / one
-    spread = _before(heavy * grade * grade) / one - centre**2
-    both = _before(heavy * grade * reward) / one - centre * rewards / one
+    weight = np.maximum(total, 1e-12)
+    centre = grades / weight
+    spread = _before(heavy * grade * grade) / weight - centre**2
+    both = _before(heavy * grade * reward) / weight - centre * rewards / weight
     slope = np.divide(both, spread, out=np.zeros_like(both), where=spread > 1e-9)
     effective = total**2 / np.maximum(_before(heavy * heavy), 1e-12)
     return mean, slope * effective / (effective + TRUST) * (grade - centre)
@@ -177,7 +177,9 @@ def same(runs: int, seed: int) -> Iterator[str]:
                 for at, share in enumerate(SHARES):
                     promoted[at] += (capital(course, luck < share, share, grade) > ENOUGH).any()
             yield (
-                f"| {name} | {judge} | " + " | ".join(f"{100 * one / runs:.1f} %" for one in promoted) + " |"
+                f"| {name} | {judge} | "
+                + " | ".join(f"{100 * count / runs:.1f} %" for count in promoted)
+                + " |"
             )
 
 
@@ -196,7 +198,9 @@ def unequal(runs: int, seed: int) -> Iterator[str]:
             for at, grades in enumerate((None, grade)):
                 promoted[at] += (capital(course, audited, share, grades) > ENOUGH).any()
         yield (
-            f"| {good:.1%}, {bad:.1%} | " + " | ".join(f"{100 * one / runs:.1f} %" for one in promoted) + " |"
+            f"| {good:.1%}, {bad:.1%} | "
+            + " | ".join(f"{100 * count / runs:.1f} %" for count in promoted)
+            + " |"
         )
 
 
@@ -215,13 +219,13 @@ def first_audits(audited: Flags, shown: Flags) -> float:
 
 def saved(runs: int, seed: int) -> Iterator[str]:
     """Yield lines: how many decisions with feedback it takes, with grades and without."""
-    judges = (f"agrees in {one:.0%}" for one in AGREEMENTS)
+    judges = (f"agrees in {agreement:.0%}" for agreement in AGREEMENTS)
     yield " | ".join(["| every arm served at least", "audited", "the gate", f"limit {LIMIT}", *judges]) + " |"
     yield "| --- " * (4 + len(AGREEMENTS)) + "|"
     for floor in FLOORS:
         for share in SHARES:
             n = int(AUDITED[floor] / share)
-            found: list[list[float]] = []
+            first_counts: list[list[float]] = []
             rngs = np.random.default_rng([seed, int(1e4 * floor), int(1e4 * share)]).spawn(runs)
             for rng in track(rngs, description=f"floor {floor}, {share} audited"):
                 course = better(GAIN, floor, n, rng)
@@ -236,9 +240,9 @@ def saved(runs: int, seed: int) -> Iterator[str]:
                 for agreement in AGREEMENTS:
                     grade = np.where(luck < agreement, course.reward, 1.0 - course.reward)
                     firsts.append(first_audits(audited, capital(course, audited, share, grade) > ENOUGH))
-                found.append(firsts)
-            medians = np.sort(np.array(found), axis=0)[runs // 2]
-            cells = [f"{one:,.0f}" for one in medians]
+                first_counts.append(firsts)
+            medians = np.sort(np.array(first_counts), axis=0)[runs // 2]
+            cells = [f"{median:,.0f}" for median in medians]
             for at in range(2, len(cells)):
                 cells[at] += f" ({medians[at] / medians[1] - 1.0:+.0%})" if np.isfinite(medians[1]) else ""
             yield f"| {floor:.0%} | {share:.0%} | " + " | ".join(cells) + " |"

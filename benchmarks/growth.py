@@ -77,13 +77,13 @@ def begin(service: Service, dims: int = 0) -> None:
     early = turns[0][0].decided_at
     for first in range(0, BLOCK, 500):
         some: list[Any] = []
-        for decided, done, said in turns[first : first + 500]:
+        for decided, done, feedback in turns[first : first + 500]:
             at = start + decided.decided_at - early + 0.01
-            seen = replace(decided.context, embedding=tuple(rng.standard_normal(dims).tolist()))
+            context = replace(decided.context, embedding=tuple(rng.standard_normal(dims).tolist()))
             some += [
-                replace(decided, context=seen, decided_at=at, deadline=at + rule.wait_s),
+                replace(decided, context=context, decided_at=at, deadline=at + rule.wait_s),
                 replace(done, finished_at=at + 0.1),
-                replace(said, id=decided.id, received_at=at + 0.2),
+                replace(feedback, id=decided.id, received_at=at + 0.2),
             ]
         store.append(some)
     recipe, arms = Recipe.configured(service.config), list(service.config.actions)
@@ -112,23 +112,23 @@ def grow(store: Store, have: int, want: int) -> None:
 
     def copied(table: sa.Table) -> str:
         columns = []
-        for one in table.c:
-            size = BLOCK if (table is t.examples and one.name == "seq") else moved.get(one.name)
-            text = f'"{one.name}"'
-            if one.name == named.get(table.name) or (table is t.feedback and one.name == "id"):
+        for column in table.c:
+            size = BLOCK if (table is t.examples and column.name == "seq") else moved.get(column.name)
+            text = f'"{column.name}"'
+            if column.name == named.get(table.name) or (table is t.feedback and column.name == "id"):
                 text = f"'{{block:06d}}' || substr({text}, 7)"
             elif size is not None:
                 text = f"{text} + {size} * {{block}}"
             columns.append(text)
         last = {"examples": BLOCK, "rollups": 0}.get(table.name, FACTS)
         which = f"seq <= {last}" if last else "width = 3600 AND start < {end}"
-        names = ", ".join(f'"{one.name}"' for one in table.c)
+        names = ", ".join(f'"{column.name}"' for column in table.c)
         return (
             f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} WHERE {which}"
         )
 
     rollup = t.rollups
-    statements = [copied(one) for one in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
+    statements = [copied(table) for table in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
     with store.reading() as connection:
         start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
     for block in range(have // BLOCK, want // BLOCK):
@@ -172,7 +172,7 @@ def size_of(store: Store) -> int:
         if connection.dialect.name == "postgresql":
             return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
         pages, size = (
-            connection.exec_driver_sql(f"PRAGMA page_{one}").scalar_one() for one in ("count", "size")
+            connection.exec_driver_sql(f"PRAGMA page_{unit}").scalar_one() for unit in ("count", "size")
         )
         return int(pages) * int(size)
 
@@ -188,7 +188,7 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
     def median(took: list[float]) -> str:
         return f"{1000 * float(np.median(took)):.1f} ms"
 
-    async def asked(name: str, times: int, method: str, path: Callable[[int], str], body: Any = None) -> None:
+    async def ask(name: str, times: int, method: str, path: Callable[[int], str], body: Any = None) -> None:
         took = []
         for i in range(times):
             began = time.perf_counter()
@@ -205,16 +205,16 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
             "feedback_id": f"new-{i}",
         }
 
-    await asked("a retrieval", 300, "POST", lambda _: "/v1/retrieve", lambda _: {"query": "Which river?"})
-    await asked("an item of feedback", 300, "POST", lambda _: "/v1/feedback", fed)
+    await ask("a retrieval", 300, "POST", lambda _: "/v1/retrieve", lambda _: {"query": "Which river?"})
+    await ask("an item of feedback", 300, "POST", lambda _: "/v1/feedback", fed)
     with service.point.store.reading() as connection:
         some = list(
             connection.scalars(
                 sa.select(t.decisions.c.id).where(t.decisions.c.seq.in_(range(1, 3 * n, 3 * n // 20)))
             )
         )
-    await asked("a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}")
-    await asked("`verify` of a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}/verify")
+    await ask("a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}")
+    await ask("`verify` of a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}/verify")
     for name, path in (
         ("overview, 24 h", "?window=24h"),
         ("overview, all", "?window=all"),
@@ -225,7 +225,7 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
         ("policies", "/policies"),
         ("system", "/system"),
     ):
-        await asked(f"console: {name}", 5, "GET", lambda _, path=path: "/console" + path)  # type: ignore[misc]
+        await ask(f"console: {name}", 5, "GET", lambda _, path=path: "/console" + path)  # type: ignore[misc]
     await running.__aexit__(None, None, None)
 
 
@@ -238,12 +238,12 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
     for first in range(0, NEW, 500):
         some: list[Any] = []
         for i in range(first, first + 500):
-            decided, done, said = turn(i, 10 * NEW, rng)
+            decided, done, feedback = turn(i, 10 * NEW, rng)
             name = f"new-{i}"
             some += [
                 replace(decided, id=name, decided_at=now, deadline=now + rule.wait_s),
                 replace(done, decision_id=name, finished_at=now),
-                replace(said, id=name, decision_id=name, received_at=now),
+                replace(feedback, id=name, decision_id=name, received_at=now),
             ]
         store.append(some)
     with timed(rows, "start of a learner"):
@@ -283,9 +283,9 @@ def compare_archived(store: Store, join: str, folder: Path, n: int) -> None:
         began = time.perf_counter()
         count = sum(1 for _ in read_examples(store, join))
         reads.append(count / (time.perf_counter() - began))
-    table.add_row("bytes a decision in the database", *(f"{one:,.0f}" for one in sizes))
-    table.add_row("bytes a decision in files", "", f"{sum(one.bytes for one in parts) / n:,.0f}")
-    table.add_row("examples read in a second", *(f"{one:,.0f}" for one in reads))
+    table.add_row("bytes a decision in the database", *(f"{cell:,.0f}" for cell in sizes))
+    table.add_row("bytes a decision in files", "", f"{sum(segment.bytes for segment in parts) / n:,.0f}")
+    table.add_row("examples read in a second", *(f"{cell:,.0f}" for cell in reads))
     console.print(table)
 
 
@@ -320,7 +320,7 @@ def main(
     ] = False,
 ) -> None:
     """Print the figures."""
-    wanted, rows = [int(one) for one in sizes.split(",")], Rows()
+    turn_counts, rows = [int(text) for text in sizes.split(",")], Rows()
     with ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -333,7 +333,7 @@ def main(
         service = Service(place, log_url=url, policy=POLICY)
         begin(service, DIMS if archived else 0)
         have = BLOCK
-        for n in wanted:
+        for n in turn_counts:
             store = service.point.store
             began = time.perf_counter()
             grow(store, have, n)
@@ -349,7 +349,7 @@ def main(
             asyncio.run(serve(place, url, n, rows))
             settle(store, n)
             have = n
-            table = Table(database, *(f"{one:,}" for one in wanted[: wanted.index(n) + 1]))
+            table = Table(database, *(f"{count:,}" for count in turn_counts[: turn_counts.index(n) + 1]))
             table.title = f"load {os.getloadavg()[0]:.0f}"
             for name, values in rows.items():
                 table.add_row(name, *values)

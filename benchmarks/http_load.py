@@ -214,7 +214,7 @@ async def load(
     address: tuple[str, int], wire: bytes, clients: int, seconds: float, patience_s: float = 5.0
 ) -> Load:
     """Ask from several keep-alive clients for some seconds, each without a pause."""
-    found = Load()
+    observed = Load()
     began, computed = time.perf_counter(), time.process_time()
     end = began + seconds
 
@@ -226,11 +226,11 @@ async def load(
                     if connection is None or connection.closed:
                         connection = await connect(address)
                     answer = await connection.send(wire)
-                found.latencies_s[answer.label].append(answer.seconds)
+                observed.latencies_s[answer.label].append(answer.seconds)
                 if answer.status == 200:
-                    found.first_s.append(answer.first_s)
+                    observed.first_s.append(answer.first_s)
             except OSError as error:
-                found.latencies_s[failure(error)].append(time.perf_counter() - start)
+                observed.latencies_s[failure(error)].append(time.perf_counter() - start)
                 if connection is not None:
                     connection.close()
                 await asyncio.sleep(0.01)
@@ -238,8 +238,8 @@ async def load(
             connection.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    found.seconds, found.client_cpu_s = time.perf_counter() - began, time.process_time() - computed
-    return found
+    observed.seconds, observed.client_cpu_s = time.perf_counter() - began, time.process_time() - computed
+    return observed
 
 
 def _load(*args: Any) -> Load:

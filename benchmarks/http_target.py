@@ -222,15 +222,15 @@ def started(command: list[str], folder: Path, environment: Mapping[str, str]) ->
         environment: Variables in addition to those of this process.
     """
     without = ("ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR")
-    own = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
-    own |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_raylet_start_wait_time_s": "120"}
+    variables = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    variables |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_raylet_start_wait_time_s": "120"}
     inherited = {name: value for name, value in os.environ.items() if name not in without}
     log = folder / "output.txt"
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
-            env={**inherited, **own, **environment},
+            env={**inherited, **variables, **environment},
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -98,11 +98,11 @@ class Questions:
     @classmethod
     def read(cls, folder: Path) -> "Questions":
         """Read the folder; of questions with the same text the first one is kept."""
-        asked = {q["question"]: q for q in reversed(list(_lines(folder / "queries.jsonl.gz")))}
+        questions = {q["question"]: q for q in reversed(list(_lines(folder / "queries.jsonl.gz")))}
         outcomes: dict[str, dict[str, Any]] = {}
         for row in _lines(folder / "outcomes.jsonl.gz"):
             outcomes.setdefault(row["id"], {})[row["arm"]] = row
-        kept = [q for q in asked.values() if q["id"] in outcomes]
+        kept = [q for q in questions.values() if q["id"] in outcomes]
         arms = list(next(iter(outcomes.values())))
         rows = [[outcomes[q["id"]][arm] for arm in arms] for q in kept]
         return cls(
@@ -185,8 +185,8 @@ class Model(base.Generator):
 
     def _answer(self, system: str, question: str) -> str:
         self.answers += 1
-        found = ARM.search(system)
-        arm = found[1] if found else "none"
+        match = ARM.search(system)
+        arm = match[1] if match else "none"
         return self._questions.answers[self._at[question]][self._questions.arms.index(arm)] or "-"
 
     def _f1(self, text: str) -> list[float]:
@@ -200,8 +200,8 @@ class Model(base.Generator):
         return f'{{"score": {round(10 * min(1.0, max(0.0, 0.3 + 0.6 * self._f1(text)[0] + noise)))}}}'
 
     def _verdict(self, text: str) -> str:
-        one, other = self._f1(text)
-        better = 0 if one == other else 1 if one > other else 2
+        first, second = self._f1(text)
+        better = 0 if first == second else 1 if first > second else 2
         if sampling.uniform_from(text, "noise") < self._noise:
             better = int(3 * sampling.uniform_from(text, "verdict"))
         return f'{{"better": {better}}}'
@@ -256,8 +256,10 @@ async def replayed(
     point = replica.service.points["default"]
     point.decider.salt = salt  # in place of the secret of the log: each run draws the same
     earned = []
-    with closing(Store(config.database_url)) as own:
-        learner = Learner(own, Recipe.configured(config), questions.arms, take_epoch(own, "benchmark", 0.0))
+    with closing(Store(config.database_url)) as store:
+        learner = Learner(
+            store, Recipe.configured(config), questions.arms, take_epoch(store, "benchmark", 0.0)
+        )
         learner.step()
         await replica.start()
         await point.refresh()
@@ -297,7 +299,7 @@ def main(
     questions, console = Questions.read(data), Console()
     policy = {"kind": "linucb", "params": {"ridge": ridge}}
     variants = {name: spec for name, spec in VARIANTS.items() if only in name}
-    found: dict[str, list[Run]] = {name: [] for name in variants}
+    runs_by_name: dict[str, list[Run]] = {name: [] for name in variants}
     started = time.perf_counter()
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("turns", total=turns * orders * len(variants))
@@ -307,12 +309,14 @@ def main(
                 with TemporaryDirectory(dir=home) as folder:
                     step = partial(progress.advance, task)
                     run = replayed(questions, order, f"order {seed}", spec, policy, every, Path(folder), step)
-                    found[name].append(asyncio.run(run))
+                    runs_by_name[name].append(asyncio.run(run))
     title = f"{turns:,} turns in {orders} orders, {time.perf_counter() - started:,.0f} s"
     table = Table("beside the reward", "lead, last third", "paired gain", "searches", "answers", title=title)
-    for name, runs in found.items():
+    for name, runs in runs_by_name.items():
         leads = np.array([run.lead for run in runs])
-        base_leads = np.array([run.lead for run in found.get(BASELINES.get(name, "rewards alone"), runs)])
+        base_leads = np.array(
+            [run.lead for run in runs_by_name.get(BASELINES.get(name, "rewards alone"), runs)]
+        )
         table.add_row(
             name,
             _mean(leads),

@@ -35,7 +35,7 @@ RARE = 0.0222
 """How often an arm of a rare world is right, to one of the others."""
 ARMS = ("a", "b", "c", "d")
 SIZES = (100, 300, 1_000, 3_000, 10_000)
-PLAIN = tuple(name for name, one in ESTIMATORS.items() if one.plain)
+PLAIN = tuple(name for name, estimator in ESTIMATORS.items() if estimator.plain)
 """Estimators by default: rows are no slates, and arms have no features."""
 FIRST = 50
 """Rows before the normal interval is watched."""
@@ -62,15 +62,15 @@ class World:
         """Draw qualities, a policy that saw them blurred, and four to be evaluated."""
         scale, cost = (RARE, np.zeros(len(ARMS))) if rare else (1.0, COST)
         quality = scale * rng.uniform(0.1, 0.9, (KINDS, len(ARMS)))
-        seen = quality + scale * rng.normal(0.0, 0.15, quality.shape)
-        often = np.bincount(seen.argmax(axis=1), minlength=len(ARMS))
+        blurred = quality + scale * rng.normal(0.0, 0.15, quality.shape)
+        often = np.bincount(blurred.argmax(axis=1), minlength=len(ARMS))
         targets = {
             "candidate": nearly_greedy(quality - cost + scale * rng.normal(0.0, 0.1, quality.shape)),
             "commonest arm": np.tile(np.eye(len(ARMS))[often.argmax()], (KINDS, 1)),
             "rarest arm": np.tile(np.eye(len(ARMS))[often.argmin()], (KINDS, 1)),
             "uniform": np.full(quality.shape, 1.0 / len(ARMS)),
         }
-        return cls(quality, cost, nearly_greedy(seen), targets)
+        return cls(quality, cost, nearly_greedy(blurred), targets)
 
     def value(self, target: Floats) -> float:
         """Return the true expected reward of a policy, shape (KINDS, 4)."""
@@ -129,8 +129,8 @@ def simulate(
     """Invent a world, log n decisions in it, and yield every interval of every target."""
     world = World.invent(rng, rare=rare)
     log, kind = world.log(n, rng)
-    one = np.broadcast_to(1.0, log.reward.shape)
-    served, truth_served = Terms("ips", log.reward, one, one), world.value(world.logging)
+    ones = np.broadcast_to(1.0, log.reward.shape)
+    served, truth_served = Terms("ips", log.reward, ones, ones), world.value(world.logging)
     safe_served = intervals.hedged(served, 1.0, LOW, HIGH)
     modelled = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in names)
     q_hat = fitted(log, rng) if modelled else None
@@ -220,8 +220,8 @@ def watched(rows: Floats, imaginary: Floats) -> sequences.Bounds:
     mean = (np.cumsum(rows) + imaginary.sum()) / n
     squares = (np.cumsum(rows**2) + (imaginary**2).sum()) / n
     half = 1.96 * np.sqrt(np.maximum(squares - mean**2, 0.0) / (n - 1))
-    seen = slice(FIRST - 1, None)
-    return sequences.Bounds(n[seen], mean[seen], (mean - half)[seen], (mean + half)[seen])
+    shown = slice(FIRST - 1, None)
+    return sequences.Bounds(n[shown], mean[shown], (mean - half)[shown], (mean + half)[shown])
 
 
 def fitted(log: Log, rng: np.random.Generator, weight: Floats | None = None) -> Floats:
@@ -246,7 +246,7 @@ def main(
         print(f"\n{of}: share of {worlds} worlds held (of the worst target), mean width\n")
         print("| interval | estimator | " + " | ".join(f"{n:,} rows" for n in SIZES) + " |")
         print("| --- " * (2 + len(SIZES)) + "|")
-        kinds = dict.fromkeys(interval for one, interval, _ in trials if one == of)
+        kinds = dict.fromkeys(interval for quantity, interval, _ in trials if quantity == of)
         for kind in kinds:
             for key in (key for key in trials if key[:2] == (of, kind)):
                 cells = (told(trials[key][n]) for n in SIZES)

@@ -78,7 +78,7 @@ def holds(value: object, token: object, levels: int = LEVELS) -> bool:
     elif isinstance(value, list | tuple | set | frozenset):
         parts = [*value][:ITEMS]
     elif is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, one.name, None) for one in fields(value)]
+        parts = [getattr(value, member.name, None) for member in fields(value)]
     elif isinstance(value, BaseModel):
         parts = [getattr(value, name, None) for name in type(value).model_fields]
     return any(holds(part, token, levels - 1) for part in parts)
@@ -159,8 +159,8 @@ async def serve(replica: Replica, learner: Learner, question: Journey, value: Jo
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             for turns in (others, [(QUESTION, VALUE)]):
                 for text, number in turns:
-                    asked = await client.post("/v1/retrieve", json={"query": text})
-                    decision = asked.raise_for_status().headers["x-decision-id"]
+                    response = await client.post("/v1/retrieve", json={"query": text})
+                    decision = response.raise_for_status().headers["x-decision-id"]
                     if text == QUESTION:
                         question.tokens.clear()
                     body = {"decision_id": decision, "metric_name": "recall", "value": number}

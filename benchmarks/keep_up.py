@@ -98,11 +98,11 @@ def blocks(rate: int) -> Iterator[tuple[float, list[Fact]]]:
     while True:
         now, facts, later = time.time(), list[Fact](), list[Fact]()
         for number in range(tick * n, (tick + 1) * n):
-            decision, said = pairs[number % INVENTED]
+            decision, feedback = pairs[number % INVENTED]
             name = f"d{number}"
             facts.append(replace(decision, id=name, decided_at=now, deadline=now + 600.0))
             facts.append(Execution(name, decision.drawn, Status.OK, Cost(steps=1), finished_at=now))
-            later.append(replace(said, id=f"f{number}", decision_id=name, received_at=now))
+            later.append(replace(feedback, id=f"f{number}", decision_id=name, received_at=now))
         waiting.append(later)
         if len(waiting) > LATE_S / TICK_S:
             facts += waiting.pop(0)

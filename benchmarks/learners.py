@@ -130,11 +130,11 @@ def play(name: str, world: World, seed: Sequence[int]) -> Run:
     uniform = np.random.default_rng(seed).random(n)
     player = Ours(OURS[name], world) if name in OURS else Theirs(name, world, seed[0])
     due: deque[tuple[int, Any, int]] = deque()
-    best, known = world.best, list[tuple[int, Any, int]]()
+    best, learned = world.best, list[tuple[int, Any, int]]()
     begun = time.process_time()
     for turn in range(n):
         if world.repriced is not None and turn == world.segments[1]:
-            player.reprice(known, world)
+            player.reprice(learned, world)
         arms = world.live(turn)
         p, drawn, fact = player.decide(turn, arms, float(uniform[turn]))
         at = [index[arm] for arm in arms]
@@ -145,10 +145,10 @@ def play(name: str, world: World, seed: Sequence[int]) -> Run:
         surprise[1, at] += p * (1.0 - p)
         due.append((turn, fact, at[drawn]))
         if len(due) > world.delay:
-            asked, fact, arm = due.popleft()
-            if not np.isnan(world.told[asked, arm]):
-                player.learn(asked, fact, world.arms[arm], float(world.told[asked, arm]))
-                known.append((asked, fact, arm))
+            past_turn, fact, arm = due.popleft()
+            if not np.isnan(world.told[past_turn, arm]):
+                player.learn(past_turn, fact, world.arms[arm], float(world.told[past_turn, arm]))
+                learned.append((past_turn, fact, arm))
     return Run(lead, share, surprise, time.process_time() - begun)
 
 
@@ -188,8 +188,8 @@ class Theirs:
         arms = world.live(0)
         self.rival = learners_rivals.RIVALS[name](arms, 1 + DIMS, seed)
         self._contexts = world.contexts
-        known = world.told[~np.isnan(world.told)]
-        self._least, self._range = float(known.min()), float(np.ptp(known)) or 1.0
+        rewards = world.told[~np.isnan(world.told)]
+        self._least, self._range = float(rewards.min()), float(np.ptp(rewards)) or 1.0
 
     def decide(self, turn: int, arms: tuple[str, ...], u: float) -> tuple[Floats, int, None]:
         """Return its choice, as a distribution and as a place."""
@@ -275,15 +275,15 @@ def killed(name: str, world: World, seed: int) -> str:
         if name not in OURS:
             return f"{len(rows) % CHECKPOINT} rewards"
         restored, whole = Ours(OURS[name], world), Ours(OURS[name], world)
-        known = 0
+        restored_rows = 0
         if restored.policy.resumes_exactly:
-            known = len(rows) // CHECKPOINT * CHECKPOINT
+            restored_rows = len(rows) // CHECKPOINT * CHECKPOINT
             restored.policy = restored.policy.load(saved.read_bytes())
         for number, (turn, drawn, p, reward) in enumerate(rows):
             arms = world.live(turn)
             fact = Decision("d", world.contexts[turn], arms, tuple(p), drawn, whole.policy.kind, 1)
             whole.policy.learn(fact, reward)
-            if number >= known:
+            if number >= restored_rows:
                 restored.policy.learn(fact, reward)
         return "nothing" if restored.policy.save() == whole.policy.save() else "its state differs"
 
@@ -321,42 +321,46 @@ class Results:
 
     def add(self, name: str, found: Mapping[str, Figures]) -> None:
         """Add the figures of one seed."""
-        for title, one in found.items():
-            self.of.setdefault(name, {}).setdefault(title, []).append(one)
+        for title, run in found.items():
+            self.of.setdefault(name, {}).setdefault(title, []).append(run)
 
     def tables(self) -> Iterator[Table]:
         """Yield the tables of rewards."""
         titles = [*next(iter(self.of.values()))]
-        changing = [one for one in CHANGING if one in titles]
+        changing = [world for world in CHANGING if world in titles]
         for title, place, shown in (
-            ("first 300 questions", 0, [one for one in titles if one in ("calm", "cold", "misled")]),
+            ("first 300 questions", 0, [world for world in titles if world in ("calm", "cold", "misled")]),
             (f"the 500 questions after the change at {HALF:,} (recovery: {RECOVERED:,})", 2, changing),
             ("last third", 1, titles),
         ):
             table = _table(title, "policy", *shown)
-            for name, found in self.of.items():
-                cells = (_mean([one.leads[place] for one in found[world]]) for world in shown)
+            for name, runs_by_world in self.of.items():
+                cells = (_mean([run.leads[place] for run in runs_by_world[world]]) for world in shown)
                 table.add_row(name, *cells)
             yield table
         table = _table("questions to recover, median / 9 in 10", "policy", *changing)
-        for name, found in self.of.items():
-            table.add_row(name, *(_delays([one.recovery for one in found[world]]) for world in changing))
+        for name, runs_by_world in self.of.items():
+            table.add_row(
+                name, *(_delays([run.recovery for run in runs_by_world[world]]) for world in changing)
+            )
         yield table
-        watched = [one for one in ("newcomer", "rise", "price") if one in titles]
+        watched = [world for world in ("newcomer", "rise", "price") if world in titles]
         empty = ["empty"] if "empty" in titles else []
-        headings = [*(f"{one}: its draws" for one in empty), *(f"{one}: half" for one in watched)]
+        headings = [*(f"{world}: its draws" for world in empty), *(f"{world}: half" for world in watched)]
         table = _table("an arm that is added, rises or becomes cheaper", "policy", *headings)
-        for name, found in self.of.items():
-            draws = (f"{np.mean([one.draws for one in found[world]]):.0f}" for world in empty)
-            table.add_row(name, *draws, *(_delays([one.half for one in found[world]]) for world in watched))
+        for name, runs_by_world in self.of.items():
+            draws = (f"{np.mean([run.draws for run in runs_by_world[world]]):.0f}" for world in empty)
+            table.add_row(
+                name, *draws, *(_delays([run.half for run in runs_by_world[world]]) for world in watched)
+            )
         yield table
 
     def records(self, lost: Mapping[str, str]) -> Table:
         """Return what is on record of each policy: its propensities, its state and what it takes."""
         table = _table("on record", "policy", "chi-square of draws, p", "lost by kill -9", "us a question")
-        for name, found in self.of.items():
-            every = [one for runs in found.values() for one in runs]
-            us = f"{np.mean([one.us for one in every]):.0f}"
+        for name, runs_by_world in self.of.items():
+            every = [run for runs in runs_by_world.values() for run in runs]
+            us = f"{np.mean([run.us for run in every]):.0f}"
             table.add_row(name, _fit(every) if name in OURS else "no chance on record", lost[name], us)
         return table
 
@@ -367,8 +371,8 @@ class Results:
         panels = figure.subplots(2, 4, sharex=True, sharey=True).ravel()
         at = (np.arange(POINTS) + 0.5) * len(FOUR) * 750 / POINTS
         for axes, world in zip(panels, shown, strict=True):
-            for name, found in self.of.items():
-                curve = np.mean([one.curve for one in found[world]], axis=0)
+            for name, runs_by_world in self.of.items():
+                curve = np.mean([run.curve for run in runs_by_world[world]], axis=0)
                 smooth = np.convolve(np.pad(curve, 1, mode="edge"), np.ones(3) / 3, mode="valid")
                 style = STYLES.get(name, {"color": "#b9c1c9", "linewidth": 0.9})
                 axes.plot(at, smooth, label=name if name in STYLES else None, **style)
@@ -414,15 +418,15 @@ def _mean(values: Sequence[float]) -> str:
 
 def _delays(values: Sequence[float]) -> str:
     median, late = np.quantile(values, (0.5, 0.9), method="higher")
-    return " / ".join("never" if np.isinf(one) else f"{one:.0f}" for one in (median, late))
+    return " / ".join("never" if np.isinf(quantile) else f"{quantile:.0f}" for quantile in (median, late))
 
 
 def _fit(every: Sequence[Figures]) -> str:
     """Return the p-value of the draws of all runs under the chances on record."""
     total, freedom = 0.0, 0
-    for one in every:
-        there = one.surprise[1] > 0.0
-        total += float((one.surprise[0, there] ** 2 / one.surprise[1, there]).sum())
+    for run in every:
+        there = run.surprise[1] > 0.0
+        total += float((run.surprise[0, there] ** 2 / run.surprise[1, there]).sum())
         freedom += int(there.sum())
     return f"{stats.chi2.sf(total, freedom):.2f}"
 
@@ -456,8 +460,8 @@ def main(
     ):
         bar = progress.add_task("policies and orders", total=len(items))
         work = partial(task, folder=folder / "qa", paths=paths, among=world or ())
-        for (_, name), found in zip(items, pool.map(work, items), strict=True):
-            results.add(name, found)
+        for (_, name), by_world in zip(items, pool.map(work, items), strict=True):
+            results.add(name, by_world)
             progress.advance(bar)
     for table in results.tables():
         console.print(table)

@@ -95,12 +95,12 @@ class World:
     @property
     def best(self) -> Floats:
         """The reward of the arm that is best in its time, shape (n,)."""
-        found = np.empty(len(self.reward))
+        rewards = np.empty(len(self.reward))
         for start, end in zip(self.segments, self.segments[1:], strict=False):
             there = [self.added.get(arm, 0) <= start for arm in self.arms]
             means = np.where(there, self.reward[start:end].mean(axis=0), -np.inf)
-            found[start:end] = self.reward[start:end, means.argmax()]
-        return found
+            rewards[start:end] = self.reward[start:end, means.argmax()]
+        return rewards
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,21 +128,21 @@ def asked_in(folder: Path, seed: int) -> Asked:
     order = np.random.default_rng(seed).permutation(len(texts))
     fit, ask = order[:LABELLED], order[LABELLED : LABELLED + ASKED]
 
-    def seen(rows: NDArray[np.intp]) -> Features:
+    def features_of(rows: NDArray[np.intp]) -> Features:
         some = [texts[row] for row in rows]
         table = router_features.question_table(some)
         return Features(FOUR, tuple(some), router_features.QUESTION, table, np.zeros((len(some), 0)))
 
-    router = build_router(CALIBRATED).fit(RoutingDataset(seen(fit), reward[fit]))
+    router = build_router(CALIBRATED).fit(RoutingDataset(features_of(fit), reward[fit]))
     about = {arm: catalog.arm_features(arm, RETRIEVERS[arm]) for arm in FOUR}
-    return Asked(tuple(texts[row] for row in ask), reward[ask], router.scores(seen(ask)), about)
+    return Asked(tuple(texts[row] for row in ask), reward[ask], router.scores(features_of(ask)), about)
 
 
 @lru_cache(maxsize=1)
 def worlds(folder: Path, seed: int) -> dict[str, World]:
     """Return every world for one order of the questions."""
-    asked, rng = asked_in(folder, seed), np.random.default_rng([seed, 1])
-    reward, n = asked.reward, len(asked.reward)
+    questions, rng = asked_in(folder, seed), np.random.default_rng([seed, 1])
+    reward, n = questions.reward, len(questions.reward)
     means = reward.mean(axis=0)
     best, worst = int(means.argmax()), int(means.argmin())
     whole, halves = (0, n), (0, HALF, n)
@@ -154,14 +154,15 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
                 text,
                 FORM,
                 arms={
-                    arm: asked.about.get(arm, asked.about[FOUR[best]]) | ({"router": row[arm]} if row else {})
+                    arm: questions.about.get(arm, questions.about[FOUR[best]])
+                    | ({"router": row[arm]} if row else {})
                     for arm in arms
                 },
             )
-            for text, row in zip(asked.texts, rows, strict=True)
+            for text, row in zip(questions.texts, rows, strict=True)
         )
 
-    told = contexts(asked.scores)
+    told = contexts(questions.scores)
     calm = World(told, FOUR, reward, reward, whole, {}, watched=FOUR[best])
     swapped = reward.copy()
     swapped[HALF:, [best, worst]] = swapped[HALF:, [worst, best]]
@@ -174,8 +175,8 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
     risen[HALF:, worst] = risen[HALF:, best] + BETTER
     ill = reward.copy()
     ill[ILL:RECOVERED, best] = min(0.0, float(reward[:, best].min()))
-    useless = asked.scores[rng.permutation(n)][:, rng.permutation(len(FOUR))]
-    found = {
+    useless = questions.scores[rng.permutation(n)][:, rng.permutation(len(FOUR))]
+    world_by_name = {
         "calm": calm,
         "swap": swap,
         "cold": replace(swap, contexts=contexts(None)),
@@ -189,13 +190,17 @@ def worlds(folder: Path, seed: int) -> dict[str, World]:
     }
     for name, value in (("empty", np.full(n, -0.02)), ("newcomer", reward[:, best] + BETTER)):
         more = np.column_stack([reward, value])
-        found[name] = World(told, (*FOUR, "new"), more, more, (0, ADDED, n), {"new": ADDED}, watched="new")
+        world_by_name[name] = World(
+            told, (*FOUR, "new"), more, more, (0, ADDED, n), {"new": ADDED}, watched="new"
+        )
     dear = reward[:, best] + BETTER - PRICE, reward[:, best] + BETTER - CUT
-    before, after = (np.column_stack([reward, one]) for one in dear)
+    before, after = (np.column_stack([reward, column]) for column in dear)
     cut = np.concatenate([before[:HALF], after[HALF:]])
-    scores = np.column_stack([asked.scores, asked.scores[:, best] + BETTER - PRICE])
+    scores = np.column_stack([questions.scores, questions.scores[:, best] + BETTER - PRICE])
     five = (*FOUR, DEAR)
     told, bare = contexts(scores, five), contexts(None, five)
-    seen = told[:HALF] + bare[HALF:]
-    found["price"] = World(seen, five, cut, cut, halves, {}, watched=DEAR, repriced=(bare, after))
-    return found
+    half_told = told[:HALF] + bare[HALF:]
+    world_by_name["price"] = World(
+        half_told, five, cut, cut, halves, {}, watched=DEAR, repriced=(bare, after)
+    )
+    return world_by_name

@@ -62,9 +62,9 @@ class Feedback:
     turned: float = 0.0
 
     def __str__(self) -> str:
-        said = f"{self.share:.0%}".replace("%", " %") if self.share < 1 else "all"
+        text = f"{self.share:.0%}".replace("%", " %") if self.share < 1 else "all"
         late = f", {self.delay} late" if self.delay else ""
-        return said + late + (f", {10 * self.turned:.0f} in 10 wrong" if self.turned else "")
+        return text + late + (f", {10 * self.turned:.0f} in 10 wrong" if self.turned else "")
 
 
 SHARES, FURTHER = (1.0, 0.2, 0.02), ((100, 0.0), (0, 0.1), (0, 0.4))
@@ -89,9 +89,9 @@ class Answers:
         """Return them with the answers of two arms exchanged after half of the questions."""
 
         def exchanged(rows: Floats) -> Floats:
-            found = rows.copy()
-            found[HALF:, [one, other]] = rows[HALF:, [other, one]]
-            return found
+            swapped_rows = rows.copy()
+            swapped_rows[HALF:, [one, other]] = rows[HALF:, [other, one]]
+            return swapped_rows
 
         return Answers(exchanged(self.value), {name: exchanged(rows) for name, rows in self.grades.items()})
 
@@ -100,11 +100,13 @@ class Answers:
 def judged(folder: Path) -> Answers:
     """Return the value and the grades of the answers to all questions."""
     every = qa_outcomes(folder)
-    at, others = [[i for i, arm in enumerate(every.arms) if (arm in FOUR) is own] for own in (True, False)]
+    at, others = [
+        [i for i, arm in enumerate(every.arms) if (arm in FOUR) is among_four] for among_four in (True, False)
+    ]
     at.sort(key=lambda i: FOUR.index(every.arms[i]))
     value = every.scores["f1"][:, at]
-    said = [[answer or "" for answer in row] for row in every.answers]
-    alike = [[np.mean([token_f1(row[i], [row[j]]) for j in others]) for i in at] for row in said]
+    answers = [[answer or "" for answer in row] for row in every.answers]
+    alike = [[np.mean([token_f1(row[i], [row[j]]) for j in others]) for i in at] for row in answers]
     noise = np.random.default_rng(0).normal(0.0, 0.3, value.shape)
     better = np.clip(0.3 + 0.6 * value + noise, 0.0, 1.0)
     return Answers(value, {PLAIN: np.round(np.array(alike), 1), BETTER: np.round(better, 1)})
@@ -113,12 +115,12 @@ def judged(folder: Path) -> Answers:
 def answers_in(folder: Path, seed: int, world: World, title: str) -> Answers:
     """Return the answers to the questions of a world in its order."""
     every = judged(folder)
-    asked = np.random.default_rng(seed).permutation(len(every.value))[LABELLED : LABELLED + ASKED]
-    found = Answers(every.value[asked], {name: rows[asked] for name, rows in every.grades.items()})
+    order = np.random.default_rng(seed).permutation(len(every.value))[LABELLED : LABELLED + ASKED]
+    answers = Answers(every.value[order], {name: rows[order] for name, rows in every.grades.items()})
     if title not in ("swap", "cold"):
-        return found
+        return answers
     best = FOUR.index(worlds(folder, seed)["calm"].watched)
-    return found.swapped(best, FOUR.index(world.watched))
+    return answers.swapped(best, FOUR.index(world.watched))
 
 
 class Beside:
@@ -137,13 +139,13 @@ class Beside:
     def learn_grades(self, turn: int, arm: int, value: float) -> None:
         """Learn the grades of the turns since the reward before this one."""
         self._audits.append((float(self._grades[turn, arm]), value))
-        others = [asked for asked in self._asked if asked[0] != turn]
+        others = [earlier for earlier in self._asked if earlier[0] != turn]
         self._asked.clear()
         calibration = Calibration.of(self._audits) if others else None
         if calibration is not None and not calibration.objection(ALSO):
-            for asked, fact, drawn in others:
-                expected = calibration.predict(float(self._grades[asked, drawn]))
-                self._player.policy.learn(_label(fact), expected - float(self._paid[asked, drawn]))
+            for earlier_turn, fact, drawn in others:
+                expected = calibration.predict(float(self._grades[earlier_turn, drawn]))
+                self._player.policy.learn(_label(fact), expected - float(self._paid[earlier_turn, drawn]))
 
     def learn_second(self, turn: int, fact: Decision, arm: int, value: float) -> None:
         """Learn the answer of another arm by its comparison with the one that has feedback."""
@@ -184,15 +186,15 @@ def play(
         due.append((turn, fact, index[fact.drawn]))
         if len(due) <= feedback.delay:
             continue
-        asked, fact, arm = due.popleft()
-        if answered[asked] >= feedback.share:
+        past_turn, fact, arm = due.popleft()
+        if answered[past_turn] >= feedback.share:
             continue
-        value = float(told[asked, arm])
-        player.policy.learn(fact, value - float(paid[asked, arm]))
+        value = float(told[past_turn, arm])
+        player.policy.learn(fact, value - float(paid[past_turn, arm]))
         if observed and share:
-            beside.learn_second(asked, fact, arm, value)
+            beside.learn_second(past_turn, fact, arm, value)
         elif observed:
-            beside.learn_grades(asked, arm, value)
+            beside.learn_grades(past_turn, arm, value)
     return 1000.0 * float(lead.mean())
 
 
@@ -214,14 +216,14 @@ def agreement(folder: Path) -> Table:
     table = Table("judge", *headings, title="agreement with F1", box=MARKDOWN)
     value = every.value
     for name, grades in every.grades.items():
-        found = Calibration.of(list(zip(grades.ravel(), value.ravel(), strict=True))).agreement
-        own = [(rows - rows.mean(axis=1, keepdims=True)).ravel() for rows in (grades, value)]
+        correlation = Calibration.of(list(zip(grades.ravel(), value.ravel(), strict=True))).agreement
+        centred = [(rows - rows.mean(axis=1, keepdims=True)).ravel() for rows in (grades, value)]
         pairs = [
             (value[:, i] - value[:, j], grades[:, i] - grades[:, j]) for i, j in combinations(range(4), 2)
         ]
-        truth, said = np.concatenate(pairs, axis=1)
-        right = (np.sign(truth) == np.sign(said))[truth != 0].mean()
-        table.add_row(name, f"{found:.2f}", f"{np.corrcoef(*own)[0, 1]:.2f}", f"{right:.2f}")
+        truth, judgement = np.concatenate(pairs, axis=1)
+        right = (np.sign(truth) == np.sign(judgement))[truth != 0].mean()
+        table.add_row(name, f"{correlation:.2f}", f"{np.corrcoef(*centred)[0, 1]:.2f}", f"{right:.2f}")
     return table
 
 
@@ -245,9 +247,11 @@ def main(
     items = [(seed, *case) for seed in range(seeds) for case in cases]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         work = pool.map(partial(task, folder=folder / "qa", conditions=conditions), items)
-        found = np.array([*track(work, "orders", len(items), console=Console(stderr=True))])
+        all_leads = np.array([*track(work, "orders", len(items), console=Console(stderr=True))])
     console.print(agreement(folder / "qa"))
-    for (title, name), leads in zip(cases, found.reshape(seeds, len(cases), -1).swapaxes(0, 1), strict=True):
+    for (title, name), leads in zip(
+        cases, all_leads.reshape(seeds, len(cases), -1).swapaxes(0, 1), strict=True
+    ):
         console.print(table_of(f"{name}, {title}", conditions, leads.reshape(seeds, len(conditions), -1)))
 
 

@@ -185,8 +185,8 @@ def sweep(side: Side, folder: Path, guidellm: Path | None, console: Console) -> 
         command += [f"http://127.0.0.1:{side.port}/v1/retrieve"]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         row = (r"Requests/sec: +(\S+)", r" 50% +(\S+)", r" 99% +(\S+)", r"Non-2xx or 3xx responses: (\d+)")
-        found = (re.search(pattern, text) for pattern in row)
-        table.add_row(str(connections), *(one[1] if one else "0" for one in found))
+        matches = (re.search(pattern, text) for pattern in row)
+        table.add_row(str(connections), *(match[1] if match else "0" for match in matches))
     console.print(table)
     if guidellm is not None:
         sweep_chat(side, folder, guidellm, console)
@@ -202,13 +202,15 @@ def sweep_chat(side: Side, folder: Path, guidellm: Path, console: Console) -> No
     command += ["--override", "profile.streams", ",".join(map(str, STREAMS))]
     command += ["--constraint", f"kind=max_duration,seconds={SWEEP_S:.0f}"]
     command += ["--data", f"kind=json_file,path={prompts}", "--output", f"kind=json,path={out}"]
-    own = {"GUIDELLM__MAX_WORKER_PROCESSES": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+    variables = {"GUIDELLM__MAX_WORKER_PROCESSES": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **variables}, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"guidellm failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     table = Table("clients", "answers/s", "first token p50 ms", "p99 ms", "answer p50 s", "not answered")
-    for streams, one in zip(STREAMS, orjson.loads(out.read_bytes())["benchmarks"], strict=True):
-        table.add_row(str(streams), *chat_row(one["metrics"]))
+    for streams, benchmark in zip(STREAMS, orjson.loads(out.read_bytes())["benchmarks"], strict=True):
+        table.add_row(str(streams), *chat_row(benchmark["metrics"]))
     console.print("guidellm, POST /v1/chat/completions, streamed")
     console.print(table)
 
@@ -278,7 +280,7 @@ async def recovery(address: tuple[str, int], limits_s: list[float]) -> float:
     """Return the seconds until both kinds of requests are answered as before; NaN where they never are."""
     began = time.perf_counter()
 
-    async def one(wire: bytes, limit_s: float) -> float:
+    async def seconds_until(wire: bytes, limit_s: float) -> float:
         in_a_row, since = 0, began
         while in_a_row < 10 and time.perf_counter() - began < RECOVERY_S:
             at = time.perf_counter()
@@ -288,7 +290,9 @@ async def recovery(address: tuple[str, int], limits_s: list[float]) -> float:
             since = since if fine and in_a_row > 1 else at
         return since - began if in_a_row == 10 else float("nan")
 
-    return max(await asyncio.gather(*(one(*pair) for pair in zip((RETRIEVE, CHAT), limits_s, strict=True))))
+    return max(
+        await asyncio.gather(*(seconds_until(*pair) for pair in zip((RETRIEVE, CHAT), limits_s, strict=True)))
+    )
 
 
 @dataclass
@@ -345,12 +349,12 @@ def report(rows: list[Row]) -> Iterator[Table]:
     latencies = ("p50 ms", "p99 ms", "first byte p50", "p99")
     table = Table("", "clients of", "asked", "answered", "503", "others", *latencies)
     for row in rows:
-        for name, found in (("retrieve", row.retrieve), ("chat", row.chat)):
-            counts = {label: len(latencies) for label, latencies in found.latencies_s.items()}
+        for name, traffic in (("retrieve", row.retrieve), ("chat", row.chat)):
+            counts = {label: len(latencies) for label, latencies in traffic.latencies_s.items()}
             others = ", ".join(f"{n} {label}" for label, n in counts.items() if label not in ("200", "503"))
-            answered = found.latencies_s.get("200") or [np.nan], found.first_s or [np.nan]
+            answered = traffic.latencies_s.get("200") or [np.nan], traffic.first_s or [np.nan]
             shown = [f"{1e3 * q:,.0f}" for values in answered for q in np.quantile(values, [0.5, 0.99])]
-            numbers = (f"{n:,}" for n in (found.count, counts.get("200", 0), counts.get("503", 0)))
+            numbers = (f"{n:,}" for n in (traffic.count, counts.get("200", 0), counts.get("503", 0)))
             table.add_row(row.name if name == "retrieve" else "", name, *numbers, others or "0", *shown)
     yield table
     table = Table(
@@ -370,19 +374,19 @@ def main(
     guidellm: Annotated[Path | None, typer.Option(help="Program of guidellm.")] = None,
 ) -> None:
     """Start the service, disturb it, and print the tables."""
-    wanted = set(only.split(","))
-    if unknown := wanted - set(PARTS):
+    parts = set(only.split(","))
+    if unknown := parts - set(PARTS):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     console = Console() if sys.stdout.isatty() else Console(width=150)
     with (
         TemporaryDirectory(prefix="load", dir="/tmp", ignore_cleanup_errors=True) as name,
         target(Path(name)) as it,
     ):
-        if "sweep" in wanted:
+        if "sweep" in parts:
             sweep(it.side, Path(name), guidellm, console)
         rows: list[Row] = []
         try:
-            uvloop.run(measure(it, wanted, 60 * steady_minutes, rows))
+            uvloop.run(measure(it, parts, 60 * steady_minutes, rows))
         finally:  # also of a run that is interrupted
             for table in report(rows) if rows else ():
                 console.print(table)

@@ -246,7 +246,7 @@ def fill(store: Store, n: int) -> None:
     """Append the decisions of one episode."""
     many = [decision for decision, _ in invent(min(n, 1000), np.random.default_rng(SEED))]
     for first in range(0, n, len(many)):
-        store.append([replace(one, id=f"{first}-{one.id}", episode_id="talk") for one in many])
+        store.append([replace(decision, id=f"{first}-{decision.id}", episode_id="talk") for decision in many])
 
 
 def median_ms(call: Callable[[], object], times: int = ITEMS) -> float:
@@ -259,8 +259,8 @@ def median_ms(call: Callable[[], object], times: int = ITEMS) -> float:
 def check_empty(url: str) -> None:
     """Refuse a database with anything in it: it would be lost."""
     engine = open_database(url).engine
-    if found := sa.inspect(engine).get_table_names():
-        raise typer.BadParameter(f"the database is not empty; it has the tables {', '.join(found)}")
+    if table_names := sa.inspect(engine).get_table_names():
+        raise typer.BadParameter(f"the database is not empty; it has the tables {', '.join(table_names)}")
     engine.dispose()
 
 

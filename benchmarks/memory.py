@@ -145,12 +145,12 @@ def _wait(process: subprocess.Popen[bytes], ready: str, start: float) -> float:
 def usages(pid: int) -> list[Usage]:
     """Return what a process and its descendants take, the largest first."""
     parent = psutil.Process(pid)
-    found = []
+    readings = []
     for process in [parent, *parent.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             memory = process.memory_full_info()  # reads /proc/PID/smaps_rollup
-            found.append(Usage(named(process, parent), memory.pss, memory.rss))
-    return sorted(found, key=lambda usage: -usage.pss)
+            readings.append(Usage(named(process, parent), memory.pss, memory.rss))
+    return sorted(readings, key=lambda usage: -usage.pss)
 
 
 def named(process: psutil.Process, parent: psutil.Process) -> str:

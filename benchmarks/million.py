@@ -87,11 +87,11 @@ class Job:
     @property
     def specs(self) -> dict[str, ArmSpec]:
         """The arms, with their place."""
-        found = {}
+        specs = {}
         for mode, spec in ENGINES[self.name].specs.items():
             place = {key: self.place if value == "PLACE" else value for key, value in spec.params.items()}
-            found[mode] = ArmSpec(kind=spec.kind, params=place)
-        return found
+            specs[mode] = ArmSpec(kind=spec.kind, params=place)
+        return specs
 
     @property
     def home(self) -> Path:
@@ -122,7 +122,7 @@ def own_memory() -> tuple[int, int]:
     """Return the memory of this process in bytes: its own, and that of mapped files, which are shared."""
     status = Path("/proc/self/status").read_text()
     anonymous, mapped = (
-        int(found[1]) if (found := re.search(rf"{name}:\s+(\d+)", status)) else 0
+        int(match[1]) if (match := re.search(rf"{name}:\s+(\d+)", status)) else 0
         for name in ("RssAnon", "RssFile")
     )
     return 1024 * anonymous, 1024 * mapped
@@ -152,8 +152,8 @@ def make_corpus(job: Job) -> Cell:
     source, output, size = Source.read(job.data), job.output, job.size
     output.mkdir(parents=True, exist_ok=True)
     with bars() as progress:
-        asked = source.questions[:: max(1, len(source.questions) // QUESTIONS)][:QUESTIONS]
-        places = embedded_places(source, asked, job.embedded or None)
+        questions = source.questions[:: max(1, len(source.questions) // QUESTIONS)][:QUESTIONS]
+        places = embedded_places(source, questions, job.embedded or None)
         few = output / f"embedded-{len(places)}"
         if not few.with_suffix(".jsonl").exists():
             rows = [source.rows[place] for place in places]
@@ -177,13 +177,13 @@ def make_corpus(job: Job) -> Cell:
         into.flush()
 
     build_once.publish(of_corpus.target, of_corpus.identity, write)
-    texts = [one["question"] for one in asked]
+    texts = [question["question"] for question in questions]
     embedded = build_embedder(BACKBONE).encode_queries(texts)
     near = corpus.passages(exact(embedded, of_corpus.read()).ravel())
-    ids = np.array([passage.id for passage in near]).reshape(len(asked), K).tolist()
+    ids = np.array([passage.id for passage in near]).reshape(len(questions), K).tolist()
     kept = [
-        {"text": text, "vector": vector.tolist(), "gold": one["gold_ids"], "near": found}
-        for text, vector, one, found in zip(texts, embedded, asked, ids, strict=True)
+        {"text": text, "vector": vector.tolist(), "gold": question["gold_ids"], "near": near_ids}
+        for text, vector, question, near_ids in zip(texts, embedded, questions, ids, strict=True)
     ]
     (output / f"questions-{size}.json").write_bytes(orjson.dumps(kept))
     disk = stored(job.home) / MIB
@@ -198,14 +198,14 @@ def make_corpus(job: Job) -> Cell:
 
 def exact(asked: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.intp]:
     """Return the positions of the `K` largest inner products, shape (n_asked, K), by plain NumPy."""
-    scores, found = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.intp)
+    scores, positions = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.intp)
     for first in range(0, len(vectors), 50_000):
         new = asked @ vectors[first : first + 50_000].T
         places = np.broadcast_to(np.arange(first, first + new.shape[1]), new.shape)
-        scores, found = np.hstack([scores, new]), np.hstack([found, places])
+        scores, positions = np.hstack([scores, new]), np.hstack([positions, places])
         top = np.argpartition(-scores, K - 1, axis=1)[:, :K]
-        scores, found = np.take_along_axis(scores, top, 1), np.take_along_axis(found, top, 1)
-    return found
+        scores, positions = np.take_along_axis(scores, top, 1), np.take_along_axis(positions, top, 1)
+    return positions
 
 
 def build(job: Job) -> Cell:
@@ -249,35 +249,35 @@ def search(job: Job) -> Cell:
         for mode, arm in arms.items()
     }
     gc.collect()
-    own, mapped = own_memory()
-    return {"start_s": start, "own_mb": own / MIB, "mapped_mb": mapped / MIB, "arms": measured}
+    anonymous, mapped = own_memory()
+    return {"start_s": start, "own_mb": anonymous / MIB, "mapped_mb": mapped / MIB, "arms": measured}
 
 
 def of_arm(arm: Arm, queries: list[Query], kept: list[dict[str, Any]], plain: Callable[[Query], Any]) -> Cell:
     """Measure one client beside the bare engine, then several, and what is found."""
     ours, theirs, near, gold, processor = [], [], [], [], 0.0
     began = time.perf_counter()
-    for query, known in zip(queries, kept, strict=True):
+    for query, expected in zip(queries, kept, strict=True):
         if len(ours) >= LEAST and time.perf_counter() - began > SEARCH_S:
             break
         started, before = time.perf_counter(), time.process_time()
-        found = arm.search(query, K).passages
+        passages = arm.search(query, K).passages
         between = time.perf_counter()
         processor += time.process_time() - before
         plain(query)
         theirs.append(time.perf_counter() - between)
         ours.append(between - started)
-        ids = [passage.id for passage in found]
-        near.append(len({*ids} & {*known["near"]}) / K)
-        gold.append(len({*ids[:GOLD_K]} & {*known["gold"]}) / len(known["gold"]))
-    asked, until = iter(queries * 1000), time.perf_counter() + CROWD_S
+        ids = [passage.id for passage in passages]
+        near.append(len({*ids} & {*expected["near"]}) / K)
+        gold.append(len({*ids[:GOLD_K]} & {*expected["gold"]}) / len(expected["gold"]))
+    stream, until = iter(queries * 1000), time.perf_counter() + CROWD_S
     lock = threading.Lock()
 
     def client(_: int) -> int:
         n = 0
         while time.perf_counter() < until:
             with lock:
-                query = next(asked)
+                query = next(stream)
             arm.search(query, K)
             n += 1
         return n
@@ -332,7 +332,7 @@ def _step(step: Callable[[Job], Cell], job: Job, pipe: Any) -> None:
 
 def cell_of(job: Job, limit_s: float, known: Cell, *, only_build: bool) -> Cell:
     """Measure what a cell lacks, with the load of the machine before and after."""
-    load, found = [*known.get("load", []), os.getloadavg()[0]], dict(known)
+    load, cell = [*known.get("load", []), os.getloadavg()[0]], dict(known)
     steps = [make_corpus] if job.name == "corpus" else [build, search][: 1 if only_build else 2]
     with running() if job.name == "postgres" else nullcontext() as server:
         if server is not None:
@@ -348,12 +348,12 @@ def cell_of(job: Job, limit_s: float, known: Cell, *, only_build: bool) -> Cell:
         elif place and server is None:
             shutil.rmtree(place, ignore_errors=True)
         for step in steps:
-            found |= in_process(step, replace(job, place=place), limit_s)
-            if "stopped" in found:
+            cell |= in_process(step, replace(job, place=place), limit_s)
+            if "stopped" in cell:
                 break
             if server is not None and step is search:
-                found["server_mb"] = server_memory(server.folder) / MIB
-    return {**found, "load": [*load, os.getloadavg()[0]], "at": time.strftime("%Y-%m-%d %H:%M")}
+                cell["server_mb"] = server_memory(server.folder) / MIB
+    return {**cell, "load": [*load, os.getloadavg()[0]], "at": time.strftime("%Y-%m-%d %H:%M")}
 
 
 def server_memory(folder: Path) -> int:
@@ -380,8 +380,8 @@ def show(cells: Mapping[str, Cell], sizes: Sequence[int], names: Sequence[str]) 
         built = (_built(name, cells.get(f"{name}-{size}", {})) for name in ("corpus", *names))
         yield from _table(BUILT, built)
         yield ""
-        found = (row for name in names for row in _searched(name, cells.get(f"{name}-{size}", {})))
-        yield from _table(SEARCHED, found)
+        searched = (row for name in names for row in _searched(name, cells.get(f"{name}-{size}", {})))
+        yield from _table(SEARCHED, searched)
 
 
 def _table(head: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
@@ -431,7 +431,7 @@ def main(
     """Measure what is missing, and print the tables."""
     import importlib.util
 
-    console, counts, names = Console(stderr=True), [int(one) for one in sizes.split(",")], engines.split(",")
+    console, counts, names = Console(stderr=True), [int(n) for n in sizes.split(",")], engines.split(",")
     if unknown := set(names) - set(ENGINES):
         raise typer.BadParameter(f"no engine {sorted(unknown)[0]!r}: choose of {', '.join(ENGINES)}")
     folder = output / "cells"
@@ -439,16 +439,16 @@ def main(
     for size in counts:
         for name in ("corpus", *names):
             path, module = folder / f"{name}-{size}.json", ENGINES[name].module if name in ENGINES else None
-            known: Cell = orjson.loads(path.read_bytes()) if path.exists() else {}
+            stored_cell: Cell = orjson.loads(path.read_bytes()) if path.exists() else {}
             done = {"arms", "stopped"} | ({"build_s"} if only_build or name == "corpus" else set())
-            if done & set(known) or (module and importlib.util.find_spec(module) is None):
+            if done & set(stored_cell) or (module and importlib.util.find_spec(module) is None):
                 continue
             if only_build and name == "postgres":  # its server ends with the cell
                 continue
             console.print(f"{name}, {size:,} passages")
             job = Job(data, output.resolve(), name, size, "", embedded)
-            found = cell_of(job, limit_s, known, only_build=only_build)
-            path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+            cell = cell_of(job, limit_s, stored_cell, only_build=only_build)
+            path.write_bytes(orjson.dumps(cell, option=orjson.OPT_INDENT_2))
     cells = {path.stem: orjson.loads(path.read_bytes()) for path in folder.glob("*.json")}
     print("\n".join(show(cells, counts, names)))
 

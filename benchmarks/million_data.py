@@ -92,9 +92,9 @@ def passages(source: Source, size: int) -> Iterator[dict[str, str]]:
     for first, parents, models in source.parents(size):
         rng = np.random.default_rng([SEED, first, 1])
         for n, (three, model) in enumerate(zip(parents.tolist(), models.tolist(), strict=True)):
-            known = [sentence for parent in three for sentence in sentences[parent]]
-            taken = rng.permutation(len(known))[: len(sentences[model])]
-            text = " ".join(known[at] for at in taken.tolist())
+            parent_sentences = [sentence for parent in three for sentence in sentences[parent]]
+            taken = rng.permutation(len(parent_sentences))[: len(sentences[model])]
+            text = " ".join(parent_sentences[at] for at in taken.tolist())
             yield {"id": f"made/{first + n:07d}", "title": source.rows[three[0]]["title"], "text": text}
 
 

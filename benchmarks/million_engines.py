@@ -117,7 +117,7 @@ def bare_tantivy(collection: Any, _: str, __: str) -> Callable[[Query], Any]:
 
 def bare_postgres(collection: Any, mode: str, url: str) -> Callable[[Query], Any]:
     """Return the first of the same searches by prepared statements of psycopg."""
-    connection, known = connected(url), collection._word_statistics()
+    connection, statistics = connected(url), collection._word_statistics()
     connection.execute("SET hnsw.ef_search = 128")
     near = "SELECT id, title, text FROM passages ORDER BY embedding <=> %s::vector LIMIT 10"
     weighted = "unnest(%s::tsquery[], %s::float8[]) AS asked (word, weight)"
@@ -128,10 +128,12 @@ def bare_postgres(collection: Any, mode: str, url: str) -> Callable[[Query], Any
     )
 
     def lexical(query: Query) -> Any:
-        found = connection.execute("SELECT lexeme FROM unnest(to_tsvector('english', %s))", [query.text])
-        words = [word for (word,) in found]
-        asked = " | ".join(map(literal, next(known.steps(words))))
-        return connection.execute(by_words, [[*map(literal, words)], known.weights(words), asked]).fetchall()
+        lexemes = connection.execute("SELECT lexeme FROM unnest(to_tsvector('english', %s))", [query.text])
+        words = [word for (word,) in lexemes]
+        tsquery = " | ".join(map(literal, next(statistics.steps(words))))
+        return connection.execute(
+            by_words, [[*map(literal, words)], statistics.weights(words), tsquery]
+        ).fetchall()
 
     if mode == "lexical":
         return lexical
@@ -161,8 +163,8 @@ def bare_qdrant(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
     def vector(query: Query) -> Any:
         if mode == "dense":
             return query.embeddings["minilm"].tolist()
-        found = sparse(query.text, query=True)
-        return models.SparseVector(indices=list(found), values=list(found.values()))
+        weights = sparse(query.text, query=True)
+        return models.SparseVector(indices=list(weights), values=list(weights.values()))
 
     using = "dense" if mode == "dense" else "words"
     return lambda query: connection.query_points("passages", query=vector(query), using=using, limit=K)

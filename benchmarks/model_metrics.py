@@ -71,12 +71,12 @@ def calibrated(
     Returns:
         The share of strong calls, and the quality as a share of that of the strong model.
     """
-    asked = np.zeros(len(gain), dtype=bool)
-    for one in np.unique(part):
-        rest = part != one
+    strong_calls = np.zeros(len(gain), dtype=bool)
+    for fold in np.unique(part):
+        rest = part != fold
         order = np.flatnonzero(rest)[np.argsort(-gain[rest], kind="stable")]
         quality = weak[order].sum() + np.concatenate([[0.0], np.cumsum(strong[order] - weak[order])])
         calls = int(np.argmax(quality >= target * strong[order].sum()))
         if calls:
-            asked |= (part == one) & (gain >= gain[order[calls - 1]])
-    return float(asked.mean()), float(np.where(asked, strong, weak).mean() / strong.mean())
+            strong_calls |= (part == fold) & (gain >= gain[order[calls - 1]])
+    return float(strong_calls.mean()), float(np.where(strong_calls, strong, weak).mean() / strong.mean())

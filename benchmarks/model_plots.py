@@ -50,7 +50,7 @@ def draw(
     for router in (name for name in COLOURS if name in curves):
         points = 1000 * curves[router].cost, 100 * curves[router].quality
         kept = cost_quality.frontier(*points)
-        left.plot(*(one[kept] for one in points), color=COLOURS[router], linewidth=1.8, label=router)
+        left.plot(*(axis[kept] for axis in points), color=COLOURS[router], linewidth=1.8, label=router)
     for policy, marker in zip(ONLINE, "ox", strict=True):
         cost, earned = np.array(online[policy]).T
         left.scatter(

@@ -178,7 +178,9 @@ def splits(data: DataSet) -> Iterator[tuple[str, Rows, Rows]]:
         drawn = [np.resize(np.flatnonzero(tasks == task), 1000) for task in TRAINING]
         yield "published", np.concatenate(drawn), np.flatnonzero(np.isin(tasks, list(TASKS.values())))
         return
-    for fit, score in cross_validation.folds([one.text for one in data.outcomes.questions], FOLDS, 0):
+    for fit, score in cross_validation.folds(
+        [question.text for question in data.outcomes.questions], FOLDS, 0
+    ):
         yield "folds", fit, score
     if data.name == "routellm":
         mmlu = rng.permutation(np.flatnonzero(tasks != "gsm8k_responses"))
@@ -232,22 +234,24 @@ def routerbench(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict
         + [f"{need.mixture:.1%}" for need in mixture]
     ]
     for router, curve in curves.items():
-        known = router != "oracle"
+        predicts = router != "oracle"
         areas = [
-            curve_of(data, scored["folds", router] if known else quality, rows, 1).area
+            curve_of(data, scored["folds", router] if predicts else quality, rows, 1).area
             for rows in parts.values()
         ]
         table.append(
             [
                 f"**{router}**" if router in OURS else router,
                 f"{curve.area:.4f}",
-                span(*curve.interval) if known else "",
+                span(*curve.interval) if predicts else "",
                 f"{curve.gain:+.4f} ({span(*curve.gain_interval, '+.4f')})"
-                if known
+                if predicts
                 else f"{curve.gain:+.4f}",
                 *(f"{area:.4f}" for area in areas),
                 *(
-                    f"{need.cost:.1%} ({span(*need.cost_interval, '.0%')})" if known else f"{need.cost:.1%}"
+                    f"{need.cost:.1%} ({span(*need.cost_interval, '.0%')})"
+                    if predicts
+                    else f"{need.cost:.1%}"
                     for need in curve.needs
                 ),
             ]
@@ -262,7 +266,7 @@ def routellm(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> dict[st
     gsm8k = tasks_of(data) == "gsm8k_responses"
     weak, strong = data.outcomes.scores["em"].T
     part = np.empty(len(weak), dtype=np.intp)
-    for number, (_, _, held_out) in enumerate(one for one in splits(data) if one[0] == "folds"):
+    for number, (_, _, held_out) in enumerate(fold for fold in splits(data) if fold[0] == "folds"):
         part[held_out] = number
     plotted = {}
     for title, split, within in (
@@ -313,7 +317,9 @@ def resampled(gain: Floats, weak: Floats, strong: Floats, rows: Rows) -> list[fl
     """Return the APGR of resamples of the questions."""
     rng = np.random.default_rng(0)
     drawn = (rng.choice(rows, len(rows)) for _ in range(RESAMPLES))
-    return [average_gap_recovered(gap_recovered(gain[one], weak[one], strong[one])) for one in drawn]
+    return [
+        average_gap_recovered(gap_recovered(gain[sample], weak[sample], strong[sample])) for sample in drawn
+    ]
 
 
 def routerdc(data: DataSet, scored: Mapping[tuple[str, str], Floats]) -> None:
@@ -363,7 +369,7 @@ def online(data: DataSet, plays: Mapping[Play, tuple[Curve, Floats]]) -> dict[st
             both = [np.concatenate([spent[:, order, axis], alone[axis][ends]]) for axis in (0, 1)]
             low, high = float(alone[0].min()), float(alone[0].max())
             gains.append(cost_quality.area(*both, low, high) - cost_quality.area(*alone, low, high))
-        points[policy] = [tuple(one) for one in spent.mean(axis=1).tolist()]
+        points[policy] = [tuple(point) for point in spent.mean(axis=1).tolist()]
         table.append(
             [
                 policy,
@@ -427,8 +433,8 @@ def main(
                 progress.advance(task)
             task = progress.add_task("policies", total=len(plays))
             played = {}
-            for play, found in zip(plays, pool.map(learned, plays), strict=True):
-                played[play] = found
+            for play, curve_and_reward in zip(plays, pool.map(learned, plays), strict=True):
+                played[play] = curve_and_reward
                 progress.advance(task)
         for name, data in sets.items():
             print(f"\n{name}: {data.note}")

@@ -119,20 +119,20 @@ def mutants(path: str, root: Path = Path()) -> list[Mutant]:
     starts = [0]
     for text in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(text))
-    found = set()
+    distinct = set()
     for node, names in _nodes(ast.parse(source), (), in_function=False):
         for replaced, by in changes(node):
             start = starts[replaced.lineno - 1] + replaced.col_offset
             end = starts[(replaced.end_lineno or 0) - 1] + (replaced.end_col_offset or 0)
             after = f"({ast.unparse(by)})" if isinstance(by, ast.expr) else ast.unparse(by)
-            found.add(Mutant(path, replaced.lineno, start, end, ast.unparse(replaced), after, names))
-    return sorted(found)
+            distinct.add(Mutant(path, replaced.lineno, start, end, ast.unparse(replaced), after, names))
+    return sorted(distinct)
 
 
 def _windows(before: str, after: str, most: int = 90) -> Iterator[str]:
     """Yield two texts on a line each, cut to where they begin to differ."""
     lines = [" ".join(text.split()) for text in (before, after.removeprefix("(").removesuffix(")"))]
-    same = next((i for i, (one, other) in enumerate(zip(*lines, strict=False)) if one != other), 0)
+    same = next((i for i, (left, right) in enumerate(zip(*lines, strict=False)) if left != right), 0)
     start = max(0, min(same - 30, max(map(len, lines)) - most))
     for line in lines:
         yield (
@@ -164,7 +164,7 @@ def _names(node: ast.AST, child: ast.AST) -> tuple[str, ...]:
         return (child.name,)
     if isinstance(child, ast.Assign):
         return tuple(
-            one.id for target in child.targets for one in ast.walk(target) if isinstance(one, ast.Name)
+            part.id for target in child.targets for part in ast.walk(target) if isinstance(part, ast.Name)
         )
     if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
         return (child.target.id,)

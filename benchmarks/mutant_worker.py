@@ -60,7 +60,7 @@ def _modules() -> Iterator[str]:
             for node in ast.parse(file.read_bytes()).body:
                 match node:
                     case ast.Import(names=names):
-                        yield from (one.name for one in names)
+                        yield from (alias.name for alias in names)
                     case ast.ImportFrom(module=str(module), level=0):
                         yield module
 

@@ -81,7 +81,11 @@ class Reach:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.runs = [_Run(one) for one in sorted(folder.glob("run-*")) if (one / "files.json").exists()]
+        self.runs = [
+            _Run(run_folder)
+            for run_folder in sorted(folder.glob("run-*"))
+            if (run_folder / "files.json").exists()
+        ]
         newest = {file: run for run in self.runs for file in run.files}
         self.tests = {
             test.id: test for run in self.runs for test in run.tests if newest.get(test.file) is run
@@ -92,33 +96,33 @@ class Reach:
 
     def stale(self, files: Iterable[str]) -> list[str]:
         """Return those files of tests that have changed since they were asked, or never were."""
-        asked = {file: digest for run in self.runs for file, digest in run.files.items()}
-        return [file for file in files if asked.get(file) != _digest(ROOT / file)]
+        digests = {file: digest for run in self.runs for file, digest in run.files.items()}
+        return [file for file in files if digests.get(file) != _digest(ROOT / file)]
 
     def of(self, mutant: Mutant) -> set[str]:
         """Return the ids of the tests that reach a change."""
         if not mutant.names:
             return self._of_line(mutant.path, mutant.line)
-        found, mentioned = set[str](), chain.from_iterable(map(_mentions, mutant.names))
+        ids, mentioned = set[str](), chain.from_iterable(map(_mentions, mutant.names))
         for path, line in mentioned:
-            found |= self._by_file[path]
+            ids |= self._by_file[path]
             if _below(path, PACKAGES):
-                found |= self._of_line(path, line)
-        return found
+                ids |= self._of_line(path, line)
+        return ids
 
     def of_room(self, path: str) -> set[str]:
         """Return the ids of the tests in the folder that stands for that of a file, or the nearest above."""
         for folder in Path(path).parents:
             room = f"{(Path('tests') / folder).as_posix()}/"
-            if found := {test.id for test in self.tests.values() if test.file.startswith(room)}:
-                return found
+            if ids := {test.id for test in self.tests.values() if test.file.startswith(room)}:
+                return ids
         return set()
 
     def _of_line(self, path: str, line: int) -> set[str]:
-        found = set[str]()
+        ids = set[str]()
         for run in self.runs:
-            found |= {one for one in run.reached(path, line) if one in self.tests}
-        return found
+            ids |= {test_id for test_id in run.reached(path, line) if test_id in self.tests}
+        return ids
 
 
 class _Run:
@@ -154,10 +158,10 @@ class _Run:
 
     @cached_property
     def _data(self) -> list[coverage.CoverageData]:
-        found = [coverage.CoverageData(str(file)) for file in sorted(self.folder.glob("lines*"))]
-        for data in found:
+        parts = [coverage.CoverageData(str(file)) for file in sorted(self.folder.glob("lines*"))]
+        for data in parts:
             data.read()
-        return found
+        return parts
 
 
 @cache
@@ -179,21 +183,21 @@ def _text(path: str) -> str:
 
 def sources(*rooms: str) -> list[str]:
     """Return the Python files of rooms, or of all."""
-    return [one for one in _kept() if one.endswith(".py") and _below(one, rooms or PACKAGES)]
+    return [path for path in _kept() if path.endswith(".py") and _below(path, rooms or PACKAGES)]
 
 
 def files_of_tests() -> list[str]:
     """Return the files that have tests, doctests among them."""
     apart = [f"tests/{name}" for name in APART]
-    found = [one for one in _kept() if Path(one).match("test_*.py") and not _below(one, apart)]
-    return found + [one for one in sources() if re.search(r"^\s*>>> ", _text(one), re.MULTILINE)]
+    paths = [path for path in _kept() if Path(path).match("test_*.py") and not _below(path, apart)]
+    return paths + [path for path in sources() if re.search(r"^\s*>>> ", _text(path), re.MULTILINE)]
 
 
 @cache
 def _kept() -> list[str]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [one for one in names if (ROOT / one).is_file()]
+    return [name for name in names if (ROOT / name).is_file()]
 
 
 def _below(path: str, rooms: Iterable[str]) -> bool:
@@ -259,9 +263,11 @@ def chosen(mutant: Mutant, reach: Reach, files: set[str], most_s: float) -> tupl
     Near ones come first, then quick ones. Of two that differ in the database alone, the one with SQLite runs.
     """
     reached = reach.of(mutant) or reach.of_room(mutant.path)
-    ids = {one for one in reached if reach.tests[one].file in files}
+    ids = {test_id for test_id in reached if reach.tests[test_id].file in files}
     ids = {
-        one for one in ids if "postgres" not in one or one.replace("postgresql", "sqlite") not in ids - {one}
+        test_id
+        for test_id in ids
+        if "postgres" not in test_id or test_id.replace("postgresql", "sqlite") not in ids - {test_id}
     }
     path, room = Path(mutant.path), str(Path("tests") / Path(mutant.path).parent)
 
@@ -270,13 +276,13 @@ def chosen(mutant: Mutant, reach: Reach, files: set[str], most_s: float) -> tupl
         near = path.stem in named or path.parent.name in named or test.file == mutant.path
         return (0 if near else 1 if test.file.startswith(room) else 2), test.seconds
 
-    found, seconds = list[str](), 0.0
-    for test in sorted((reach.tests[one] for one in ids), key=order):
-        if seconds + test.seconds > most_s and found:
+    picked, seconds = list[str](), 0.0
+    for test in sorted((reach.tests[test_id] for test_id in ids), key=order):
+        if seconds + test.seconds > most_s and picked:
             continue
-        found.append(test.id)
+        picked.append(test.id)
         seconds += test.seconds + 0.01
-    return found, seconds
+    return picked, seconds
 
 
 class Worker:
@@ -376,24 +382,24 @@ class Workers:
         self._sound |= noticing - failing
         again = [trial for trial in trials if trial.noticed in failing]
         for trial in again:
-            trial.tests = [one for one in trial.tests if one not in failing]
+            trial.tests = [test_id for test_id in trial.tests if test_id not in failing]
         return again
 
 
 def drawn(paths: Iterable[str], n: int, seed: int) -> list[Mutant]:
     """Draw changes of files, those that do not compile left out."""
     everything = [mutant for path in paths for mutant in mutants(path, ROOT)]
-    found = list[Mutant]()
+    sample = list[Mutant]()
     for i in np.random.default_rng(seed).permutation(len(everything)):
         mutant = everything[i]
-        if len(found) == n:
+        if len(sample) == n:
             break
         try:
             compile(mutant.planted((ROOT / mutant.path).read_bytes()), mutant.path, "exec")
         except SyntaxError:
             continue
-        found.append(mutant)
-    return found
+        sample.append(mutant)
+    return sample
 
 
 def last(room: str) -> list[Trial]:
@@ -407,22 +413,28 @@ def last(room: str) -> list[Trial]:
 def planted_again(mutant: Mutant) -> Mutant | None:
     """Return a change as it is in the present source: the nearest of those that read the same."""
     here = [
-        one for one in mutants(mutant.path, ROOT) if (one.before, one.after) == (mutant.before, mutant.after)
+        change
+        for change in mutants(mutant.path, ROOT)
+        if (change.before, change.after) == (mutant.before, mutant.after)
     ]
     return min(
-        here, key=lambda one: (abs(one.line - mutant.line), abs(one.start - mutant.start)), default=None
+        here,
+        key=lambda change: (abs(change.line - mutant.line), abs(change.start - mutant.start)),
+        default=None,
     )
 
 
 def report(room: str, trials: Sequence[Trial]) -> int:
     """Print what survived, and keep all; return how many did."""
-    _file(room).write_text(json.dumps([asdict(one) for one in trials], indent=1))
-    alive = [one for one in trials if not one.noticed]
-    ways = Counter("by tests" if "::" in one.noticed else one.noticed for one in trials if one.noticed)
+    _file(room).write_text(json.dumps([asdict(trial) for trial in trials], indent=1))
+    alive = [trial for trial in trials if not trial.noticed]
+    ways = Counter(
+        "by tests" if "::" in trial.noticed else trial.noticed for trial in trials if trial.noticed
+    )
     print(f"{room}: {len(alive)} of {len(trials)} survive ({len(alive) / max(1, len(trials)):.1%}); noticed:")
     print("  " + ", ".join(f"{n} {way}" for way, n in ways.most_common()))
-    for one in sorted(alive, key=lambda one: one.mutant):
-        print(f"  {one}")
+    for trial in sorted(alive, key=lambda trial: trial.mutant):
+        print(f"  {trial}")
     return len(alive)
 
 
@@ -451,7 +463,7 @@ def main(
     for room, paths in groups.items():
         if not sources(*paths):
             raise SystemExit(f"{room}: no Python file of {', '.join(PACKAGES)} is there")
-    files = {one for one in files_of_tests() if not tests or _below(one, tests)}
+    files = {file for file in files_of_tests() if not tests or _below(file, tests)}
     reach = Reach(CACHE / "reached")
     if stale := reach.stale(sorted(files)):
         measure(stale, workers)
@@ -460,14 +472,14 @@ def main(
     with Workers(workers) as crew:
         for room, paths in groups.items():
             fresh = () if again else drawn(sources(*paths), n, seed)
-            trials = last(room) if again else [Trial(one, [], 0.0) for one in fresh]
+            trials = last(room) if again else [Trial(mutant, [], 0.0) for mutant in fresh]
             pending = list[Trial]()
             for trial in trials:
                 if trial.noticed:
                     continue
-                if found := planted_again(trial.mutant) if again else trial.mutant:
-                    trial.mutant = found
-                    trial.tests, trial.seconds = chosen(found, reach, files, test_s)
+                if mutant := planted_again(trial.mutant) if again else trial.mutant:
+                    trial.mutant = mutant
+                    trial.tests, trial.seconds = chosen(mutant, reach, files, test_s)
                     pending.append(trial)
                 else:
                     trial.noticed = "the code is gone"

@@ -120,10 +120,12 @@ def table_of(changes: Sequence[Change]) -> Table:
     table.add_column("what was done", no_wrap=True)
     for name in ("rows", "wait, s", "refused", "failed", "noticed, s", "whole, s", "learned, s"):
         table.add_column(name, no_wrap=True, justify="right")
-    for one in changes:
-        seconds = (f"{at:.1f}" if at else "" for at in (one.noticed_s, one.whole_s, one.learned_s))
-        failed = ", ".join(f"{count} {status}" for status, count in sorted(one.failed.items())) or "0"
-        table.add_row(one.what, str(one.rows), f"{one.longest_s:.1f}", str(one.refused), failed, *seconds)
+    for change in changes:
+        seconds = (f"{at:.1f}" if at else "" for at in (change.noticed_s, change.whole_s, change.learned_s))
+        failed = ", ".join(f"{count} {status}" for status, count in sorted(change.failed.items())) or "0"
+        table.add_row(
+            change.what, str(change.rows), f"{change.longest_s:.1f}", str(change.refused), failed, *seconds
+        )
     return table
 
 
@@ -163,13 +165,13 @@ def main(
         console.print(f"learners {run.learners}", f"{run.stopped}", sep="\n", highlight=False)
         print_verdict(console, run.verdict, run.cluster.ledger)
     if out is not None:
-        found = {
+        document = {
             "changes": run.cluster.changes,
             "stopped": run.stopped,
             "verdict": run.verdict,
             "learners": run.learners,
         }
-        out.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2, default=asdict))
+        out.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2, default=asdict))
     raise typer.Exit(run.broken)
 
 

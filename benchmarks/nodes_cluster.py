@@ -205,12 +205,14 @@ class Cluster(Service):
         change.learned_s = time.monotonic() - began
         self.check()
         number = ledger.round
-        answered = [one for one in list(ledger.answered) if one.round == number]
-        change.rows = len(answered) + sum(one.round == number for one in list(ledger.kept))
-        change.failed = Counter(one.status for one in answered if one.status not in (None, "ok"))
+        answered = [answer for answer in list(ledger.answered) if answer.round == number]
+        change.rows = len(answered) + sum(fact.round == number for fact in list(ledger.kept))
+        change.failed = Counter(answer.status for answer in answered if answer.status not in (None, "ok"))
         change.refused += ledger.refused
-        for client in {one.id.partition("-")[0] for one in answered}:
-            times = [one.at for one in answered if one.id.startswith(f"{client}-") and one.at >= began]
+        for client in {answer.id.partition("-")[0] for answer in answered}:
+            times = [
+                answer.at for answer in answered if answer.id.startswith(f"{client}-") and answer.at >= began
+            ]
             waits = [later - earlier for earlier, later in pairwise([began, *times])]
             change.longest_s = max([change.longest_s, *waits])
         self.changes.append(change)
@@ -227,7 +229,7 @@ class Cluster(Service):
         if application["status"] == "DEPLOY_FAILED":
             raise CrashError(application["message"])
         deployments = application["deployments"].values()
-        states = {one["state"] for deployment in deployments for one in deployment["replicas"]}
+        states = {replica["state"] for deployment in deployments for replica in deployment["replicas"]}
         healthy = application["status"] == "RUNNING" and states == {"RUNNING"}
         return healthy or None
 
@@ -247,15 +249,15 @@ class Cluster(Service):
         start = ["--address", f"{head}:6379"]
         if name == HEAD:
             start = ["--head", "--port", "6379", "--include-dashboard", "true", "--dashboard-host", head]
-        own = self.environment | (dict(self._stored) if name == HEAD else {})
-        machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], own)
+        variables = self.environment | (dict(self._stored) if name == HEAD else {})
+        machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], variables)
 
     @property
     @override
     def output(self) -> str:
         application = (self._applications() or {}).get("armwise", {})
         deployments = application.get("deployments", {}).items()
-        states = {name: (one["message"], one["replicas"]) for name, one in deployments}
+        states = {name: (deployment["message"], deployment["replicas"]) for name, deployment in deployments}
         written = (machine.output.read_text()[-1000:] for machine in self._machines.values())
         return "\n".join([*written, json.dumps({"armwise": application.get("message"), **states}, indent=1)])
 
@@ -311,7 +313,7 @@ def serve_configuration(args: dict[str, Any], door: float) -> dict[str, Any]:
 def environment(network: Network) -> dict[str, str]:
     """Return the environment of every process of a cluster, with the token of its network."""
     without = {"ARMWISE_HOME", "RAY_ADDRESS", "PROMETHEUS_MULTIPROC_DIR"}
-    own = {
+    variables = {
         "PYTHONPATH": str(network.release),
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "token",
@@ -320,7 +322,7 @@ def environment(network: Network) -> dict[str, str]:
         "RAY_enable_metrics_collection": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(int(STARTS_S)),
     }
-    return {name: value for name, value in os.environ.items() if name not in without} | own
+    return {name: value for name, value in os.environ.items() if name not in without} | variables
 
 
 def program(name: str) -> str:
@@ -331,8 +333,8 @@ def program(name: str) -> str:
 def ray_start(machine: Machine, home: Path) -> list[str]:
     """Return the command that starts Ray on a machine."""
     small = ["--num-cpus", "4", "--object-store-memory", str(80 * 2**20), "--include-log-monitor", "false"]
-    own = ["--node-ip-address", machine.address, "--temp-dir", str(home / "ray")]
-    return [program("ray"), "start", "--block", "--disable-usage-stats", *small, *own]
+    options = ["--node-ip-address", machine.address, "--temp-dir", str(home / "ray")]
+    return [program("ray"), "start", "--block", "--disable-usage-stats", *small, *options]
 
 
 def resources(named: dict[str, int]) -> list[str]:

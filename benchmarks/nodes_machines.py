@@ -78,9 +78,9 @@ class Network:
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
         ip("-n", name, "route", "add", "default", "via", self.address)
-        own = self.folder / f"n{number}"
-        own.mkdir()
-        machine = Machine(name, f"{self._subnet}.{number}", outside, own, self.home, self.release)
+        folder = self.folder / f"n{number}"
+        folder.mkdir()
+        machine = Machine(name, f"{self._subnet}.{number}", outside, folder, self.home, self.release)
         self._machines.append(machine)
         return machine
 
@@ -128,10 +128,10 @@ class Machine:
         entered = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.name]
         apart = ["unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         script = 'hostname "$1" && mount --bind "$2" "$3" && shift 3 && exec "$@"'
-        own = ["sh", "-c", script, "sh", self.name, str(self.folder), str(self._home)]
+        shell = ["sh", "-c", script, "sh", self.name, str(self.folder), str(self._home)]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*entered, *apart, *own, *command],
+                [*entered, *apart, *shell, *command],
                 cwd=self._release,
                 env=dict(environment),
                 stdin=subprocess.PIPE,

@@ -76,12 +76,12 @@ class Single:
         options = {"host": "127.0.0.1", "port": port}
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump({"http_options": options, "applications": [application]}))
-        own = {name: value for name, value in environment.items() if not name.startswith("RAY_AUTH")}
+        variables = {name: value for name, value in environment.items() if not name.startswith("RAY_AUTH")}
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", program("armwise"), "serve", "-c", str(path)],
                 cwd=environment["PYTHONPATH"],
-                env=own | {"RAY_TMPDIR": str(folder)},
+                env=variables | {"RAY_TMPDIR": str(folder)},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -119,7 +119,7 @@ class Single:
                 self._until(refuses)
                 refused_after_s = time.monotonic() - began
                 gate.touch()
-                finished = tuple(asked.result() for asked in under_way)
+                finished = tuple(future.result() for future in under_way)
         code = self._process.wait(START_S)
         ended_after_s = time.monotonic() - began
         gone = self._asked("/ready") is None
@@ -203,7 +203,7 @@ class Learners:
     @property
     def in_turn(self) -> bool:
         """Whether no learner published after a later one had taken the log."""
-        return all(one <= other for one, other in itertools.pairwise(self.epochs))
+        return all(earlier <= later for earlier, later in itertools.pairwise(self.epochs))
 
 
 def learners_of(document: dict[str, Any]) -> Learners:

@@ -112,7 +112,7 @@ def values(case):
         estimator.estimate_policy_value_with_tuning(**inputs)
         return float(estimator.best_hyperparam)
 
-    found = {
+    estimates = {
         "ips": value(ope.InverseProbabilityWeighting(), weighed),
         "snips": value(ope.SelfNormalizedInverseProbabilityWeighting(), weighed),
         "dm": value(ope.DirectMethod(), predicted),
@@ -123,7 +123,7 @@ def values(case):
         "dros": [value(ope.DoublyRobustWithShrinkage(lambda_=c), full) for c in SHRINKAGES],
     }
     if case.sure and case.alike:
-        found["replay"] = value(ope.ReplayMethod(), {**rewards, **draws})
+        estimates["replay"] = value(ope.ReplayMethod(), {**rewards, **draws})
     rules = {
         "mse": {"tuning_method": "mse", "use_bias_upper_bound": False},
         "mse_bound": {"tuning_method": "mse"},
@@ -137,7 +137,7 @@ def values(case):
         }
         for rule, arguments in rules.items()
     }
-    return {"case": asdict(case), "checksum": checksum(arrays), "values": found, "chosen": choices}
+    return {"case": asdict(case), "checksum": checksum(arrays), "values": estimates, "chosen": choices}
 
 
 if __name__ == "__main__":

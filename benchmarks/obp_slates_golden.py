@@ -135,7 +135,7 @@ def values_of_categories(case):
     sure = np.zeros((n_arms, max(sizes), len(sizes)))
     for feature in range(len(sizes)):
         sure[np.arange(n_arms), arrays["features"][:, feature], feature] = 1.0
-    found = ope.MarginalizedInverseProbabilityWeighting(n_actions=n_arms).estimate_policy_value(
+    estimate = ope.MarginalizedInverseProbabilityWeighting(n_actions=n_arms).estimate_policy_value(
         reward=arrays["reward"],
         action=arrays["drawn"],
         action_embed=arrays["features"][arrays["drawn"]],
@@ -144,7 +144,7 @@ def values_of_categories(case):
         position=np.zeros(n, dtype=int),
         p_e_a=sure,
     )
-    return {"case": case, "checksum": checksum(arrays), "mips": float(found)}
+    return {"case": case, "checksum": checksum(arrays), "mips": float(estimate)}
 
 
 if __name__ == "__main__":

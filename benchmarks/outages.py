@@ -201,12 +201,12 @@ class Traffic:
                 label = failure(error)
                 if connection is not None:
                     connection.close()
-            seen, now = self.seen[name], time.monotonic()
+            record, now = self.seen[name], time.monotonic()
             if label:
-                seen.refused.append((now, label))
+                record.refused.append((now, label))
                 await asyncio.sleep(0.02)
             else:
-                seen.answered.append(now)
+                record.answered.append(now)
                 self.acknowledged.add(key)
         if connection is not None:
             connection.close()
@@ -233,7 +233,7 @@ class Service:
 
     def find(self, title: str) -> list[psutil.Process]:
         """Return its processes of that title."""
-        return [one for one in family(self.pid) if title in title_of(one)]
+        return [process for process in family(self.pid) if title in title_of(process)]
 
     def whole(self) -> bool:
         """Whether every process is there that is killed one by one."""
@@ -330,14 +330,21 @@ async def case(part: str, service: Service, needed: Mapping[str, Any], traffic: 
     killed, back = await struck(part, service, needed)
 
     def calm() -> bool:
-        last = max([back, *(at for seen in traffic.seen.values() for at, _ in seen.refused)])
-        answered = [max(seen.answered, default=0.0) for seen in traffic.seen.values()]
+        last = max([back, *(at for record in traffic.seen.values() for at, _ in record.refused)])
+        answered = [max(record.answered, default=0.0) for record in traffic.seen.values()]
         return time.monotonic() > last + CALM_S and min(answered) > last
 
     await until(calm, f"answers after {part} was killed")
     return [
-        Row(part, name, len(seen.answered), seen.labels(), seen.longest_s(killed), seen.failed_until_s(back))
-        for name, seen in traffic.seen.items()
+        Row(
+            part,
+            name,
+            len(record.answered),
+            record.labels(),
+            record.longest_s(killed),
+            record.failed_until_s(back),
+        )
+        for name, record in traffic.seen.items()
     ]
 
 
@@ -346,7 +353,7 @@ async def measure(
 ) -> list[Row]:
     """Kill the parts in turn, and return what was seen."""
     asking = asyncio.create_task(traffic.run())
-    await until(lambda: all(seen.answered for seen in traffic.seen.values()), "the first answers")
+    await until(lambda: all(record.answered for record in traffic.seen.values()), "the first answers")
     rows = list[Row]()
     for _ in range(rounds):
         for part in parts:
@@ -417,8 +424,8 @@ def killed(
         verify = [sys.executable, "-m", "agent.cli", "rebuild", "--verify", "--config", str(config)]
         checked = subprocess.run(verify, cwd=ROOT, check=False, capture_output=True, text=True)
         console.print(checked.stdout, checked.stderr if checked.returncode else "")
-        for one in ("search", "model"):
-            needed[one].kill()
+        for name in ("search", "model"):
+            needed[name].kill()
     return rows, gone
 
 

@@ -160,15 +160,15 @@ def passes(run: Run, version: str, report: str) -> bool:
     """Return whether the gate lets a version through, as it was a canary; and print it."""
     judged = f"version:{version}"
     run.replay("gate", judged, f"recipe:{version}", "uniform", judged=report)
-    found = orjson.loads((run.folder / report).read_bytes())["candidates"]
-    return any(one["verdict"]["promote"] for one in found if one["name"] == judged)
+    candidates = orjson.loads((run.folder / report).read_bytes())["candidates"]
+    return any(candidate["verdict"]["promote"] for candidate in candidates if candidate["name"] == judged)
 
 
 def warm_starts() -> list[dict[str, Any]]:
     """Return the warm starts of the service, the newest first."""
     with Client(URL) as client:
-        found: list[dict[str, Any]] = client.request("GET", "/v1/warm-starts", None)["warm_starts"]
-    return found
+        starts: list[dict[str, Any]] = client.request("GET", "/v1/warm-starts", None)["warm_starts"]
+    return starts
 
 
 def labels_table(run: Run) -> str:

@@ -66,12 +66,12 @@ def unit(vectors: NDArray[np.floating]) -> Floats:
 def passages(n: int, dim: int, rng: np.random.Generator) -> Floats:
     """Return unit vectors in topics of about fifty: cosines of about .3 between topics, .65 within one."""
     topics = unit(rng.normal(size=(max(n // 50, 1), dim))) + 0.9 * unit(rng.normal(size=dim))
-    found = np.empty((n, dim), dtype=np.float32)
+    vectors = np.empty((n, dim), dtype=np.float32)
     for start in range(0, n, 10_000):
-        part = found[start : start + 10_000]
+        part = vectors[start : start + 10_000]
         noise = rng.standard_normal(part.shape, dtype=np.float32) / np.sqrt(dim)
         part[:] = unit(topics[rng.integers(len(topics), size=len(part))] + noise)
-    return found
+    return vectors
 
 
 def questions(near: Floats, n: int, rng: np.random.Generator) -> Floats:
@@ -128,7 +128,9 @@ def batches(backbone: str, stage: FirstStage, explorer: Explorer) -> dict[str, B
     """Return the arms over a backbone, by family."""
 
     def batch(params: Sequence[Any], pick: Pick[Any]) -> Batch:
-        return DiverseBatch({f"arm {n}": own for n, own in enumerate(params)}, stage, pick)
+        return DiverseBatch(
+            {f"arm {n}": configuration for n, configuration in enumerate(params)}, stage, pick
+        )
 
     return {
         "DiscountedSimilarity": batch(discounted_grid(backbone), discounted.pick),
@@ -184,7 +186,9 @@ def compare(
     for query in queries:
         near = stage.candidates(query, DEPTH, arm="benchmark")
         picks, _ = timed(partial(pick, configurations, near, k), ours)
-        expected = timed(lambda near=near: [plain(own, near, k) for own in configurations], theirs)
+        expected = timed(
+            lambda near=near: [plain(configuration, near, k) for configuration in configurations], theirs
+        )
         if picks.tolist() != expected:
             raise RuntimeError(f"picks differ: {picks.tolist()}, the plain greedy's are {expected}")
     return float(np.median(ours)), float(np.median(theirs))

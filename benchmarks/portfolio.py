@@ -54,8 +54,8 @@ def related(rng: np.random.Generator) -> Scores:
     hard = rng.standard_normal(QUESTIONS)
     families = rng.standard_normal((FAMILIES, QUESTIONS))
     for arm, row in enumerate(scores):
-        found = hard + 0.7 * families[arm * FAMILIES // ARMS] + 0.3 * rng.standard_normal(QUESTIONS)
-        row[:] = np.digitize(found + rng.normal(0.0, 0.2), (-0.3, 0.5, 1.2, 2.0)) / 4
+        quality = hard + 0.7 * families[arm * FAMILIES // ARMS] + 0.3 * rng.standard_normal(QUESTIONS)
+        row[:] = np.digitize(quality + rng.normal(0.0, 0.2), (-0.3, 0.5, 1.2, 2.0)) / 4
     return scores
 
 

@@ -47,12 +47,14 @@ def by_stratum(found: list[Verdict]) -> Table:
     kinds: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in found:
         kinds[verdict.stratum.split()[0]].append(verdict)
-    table = Table(title=f"{len(found)} strata, {sum(not one.holds for one in found)} of which do not hold")
+    table = Table(
+        title=f"{len(found)} strata, {sum(not verdict.holds for verdict in found)} of which do not hold"
+    )
     for name in ("by", "strata", "largest |z|", "of", "smallest p"):
         table.add_column(name, justify="left" if name == "by" else "right")
     for kind, of in kinds.items():
-        largest = max(np.abs(one.z).max() for one in of)
-        cells = sum(int((one.z != 0.0).sum()) for one in of)
+        largest = max(np.abs(verdict.z).max() for verdict in of)
+        cells = sum(int((verdict.z != 0.0).sum()) for verdict in of)
         table.add_row(kind, str(len(of)), f"{largest:.2f}", str(cells), f"{min(o.p_value for o in of):.4f}")
     return table
 
@@ -86,15 +88,15 @@ def main(
         task = progress.add_task("turns", total=turns)
         draws = asyncio.run(traffic.run(lambda n: progress.advance(task, n)))
     took = time.perf_counter() - started
-    found = list(verdicts(draws))
-    whole = {verdict.stratum: verdict for verdict in found}
+    strata_verdicts = list(verdicts(draws))
+    whole = {verdict.stratum: verdict for verdict in strata_verdicts}
     console.print(by_category(whole["all"], "Arms"))
     console.print(by_category(whole["probability"], "Calibration"))
     console.print(by_category(whole["outcome"], "Arms and how they ended"))
-    console.print(by_stratum(found))
+    console.print(by_stratum(strata_verdicts))
     console.print(counted(draws, traffic))
     console.print(f"{turns:,} turns in {took:.0f} s: {took / turns * 1e6:.0f} us each, checks included")
-    raise typer.Exit(0 if all(verdict.holds for verdict in found) else 1)
+    raise typer.Exit(0 if all(verdict.holds for verdict in strata_verdicts) else 1)
 
 
 if __name__ == "__main__":

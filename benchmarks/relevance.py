@@ -91,7 +91,7 @@ def fusions(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
         examples = Examples.of(cases)
         for labels in (30, 300, None):
             rng = np.random.default_rng(0)
-            parts = [(rng.permutation(known)[:labels], held_out) for known, held_out in folds]
+            parts = [(rng.permutation(training)[:labels], held_out) for training, held_out in folds]
             table.add_row(", ".join(arms), f"{labels or 'all'}", *recalls(cases, examples, parts))
         console.print(table)
 
@@ -107,10 +107,12 @@ def transfer(outcomes: Outcomes, passages: Mapping[str, Passage], console: Conso
         table.add_column(column)
     for name in track(sorted(set(sets)), "data sets", console=console):
         model, row = every.fit(np.flatnonzero(sets != name)), [name]
-        asked = outcomes.only(sets == name)
+        held_out = outcomes.only(sets == name)
         for arms in FUSED:
-            cases = cases_of(asked, found_by(asked, passages, arms), arms)
-            result = validate_relevance(cases, [model.relevance(one.question, one.found) for one in cases], K)
+            cases = cases_of(held_out, found_by(held_out, passages, arms), arms)
+            result = validate_relevance(
+                cases, [model.relevance(case.question, case.found) for case in cases], K
+            )
             assert result is not None
             shown = (max(result.recall[arm] for arm in arms), result.recall["rrf of all"])
             row.append(" / ".join(f"{value:.3f}" for value in (*shown, result.recall["learned fusion"])))
@@ -139,32 +141,35 @@ def latency(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
 def routing(data: Path, rows: Sequence[str], console: Console) -> None:
     """Print what routers of `routing.py` choose that also see the relevance of passages."""
     with Progress(console=console) as progress:
-        known = qa(data / "qa", Encoder(CACHE.expanduser(), progress), None)
-    outcomes = known.outcomes
-    passages = {name: passage for name, (passage, _) in known.passages.items()}
+        data_set = qa(data / "qa", Encoder(CACHE.expanduser(), progress), None)
+    outcomes = data_set.outcomes
+    passages = {name: passage for name, (passage, _) in data_set.passages.items()}
     texts = [question.text for question in outcomes.questions]
     table = Table(title="Routers with columns of relevance, five folds", title_justify="left")
     for column in ("", "EM", "F1", "cost", "gap", "+-"):
         table.add_column(column)
     for name in rows:
         arms, stage = ROWS[name] or outcomes.arms, "retrieved" if name == RETRIEVED else "answered"
-        found, base = found_by(outcomes, passages, arms), known.features(arms)
-        examples = Examples.of(cases_of(outcomes, found, arms), FITTING)
+        retrieved, base = found_by(outcomes, passages, arms), data_set.features(arms)
+        examples = Examples.of(cases_of(outcomes, retrieved, arms), FITTING)
         at = [outcomes.arms.index(arm) for arm in arms]
         answers = [[row[arm] or "" for arm in at] for row in outcomes.answers]
         spec, em = RouterSpec(kind="blend", params={"members": of_three(stage)}), outcomes.scores["em"]
         folds: list[dict[str, NDArray[np.float64]]] = []
-        for fit, seed in track(splits(known), name, console=console):
+        for fit, seed in track(splits(data_set), name, console=console):
             _, relevance = relevance_of_others(examples, texts, np.flatnonzero(fit), seed)
-            seen, router = with_relevance(base, relevance, found, answers), build_router(seeded(spec, seed))
-            router.fit(RoutingDataset(seen.rows(fit), em[fit][:, at]))
+            features, router = (
+                with_relevance(base, relevance, retrieved, answers),
+                build_router(seeded(spec, seed)),
+            )
+            router.fit(RoutingDataset(features.rows(fit), em[fit][:, at]))
             picks = np.full(len(fit), -1)
-            picks[~fit] = np.array(at)[router.scores(seen.rows(~fit)).argmax(axis=1)]
-            folds.append(played(known, picks, router.stage, at))
-        values = {key: nanmean([one[key] for one in folds]) for key in ("em", "f1", "cost")}
-        spread = float(np.std([gap(one["em"], known) for one in folds]))
+            picks[~fit] = np.array(at)[router.scores(features.rows(~fit)).argmax(axis=1)]
+            folds.append(played(data_set, picks, router.stage, at))
+        values = {key: nanmean([fold[key] for fold in folds]) for key in ("em", "f1", "cost")}
+        spread = float(np.std([gap(fold["em"], data_set) for fold in folds]))
         means = (f"{np.nanmean(column):.4f}" for column in values.values())
-        table.add_row(name, *means, f"{gap(values['em'], known):+.1%}", f"{spread:.1%}")
+        table.add_row(name, *means, f"{gap(values['em'], data_set):+.1%}", f"{spread:.1%}")
     console.print(table)
 
 
@@ -181,9 +186,9 @@ def main(
     outcomes = read_outcomes(
         data / "qa" / "outcomes.jsonl.gz", read_questions(data / "qa" / "queries.jsonl.gz")
     )
-    wanted = {name for row in outcomes.passages for ids in row for name in ids or ()}
+    passage_ids = {name for row in outcomes.passages for ids in row for name in ids or ()}
     with gzip.open(data / "qa" / "corpus.jsonl.gz") as corpus:
-        lines = [line for line in map(orjson.loads, corpus) if line["id"] in wanted]
+        lines = [line for line in map(orjson.loads, corpus) if line["id"] in passage_ids]
     passages = {line["id"]: Passage(line["id"], line["title"], line["text"]) for line in lines}
     if pretrain is not None:
         cases = cases_of(outcomes, found_by(outcomes, passages, outcomes.arms), outcomes.arms)

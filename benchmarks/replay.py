@@ -68,7 +68,7 @@ def turns(n: int) -> Iterator[list[Fact]]:
     rng = np.random.default_rng(SEED)
     words = [f"w=word{i}" for i in range(400)]
     arms = {arm: {f"arm={arm}": 1.0, "steps": float(j)} for j, arm in enumerate(ARMS)}
-    seen = [
+    question_features = [
         (
             dict.fromkeys(rng.choice(words, 12, replace=False).tolist(), 1.0),
             tuple(rng.standard_normal(32).tolist()),
@@ -77,7 +77,7 @@ def turns(n: int) -> Iterator[list[Fact]]:
     ]
     for number in range(n):
         question = int(rng.integers(max(1, n // 4)))
-        features, embedding = seen[question % len(seen)]
+        features, embedding = question_features[question % len(question_features)]
         context = Context(f"question {question}: {' '.join(features)}", features, embedding, arms)
         p = 0.02 + 0.92 * rng.dirichlet(np.ones(len(ARMS)))
         p /= p.sum()
@@ -197,8 +197,10 @@ def compare(name: str, url: str, sizes: list[int], rounds: int, console: Console
             (measured(theirs, url, rows), measured(ours, url, rows))
             for _ in track(range(rounds), f"{name}, {rows:,} rows", console=console)
         ]
-        read_s = min(one["read"] for (one, _), _ in pairs)
-        took = {part: min(one[part] for _, (one, _) in pairs) for part in ("read", "normal", "bootstrap")}
+        read_s = min(seconds["read"] for (seconds, _), _ in pairs)
+        took = {
+            part: min(seconds[part] for _, (seconds, _) in pairs) for part in ("read", "normal", "bootstrap")
+        }
         table.add_row(
             f"{rows:,}",
             f"{read_s:.2f}",

@@ -32,7 +32,7 @@ from feedback.ope.intervals import clopper_pearson
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""
 
-PLAIN = tuple(name for name, one in ESTIMATORS.items() if one.plain)
+PLAIN = tuple(name for name, estimator in ESTIMATORS.items() if estimator.plain)
 """Estimators that are compared: rows are no slates here, and items have no features."""
 
 SPECIAL = {"replay": "clopper_pearson", "ips": "anytime"}
@@ -55,8 +55,8 @@ class Shown:
     def on_policy(self) -> str:
         """Say what was really earned."""
         clicks, n = int(self.log.reward.sum()), len(self.log)
-        one = np.ones(n)
-        low, high = clopper_pearson(Terms("replay", self.log.reward, one, one, ratio=True))
+        ones = np.ones(n)
+        low, high = clopper_pearson(Terms("replay", self.log.reward, ones, ones, ratio=True))
         return f"{clicks} clicks in {n:,} rows, {clicks / n:.4f} [{low:.4f}, {high:.4f}]"
 
 
@@ -92,13 +92,13 @@ def recovered(
     """
     p = np.zeros((len(at), len(teacher.log.arms)))
     for place in np.unique(position):
-        asked, seen = np.flatnonzero(position == place), np.flatnonzero(teacher.position == place)
-        near = 1.0 / (1.0 + (np.subtract.outer(at[asked], teacher.log.at[seen]) / width_s) ** 2)
+        moments, logged = np.flatnonzero(position == place), np.flatnonzero(teacher.position == place)
+        near = 1.0 / (1.0 + (np.subtract.outer(at[moments], teacher.log.at[logged]) / width_s) ** 2)
         if apart:
             np.fill_diagonal(near, 0.0)
-        draws = np.eye(p.shape[1])[teacher.log.drawn[seen]]
-        number, over = near @ draws, near @ (draws / teacher.log.propensity[seen, np.newaxis])
-        p[asked] = np.divide(number, over, out=np.zeros_like(number), where=over > 0.0)
+        draws = np.eye(p.shape[1])[teacher.log.drawn[logged]]
+        number, over = near @ draws, near @ (draws / teacher.log.propensity[logged, np.newaxis])
+        p[moments] = np.divide(number, over, out=np.zeros_like(number), where=over > 0.0)
     return p
 
 
@@ -123,7 +123,7 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
         "snips",
     )
     print("| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")
-    found = {}
+    by_divergence = {}
     for minutes in MINUTES:
         raw = recovered(teacher, log.at, teacher.position, 60.0 * minutes, apart=True)
         total, p = raw.sum(axis=1), normed(raw)
@@ -132,7 +132,7 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
         weight = diagnose(Sample(log.propensity, log.drawn, log.reward, p), log.arms)
         target = normed(recovered(teacher, other.log.at, other.position, 60.0 * minutes))
         # In expectation over the draws, the mean log ratio is the divergence from the truth.
-        found[float(ratio.mean())] = minutes, target
+        by_divergence[float(ratio.mean())] = minutes, target
         value = snips(Sample(other.log.propensity, other.log.drawn, other.log.reward, target)).value
         low, high = np.quantile(total, (0.05, 0.95))
         cells = (
@@ -144,7 +144,7 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
             f"{value:.4f}",
         )
         print("| " + " | ".join(cells) + " |")
-    minutes, target = found[min(found)]
+    minutes, target = by_divergence[min(by_divergence)]
     print(f"\nthe least divergence is that of {minutes:g} minutes")
     return target
 
@@ -152,9 +152,9 @@ def fitting(teacher: Shown, other: Shown) -> Floats:
 def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[str]:
     """Yield the lines of what a log says of a target, beside what that really earned."""
     kinds = ("normal", "bootstrap", *dict.fromkeys(SPECIAL.values()))
-    said: dict[str, dict[str, Estimated]] = {}
+    estimates: dict[str, dict[str, Estimated]] = {}
     for kind in kinds:
-        found = evaluate(
+        evaluation = evaluate(
             log,
             {target: p_target},
             np.random.default_rng(0),
@@ -163,29 +163,30 @@ def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[s
             reward_range=(0.0, 1.0),
             reward_model="means",
         )[target]
-        said[kind] = {each.estimator: each for each in found.estimates}
-    seen = found.diagnostics
+        estimates[kind] = {each.estimator: each for each in evaluation.estimates}
+    diagnostics = evaluation.diagnostics
     yield f"\n{target}: {truth.on_policy}"
     yield (
-        f"the other log: {len(log):,} rows, effective n {seen.effective_n:.0f}, largest weight "
-        f"{seen.largest_weight:.1f}, mean weight {seen.mean_weight:.3f} (z {seen.mean_weight_z:+.1f}), "
-        f"{100 * seen.covered:.0f} % covered\n"
+        f"the other log: {len(log):,} rows, effective n {diagnostics.effective_n:.0f}, largest weight "
+        f"{diagnostics.largest_weight:.1f}, mean weight {diagnostics.mean_weight:.3f} "
+        f"(z {diagnostics.mean_weight_z:+.1f}), "
+        f"{100 * diagnostics.covered:.0f} % covered\n"
     )
     aim = float(truth.log.reward.mean())
     columns = ("estimator", "effective n", "value", "off by", "normal", "bootstrap", "exact or anytime")
     yield "| " + " | ".join([*columns, "beyond what was served"]) + " |"
     yield "| --- " * (len(columns) + 1) + "|"
     for name in PLAIN:
-        one = said["normal"][name]
-        if one.value is None or one.difference is None:
-            yield f"| {name} | 0 | {one.note} | | | | | |"
+        estimate = estimates["normal"][name]
+        if estimate.value is None or estimate.difference is None:
+            yield f"| {name} | 0 | {estimate.note} | | | | | |"
             continue
-        beyond, kind = one.difference, SPECIAL.get(name, "")
-        special = said[kind][name] if kind else None
+        beyond, kind = estimate.difference, SPECIAL.get(name, "")
+        special = estimates[kind][name] if kind else None
         cells = (
-            f"{one.effective_n:.0f} | {one.value.value:.4f} | {one.value.value - aim:+.4f}",
-            ends(one.value),
-            ends(said["bootstrap"][name].value),
+            f"{estimate.effective_n:.0f} | {estimate.value.value:.4f} | {estimate.value.value - aim:+.4f}",
+            ends(estimate.value),
+            ends(estimates["bootstrap"][name].value),
             f"{ends(special.value)} {kind}" if special and special.value.kind == kind else "",
             f"{beyond.value:+.4f} [{beyond.low:+.4f}, {beyond.high:+.4f}]"
             + ("" if ESTIMATORS[name].covers else " biased"),
@@ -208,8 +209,8 @@ def main(
         raise SystemExit("the two logs have different items")
     p = fitting(thompson, uniform)
     log, alike = uniform.log, np.full_like(p, 1.0 / p.shape[1])
-    known = replace(log, propensity=alike[:, 0], p_log=alike)
-    print(*compare(known, "Thompson sampling", p, thompson), sep="\n")
+    exact_log = replace(log, propensity=alike[:, 0], p_log=alike)
+    print(*compare(exact_log, "Thompson sampling", p, thompson), sep="\n")
     alike = np.full((len(thompson.log), p.shape[1]), 1.0 / p.shape[1])
     print(*compare(thompson.log, "uniform", alike, uniform), sep="\n")
 

@@ -185,10 +185,10 @@ def main(
     print("  " + ", ".join(f"{arm} {mean:.3f}" for arm, mean in earned))
     print("targets earn:")
     print("  " + ", ".join(f"{target} {pool.worth(pool.targets[target]):.4f}" for target in TARGETS))
-    said = measure(folder, sizes, logs, models, seed, workers)
-    print(f"\n{logs} logs of each kind", *tables(said, sizes, list(names_of(models))), sep="\n")
+    errors = measure(folder, sizes, logs, models, seed, workers)
+    print(f"\n{logs} logs of each kind", *tables(errors, sizes, list(names_of(models))), sep="\n")
     if plot is not None:
-        draw(said, sizes, plot)
+        draw(errors, sizes, plot)
     print(f"\n{perf_counter() - start:.0f} s")
 
 

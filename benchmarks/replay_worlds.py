@@ -99,11 +99,11 @@ class Pool:
 @cache
 def read(folder: Path) -> Pool:
     """Read questions and outcomes, and make the policies."""
-    found = read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
-    reward = found.scores["f1"] - STEP * found.costs["steps"]
-    _, source = np.unique([question.dataset for question in found.questions], return_inverse=True)
-    words = TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(q.text for q in found.questions)
-    return invent(found.arms, reward, source, TruncatedSVD(32, random_state=0).fit_transform(words))
+    outcomes = read_outcomes(folder / "outcomes.jsonl.gz", read_questions(folder / "queries.jsonl.gz"))
+    reward = outcomes.scores["f1"] - STEP * outcomes.costs["steps"]
+    _, source = np.unique([question.dataset for question in outcomes.questions], return_inverse=True)
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2).fit_transform(q.text for q in outcomes.questions)
+    return invent(outcomes.arms, reward, source, TruncatedSVD(32, random_state=0).fit_transform(words))
 
 
 def invent(arms: tuple[str, ...], reward: Floats, source: Integers, X: Floats) -> Pool:  # noqa: N803 - a matrix
@@ -160,16 +160,16 @@ def learned(pool: Pool, asked: Integers, rng: np.random.Generator) -> tuple[Floa
     """Log as a policy that learns: most goes to the arm that has earned most on such questions so far."""
     n, k = len(asked), len(pool.arms)
     shape = (int(pool.source.max()) + 1, k)
-    earned, seen, worth = np.full(shape, float(pool.reward.mean())), np.ones(shape), 0.0
+    earned, counts, worth = np.full(shape, float(pool.reward.mean())), np.ones(shape), 0.0
     p, drawn = np.empty((n, k)), np.empty(n, dtype=np.int64)
     for start in range(0, n, 50):  # a version is served for 50 decisions
         rows = slice(start, start + 50)
-        policy = FLOOR + (1.0 - k * FLOOR) * np.eye(k)[(earned / seen).argmax(axis=1)]
+        policy = FLOOR + (1.0 - k * FLOOR) * np.eye(k)[(earned / counts).argmax(axis=1)]
         source = pool.source[asked[rows]]
         p[rows] = policy[source]
         drawn[rows] = drawn_from(p[rows], rng)
         np.add.at(earned, (source, drawn[rows]), pool.reward[asked[rows], drawn[rows]])
-        np.add.at(seen, (source, drawn[rows]), 1.0)
+        np.add.at(counts, (source, drawn[rows]), 1.0)
         worth += len(source) / n * pool.worth(policy[pool.source])
     return p, drawn, worth
 
@@ -181,7 +181,7 @@ def names_of(models: Sequence[Model]) -> dict[str, tuple[Model, str]]:
     ['dros ridge', 'mrdr ridge']
     """
     plain: dict[str, tuple[Model, str]] = {
-        name: (models[0], name) for name, one in ESTIMATORS.items() if one.plain
+        name: (models[0], name) for name, estimator in ESTIMATORS.items() if estimator.plain
     }
     modelled = [name for name in plain if ESTIMATORS[name].predictions is not Predictions.NONE]
     return plain | {f"{name} {model}": (model, name) for model in models[1:] for name in modelled}
@@ -194,17 +194,17 @@ def simulate(pool: Pool, logger: str, size: str, models: Sequence[Model], rng: n
     NaN where an estimator has no answer, or an interval is none for it.
     """
     n, times = SIZES[size]
-    asked = rng.permutation(rng.integers(len(pool.reward), size=n // times).repeat(times))
-    p_log, drawn, worth = served(pool, logger, asked, rng)
-    _, questions = np.unique(asked, return_inverse=True)
-    reward, one = pool.reward[asked, drawn], np.ones(n)
-    log = Log.from_arrays(pool.arms, drawn, reward, p_log=p_log, questions=questions, X=pool.X[asked])
+    rows = rng.permutation(rng.integers(len(pool.reward), size=n // times).repeat(times))
+    p_log, drawn, worth = served(pool, logger, rows, rng)
+    _, questions = np.unique(rows, return_inverse=True)
+    reward, ones = pool.reward[rows, drawn], np.ones(n)
+    log = Log.from_arrays(pool.arms, drawn, reward, p_log=p_log, questions=questions, X=pool.X[rows])
     ungrouped = replace(log, questions=np.arange(n))
     folds, names = int(rng.integers(2**63)), names_of(models)
     q_hat = {model: predict(log, np.random.default_rng(folds), model) for model in models}
-    said = np.full((len(TARGETS), len(names), 1 + 2 * len(KINDS)), np.nan)
+    errors = np.full((len(TARGETS), len(names), 1 + 2 * len(KINDS)), np.nan)
     for at, target in enumerate(TARGETS):
-        p_target = pool.targets[target][asked]
+        p_target = pool.targets[target][rows]
         plain = Sample(log.propensity, drawn, reward, p_target)
         terms = {}
         for model in models:
@@ -213,18 +213,18 @@ def simulate(pool: Pool, logger: str, size: str, models: Sequence[Model], rng: n
             for name in (name for name in names if names[name][0] == model):
                 with suppress(NeverDrawnError):
                     terms[name] = estimate(sample, names[name][1])
-        seen = TargetSample(log, plain.weight, (p_target / p_log).max(axis=1), terms)
+        target_sample = TargetSample(log, plain.weight, (p_target / p_log).max(axis=1), terms)
         logged = TargetSample(
-            log, one, one, {name: Terms(name, reward, one, one) for name in terms}, served=True
+            log, ones, ones, {name: Terms(name, reward, ones, ones) for name in terms}, served=True
         )
         truth = pool.worth(pool.targets[target])
         for place, kind in enumerate(KINDS.values()):
-            wanted = IntervalRequest(kind.interval, 0.95, pool.reward_range, resamples=500, seed=folds)
-            look = seen if kind.grouped else replace(seen, log=ungrouped)
-            for name, found in figures(look, logged if kind.of else None, wanted).items():
-                row, figure = said[at, list(names).index(name)], found[kind.of]
-                row[0] = found[0].value - truth
+            request = IntervalRequest(kind.interval, 0.95, pool.reward_range, resamples=500, seed=folds)
+            look = target_sample if kind.grouped else replace(target_sample, log=ungrouped)
+            for name, pair in figures(look, logged if kind.of else None, request).items():
+                row, figure = errors[at, list(names).index(name)], pair[kind.of]
+                row[0] = pair[0].value - truth
                 if figure is not None and figure.kind == kind.interval:
                     aim = truth - worth * kind.of
                     row[1 + 2 * place : 3 + 2 * place] = figure.low - aim, figure.high - aim
-    return said
+    return errors

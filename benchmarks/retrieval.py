@@ -48,7 +48,7 @@ def describe(config: Path) -> tuple[dict[str, Backbone], dict[str, ArmSpec]]:
 
 def embed(questions: list[str], backbones: Mapping[str, Backbone]) -> dict[str, NDArray[np.float32]]:
     """Return the vectors of all questions by backbone, each of shape (n_questions, dim)."""
-    return {name: build_embedder(one).encode_queries(questions) for name, one in backbones.items()}
+    return {name: build_embedder(backbone).encode_queries(questions) for name, backbone in backbones.items()}
 
 
 def mean_by_dataset(rows: list[tuple[str, float]]) -> dict[str, float]:
@@ -70,10 +70,10 @@ def measure(resources: Resources, queries: list[dict[str, Any]], k: int) -> tupl
         for n, query in enumerate(queries):
             embedded = Query(query["question"], {b: vectors[b][n] for b in arm.backbones})
             begun = time.perf_counter()
-            found = arm.search(embedded, k).passages
+            passages = arm.search(embedded, k).passages
             seconds.append(time.perf_counter() - begun)
             gold = set(query["gold_ids"])
-            rows.append((query["dataset"], len(gold & {passage.id for passage in found}) / len(gold)))
+            rows.append((query["dataset"], len(gold & {passage.id for passage in passages}) / len(gold)))
         recalls[name] = mean_by_dataset(rows)
         took_ms[name] = 1e3 * float(np.median(seconds))
     return recalls, took_ms

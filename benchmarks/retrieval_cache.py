@@ -76,9 +76,9 @@ async def look_up(questions: list[str], home: Path, cache: Path) -> dict[str, tu
     arms, kept, _ = arms_of(home, cache)
     times = {}
     for name in KINDS:
-        found: list[Retrieval | None] = [await arms.recall(name, Query(one), K) for one in questions]
-        p50, p99 = await timed(questions, lambda one, name=name: arms.recall(name, Query(one), K))  # type: ignore[misc]
-        times[name] = p50, p99, sum(one is not None for one in found)
+        hits: list[Retrieval | None] = [await arms.recall(name, Query(question), K) for question in questions]
+        p50, p99 = await timed(questions, lambda question, name=name: arms.recall(name, Query(question), K))  # type: ignore[misc]
+        times[name] = p50, p99, sum(hit is not None for hit in hits)
     kept.close()
     return times
 
@@ -90,8 +90,8 @@ async def measure(questions: list[str], home: Path, cache: Path) -> dict[str, tu
     for name in KINDS:
         needs = frozenset(BACKBONES) if name != "bm25" else frozenset[str]()
 
-        async def search(one: str, name: str = name, needs: frozenset[str] = needs) -> object:
-            return await arms.search(name, Query(one, await embedders.embed(one, needs)), K)
+        async def search(question: str, name: str = name, needs: frozenset[str] = needs) -> object:
+            return await arms.search(name, Query(question, await embedders.embed(question, needs)), K)
 
         await timed(questions[:5], search)
         times[name] = await timed(questions, search)
@@ -107,23 +107,25 @@ def main(
 ) -> None:
     """Print a table."""
     logging.disable(logging.WARNING)  # that these arms search in this process
-    asked = questions_of(ingest("stdlib", home / "corpus"), questions)
+    texts = questions_of(ingest("stdlib", home / "corpus"), questions)
     if look_up_in is not None:
-        print(json.dumps(asyncio.run(look_up(asked, home, look_up_in))))
+        print(json.dumps(asyncio.run(look_up(texts, home, look_up_in))))
         return
     with tempfile.TemporaryDirectory() as folder:  # of this user alone
-        searched = asyncio.run(measure(asked, home, Path(folder)))
-        own = asyncio.run(look_up(asked, home, Path(folder)))
+        searched = asyncio.run(measure(texts, home, Path(folder)))
+        lookups = asyncio.run(look_up(texts, home, Path(folder)))
         again = [sys.executable, __file__, "--questions", str(questions), "--home", str(home)]
         done = subprocess.run([*again, "--look-up-in", folder], capture_output=True, text=True, check=True)
         other = json.loads(done.stdout.splitlines()[-1])
         size = (Path(folder) / FILE).stat().st_size
-    table = Table(title=f"{len(asked)} questions, {K} passages each; the file has {size / 2**20:.1f} MiB")
+    table = Table(title=f"{len(texts)} questions, {K} passages each; the file has {size / 2**20:.1f} MiB")
     for column in ("arm", "search p50 ms", "p99", "hit p50 ms", "p99", "elsewhere p50 ms", "p99", "hits"):
         table.add_column(column, justify="left" if column == "arm" else "right")
     for name, (p50, p99) in searched.items():
-        row = p50, p99, *own[name][:2], *other[name][:2]
-        table.add_row(name, *(f"{one:.2f}" for one in row), f"{own[name][2]}, {other[name][2]}")
+        row = p50, p99, *lookups[name][:2], *other[name][:2]
+        table.add_row(
+            name, *(f"{milliseconds:.2f}" for milliseconds in row), f"{lookups[name][2]}, {other[name][2]}"
+        )
     Console(width=110).print(table)
 
 

@@ -63,16 +63,16 @@ def numbers(labels: RoutingDataset, *, pairs: bool) -> tuple[NDArray[np.float32]
     """Return the rows of all questions, shape (n, n_rows, 47), and the target of each, shape (n, n_rows)."""
     assert labels.features.retrieved is not None
     question = np.hstack([labels.features.question, labels.features.embedding[:, :DIMS]])
-    own, utility, names = labels.features.retrieved.values, labels.utility, np.eye(len(ARMS))
+    retrieved, utility, names = labels.features.retrieved.values, labels.utility, np.eye(len(ARMS))
     target = utility - utility.mean(axis=1, keepdims=True)
     if pairs:
-        one, other = np.nonzero(~np.eye(len(ARMS), dtype=bool))
-        own, names = own[:, one] - own[:, other], names[one] - names[other]
-        target = (utility[:, one] > utility[:, other]).astype(float)
-    n, n_rows, _ = own.shape
+        first, second = np.nonzero(~np.eye(len(ARMS), dtype=bool))
+        retrieved, names = retrieved[:, first] - retrieved[:, second], names[first] - names[second]
+        target = (utility[:, first] > utility[:, second]).astype(float)
+    n, n_rows, _ = retrieved.shape
     parts = (
         np.broadcast_to(question[:, None], (n, n_rows, question.shape[1])),
-        own,
+        retrieved,
         np.broadcast_to(names, (n, *names.shape)),
     )
     return np.concatenate(parts, axis=2, dtype=np.float32), target
@@ -115,13 +115,13 @@ def main(
 ) -> None:
     """Measure and print a table a kind of router."""
     console, labels = Console(), world()
-    seen = [labels.features.rows([i]) for i in range(decisions)]
+    features = [labels.features.rows([i]) for i in range(decisions)]
     heuristic = build_router(RouterSpec(kind="max_sim")).fit(labels)
     for kind, (n_trees, depth, _) in SHAPES.items():
         router = build_router(RouterSpec(kind=kind)).fit(labels)
         sides = trees(kind, labels) | {
-            "a router, whole": partial(whole, router, seen),
-            "max_sim, whole": partial(whole, heuristic, seen),
+            "a router, whole": partial(whole, router, features),
+            "max_sim, whole": partial(whole, heuristic, features),
         }
         taken = measure(sides, decisions, rounds)
         rows = "42 pairs" if kind.startswith("pairwise") else "7 rows"

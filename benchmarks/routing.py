@@ -65,27 +65,27 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
     for column in ("", "looks at", "EM", "F1", cost, "tokens", "reward", "gap", "+-", "p", "fit s"):
         table.add_column(column, justify="left" if column in ("", "looks at") else "right")
     document: list[dict[str, object]] = []
-    for name, one in results.items():
-        means = {key: float(np.nanmean(column)) for key, column in one.values.items()}
-        share = gap(one.values["em"], data)
+    for name, result in results.items():
+        means = {key: float(np.nanmean(column)) for key, column in result.values.items()}
+        share = gap(result.values["em"], data)
         p = None
         if name in compared:
-            p = min(1.0, len(compared) * unlike(one, results[best].values["em"]))
-        spread = float(np.std(one.gaps)) if one.gaps else None
+            p = min(1.0, len(compared) * unlike(result, results[best].values["em"]))
+        spread = float(np.std(result.gaps)) if result.gaps else None
         document.append(
             {
                 "row": name,
-                "looks at": one.sees,
+                "looks at": result.sees,
                 **means,
                 "gap": share,
                 "spread": spread,
                 "p": p,
-                "fit_s": one.fit_s,
+                "fit_s": result.fit_s,
             }
         )
         table.add_row(
             name,
-            one.sees,
+            result.sees,
             f"{means['em']:.4f}",
             f"{means['f1']:.4f}" if "f1" in means else "",
             f"{means['cost']:.4g}" if "cost" in means else "",
@@ -94,7 +94,7 @@ def table_of(data: DataSet, results: dict[str, Played]) -> tuple[Table, list[dic
             f"{share:+.1%}",
             "" if spread is None else f"{spread:.1%}",
             "" if p is None else f"{p:.2g}",
-            f"{one.fit_s:.1f}" if one.fit_s else "",
+            f"{result.fit_s:.1f}" if result.fit_s else "",
         )
     return table, document
 
@@ -112,13 +112,13 @@ def unlike(one: Played, best: Floats) -> float:
 def online_rows(curves: dict[str, list[Curve]], data: DataSet) -> Iterator[tuple[str, Played]]:
     """Yield what each policy is expected to draw, mean over the orders."""
     outcomes, n = data.outcomes, len(data.outcomes.questions)
-    known = {
+    measures = {
         **{name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores},
         "reward": reward_of(data),
         "cost": outcomes.costs.get(data.cost[0]),
         "tokens": tokens_of(outcomes),
     }
-    columns = {name: column for name, column in known.items() if column is not None}
+    columns = {name: column for name, column in measures.items() if column is not None}
     for policy, orders in curves.items():
         told: list[dict[str, Floats]] = []
         right = []
@@ -129,8 +129,8 @@ def online_rows(curves: dict[str, list[Curve]], data: DataSet) -> Iterator[tuple
             values["realised"][curve.asked] = outcomes.scores["em"][curve.asked, curve.drawn]
             right.append(values.pop("realised"))
             told.append(values)
-        result = Played({name: nanmean([one[name] for one in told]) for name in columns}, "online")
-        result.gaps = [gap(one["em"], data) for one in told]
+        result = Played({name: nanmean([figures[name] for figures in told]) for name in columns}, "online")
+        result.gaps = [gap(figures["em"], data) for figures in told]
         result.realised = nanmean(right)
         yield f"policy {policy}", result
 
@@ -197,7 +197,7 @@ def main(
                     sets.append(routers(folder, name, encode, LIMIT))
                 case _:
                     raise typer.BadParameter(f"no data set {name!r}; there are qa, mba, {', '.join(FILES)}")
-        for data in (replace(one, fit=None, note="") for one in sets) if folds else sets:
+        for data in (replace(data_set, fit=None, note="") for data_set in sets) if folds else sets:
             # each worker computes on one core; not forked, as torch has threads by now
             with ProcessPoolExecutor(
                 len(os.sched_getaffinity(0)), get_context("spawn"), initializer=adopt, initargs=(data,)
@@ -222,12 +222,12 @@ def run(
     if offline:
         rows = [row for row in rows_of(data) if only is None or row.name in only]
         task = progress.add_task(f"{data.name}: routers", total=len(rows))
-        for row, one in zip(rows, pool.map(fit_and_score, rows), strict=True):
-            results[row.name] = one
+        for row, result in zip(rows, pool.map(fit_and_score, rows), strict=True):
+            results[row.name] = result
             progress.advance(task)
     curves: dict[str, list[Curve]] = {}
     if online:
-        policies = {name: one for name, one in players(data).items() if only is None or name in only}
+        policies = {name: player for name, player in players(data).items() if only is None or name in only}
         task = progress.add_task(f"{data.name}: policies", total=len(policies))
         for name, orders in zip(policies, pool.map(in_all_orders, policies.values()), strict=True):
             curves[name] = orders

@@ -113,24 +113,24 @@ class DataSet:
 
     def features(self, arms: Sequence[str]) -> Features:
         """Return what a router sees of these arms at most, as if there were no other."""
-        seen = self.asked.of(arms)
+        features = self.asked.of(arms)
         if not self.passages:
-            return seen
-        at, texts = [self.outcomes.arms.index(arm) for arm in arms], seen.texts
-        found = [
+            return features
+        at, texts = [self.outcomes.arms.index(arm) for arm in arms], features.texts
+        passages = [
             [[self.passages[name][0] for name in row[arm] or ()] for arm in at]
             for row in self.outcomes.passages
         ]
         answers = [[row[arm] or "" for arm in at] for row in self.outcomes.answers]
         vectors = {name: vector for name, (_, vector) in self.passages.items()}
         return Features(
-            seen.arms,
-            seen.texts,
-            seen.names,
-            seen.question,
-            seen.embedding,
-            router_features.retrieved_table(texts, self.vectors, found, vectors),
-            router_features.answered_table(texts, arms, answers, found),
+            features.arms,
+            features.texts,
+            features.names,
+            features.question,
+            features.embedding,
+            router_features.retrieved_table(texts, self.vectors, passages, vectors),
+            router_features.answered_table(texts, arms, answers, passages),
         )
 
 
@@ -177,18 +177,18 @@ class Encoder:
 def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     """Read the eleven arms; with `further`, fit on those of `folder` and score those of `further`."""
     folders = [folder, *([further] if further else [])]
-    outcomes = [qa_outcomes(one) for one in folders]
+    outcomes = [qa_outcomes(place) for place in folders]
     n_fit = len(outcomes[0].questions)
     both = joined(outcomes)
-    wanted = {name for row in both.passages for ids in row for name in ids or ()}
-    found: dict[str, Passage] = {}
-    for one in folders:
-        for told in json_lines(one / "corpus.jsonl.gz"):
-            if told["id"] in wanted:
-                found[told["id"]] = Passage(told["id"], told["title"], told["text"])
-    texts = [f"{passage.title}\n{passage.text}" for passage in found.values()]
+    passage_ids = {name for row in both.passages for ids in row for name in ids or ()}
+    passage_by_id: dict[str, Passage] = {}
+    for place in folders:
+        for told in json_lines(place / "corpus.jsonl.gz"):
+            if told["id"] in passage_ids:
+                passage_by_id[told["id"]] = Passage(told["id"], told["title"], told["text"])
+    texts = [f"{passage.title}\n{passage.text}" for passage in passage_by_id.values()]
     vectors = encode("passages", texts, passages=True)
-    passages = {name: (passage, vectors[row]) for row, (name, passage) in enumerate(found.items())}
+    passages = {name: (passage, vectors[row]) for row, (name, passage) in enumerate(passage_by_id.items())}
     questions = encode("questions of qa", [question.text for question in both.questions])
     fit = None if further is None else np.arange(len(both.questions)) < n_fit
     about = {arm: catalog.arm_features(arm, spec) for arm, spec in RETRIEVERS.items()}
@@ -205,15 +205,15 @@ def mba(folder: Path, encode: Encoder) -> DataSet:
     groups = np.array([row["dataset"] for row in rows])
     of_all = np.nanmean(steps[:, 2])
     for group in set(groups):  # where the steps were not published: the mean of the group, else of all
-        known = steps[(groups == group), 2]
-        mean = np.nanmean(known) if (~np.isnan(known)).any() else of_all
+        published = steps[(groups == group), 2]
+        mean = np.nanmean(published) if (~np.isnan(published)).any() else of_all
         steps[(groups == group) & np.isnan(steps[:, 2]), 2] = mean
     right = np.array([[float(row[f"correct_{arm}"]) for arm in arms] for row in rows])
     outcomes = _outcomes(rows, groups, arms, {"em": right}, {"steps": steps})
-    asked, total = int((~fit).sum()), sum(row["split"] == "test" for row in every)
+    n_scored, total = int((~fit).sum()), sum(row["split"] == "test" for row in every)
     note = (
-        f"Scored are the {asked:,} of {total:,} test questions that have a text; on the others every arm was "
-        "wrong. A wrong answer's steps are charged too, unlike in MBA-RAG's own reward."
+        f"Scored are the {n_scored:,} of {total:,} test questions that have a text; on the others every arm "
+        "was wrong. A wrong answer's steps are charged too, unlike in MBA-RAG's own reward."
     )
     vectors = encode("questions of mba", _texts(outcomes))
     return DataSet("mba", outcomes, vectors, {}, {}, fit, ("steps", 0.1), note)
@@ -225,9 +225,9 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
     score = {key: key.partition("|")[2] for key in every[0] if key.startswith("score|")} or {
         key: key.removeprefix("correct_") for key in every[0] if key.startswith("correct_")
     }
-    known = {row["question"]: row for row in every if all(row[key] for key in score)}
-    kept = np.random.default_rng(0).permutation(len(known))[:limit]
-    distinct = list(known.values())
+    row_by_question = {row["question"]: row for row in every if all(row[key] for key in score)}
+    kept = np.random.default_rng(0).permutation(len(row_by_question))[:limit]
+    distinct = list(row_by_question.values())
     rows = [distinct[at] for at in sorted(kept.tolist())]
     dollars = [f"cost_usd|{arm}" for arm in score.values()]
     costs = {}
@@ -237,7 +237,7 @@ def routers(folder: Path, name: str, encode: Encoder, limit: int) -> DataSet:
     groups = np.array([row["task"] for row in rows])
     outcomes = _outcomes(rows, groups, tuple(score.values()), {"em": scores}, costs)
     vectors = encode(f"questions of {name}", _texts(outcomes))
-    left_out = len(every) - len(known)
+    left_out = len(every) - len(row_by_question)
     note = f"{len(rows):,} of {len(every):,} rows; {left_out:,} have no score, or the text of another."
     return DataSet(name, outcomes, vectors, {}, {}, None, ("usd", 10.0 if costs else 0.0), note)
 

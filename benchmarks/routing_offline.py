@@ -105,14 +105,14 @@ def played(data: DataSet, picks: NDArray[np.intp], stage: Stage, arms: Sequence[
     for name, spent in (("cost", outcomes.costs.get(data.cost[0])), ("tokens", tokens_of(outcomes))):
         if spent is None:
             continue
-        own, every = spent[at, picks], spent[:, list(arms)].sum(axis=1)
+        picked, every = spent[at, picks], spent[:, list(arms)].sum(axis=1)
         if stage is Stage.RETRIEVED and name == "tokens":
             # an arm of several calls has asked all but the last of them while it searched
             calls = outcomes.costs["llm_calls"][:, list(arms)]
             searched = (spent[:, list(arms)] * (1.0 - 1.0 / calls)).sum(axis=1)
             last = spent[at, picks] / outcomes.costs["llm_calls"][at, picks]
             every = searched + last
-        values[name] = own if stage is Stage.QUESTION else every
+        values[name] = picked if stage is Stage.QUESTION else every
     spent = data.cost[1] * values["cost"] if "cost" in values else 0.0
     values["reward"] = quality(outcomes)[at, picks] - spent
     return {name: np.where(picks < 0, np.nan, column) for name, column in values.items()}
@@ -180,14 +180,14 @@ def fit_and_score(row: Row) -> Played:
         picks[~fit] = np.array(at)[scores.argmax(axis=1)]
         told.append(played(data, picks, router.stage, at))
         result.gaps.append(gap(told[-1]["em"], data))
-    result.values = {name: nanmean([one[name] for one in told]) for name in told[0]}
+    result.values = {name: nanmean([fold[name] for fold in told]) for name in told[0]}
     return result
 
 
 def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
     """Return the spec with the seed, where its class takes one, and those of its parts."""
     params = {
-        name: [seeded(RouterSpec(**one), seed).model_dump() for one in value]
+        name: [seeded(RouterSpec(**member), seed).model_dump() for member in value]
         if name == "members"
         else seeded(RouterSpec(**value), seed).model_dump()
         if name == "router"
@@ -201,17 +201,17 @@ def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
 def nanmean(columns: Sequence[Floats]) -> Floats:
     """Return the mean of what is known of each question, NaN where nothing is."""
     stacked = np.stack(columns)
-    known = ~np.isnan(stacked)
-    total = np.where(known, stacked, 0.0).sum(axis=0)
-    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+    present = ~np.isnan(stacked)
+    total = np.where(present, stacked, 0.0).sum(axis=0)
+    return np.where(present.any(axis=0), total / np.maximum(present.sum(axis=0), 1), np.nan)
 
 
 def gap(em: Floats, data: DataSet) -> float:
     """Return the share of the gap between the best single arm and the oracle that is closed."""
-    known = ~np.isnan(em)
-    scores = data.outcomes.scores["em"][known]
+    scored = ~np.isnan(em)
+    scores = data.outcomes.scores["em"][scored]
     best = scores.mean(axis=0).max()
-    return float((em[known].mean() - best) / (scores.max(axis=1).mean() - best))
+    return float((em[scored].mean() - best) / (scores.max(axis=1).mean() - best))
 
 
 def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
@@ -224,7 +224,10 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
         return played(data, np.where(scored, picks, -1), Stage.QUESTION, every)
 
     single = {arm: fixed(np.full(len(em), column)) for column, arm in enumerate(data.outcomes.arms)}
-    chance = {name: nanmean([one[name] for one in single.values()]) for name in single[data.outcomes.arms[0]]}
+    chance = {
+        name: nanmean([figures[name] for figures in single.values()])
+        for name in single[data.outcomes.arms[0]]
+    }
     yield "random arm", Played(chance)
     for arm, values in sorted(single.items(), key=lambda item: np.nanmean(item[1]["em"])):
         yield f"always {arm}", Played(values)
@@ -233,10 +236,13 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
     for fit, _ in splits(data):
         picks = np.full(len(em), -1)
         for group in np.unique(groups):
-            known = fit & (groups == group)
-            best = em[known if known.any() else fit].mean(axis=0).argmax()
+            training = fit & (groups == group)
+            best = em[training if training.any() else fit].mean(axis=0).argmax()
             picks[~fit & (groups == group)] = best
         told.append(played(data, picks, Stage.QUESTION, every))
-    yield "best arm of each source", Played({name: nanmean([one[name] for one in told]) for name in told[0]})
+    yield (
+        "best arm of each source",
+        Played({name: nanmean([fold[name] for fold in told]) for name in told[0]}),
+    )
     cheapest = em + 1e-6 * reward_of(data)  # of several right arms the one that earns most
     yield "oracle", Played(fixed(cheapest.argmax(axis=1)))

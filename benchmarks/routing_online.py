@@ -73,9 +73,9 @@ class Curve:
 
     def lead(self, reward: Floats) -> Floats:
         """Return the expected reward of each turn less that of the best fixed arm, shape (n_asked,)."""
-        asked = reward[self.asked]
-        expected: Floats = (self.probabilities * asked).sum(axis=1)
-        return expected - asked[:, asked.mean(axis=0).argmax()]
+        rewards = reward[self.asked]
+        expected: Floats = (self.probabilities * rewards).sum(axis=1)
+        return expected - rewards[:, rewards.mean(axis=0).argmax()]
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ def learn_online(
         labelled, others = shuffled[:LABELLED], shuffled[LABELLED:]
     else:
         labelled, others = shuffled[data.fit[shuffled]][:LABELLED], shuffled[~data.fit[shuffled]]
-    known = {data.outcomes.questions[row].text for row in labelled}
-    asked = np.array([row for row in others if data.outcomes.questions[row].text not in known])[:limit]
+    texts = {data.outcomes.questions[row].text for row in labelled}
+    rows = np.array([row for row in others if data.outcomes.questions[row].text not in texts])[:limit]
     if feedback.first is not None:
-        asked = asked[np.argsort(~feedback.first[asked], kind="stable")]
-    answered = np.random.default_rng([order, 1]).random(len(asked)) < feedback.share
+        rows = rows[np.argsort(~feedback.first[rows], kind="stable")]
+    answered = np.random.default_rng([order, 1]).random(len(rows)) < feedback.share
     due: deque[tuple[Decision, float]] = deque()
     arms = data.outcomes.arms
     told: Floats | None = None
@@ -132,11 +132,11 @@ def learn_online(
     policy = build_policy(player.policy, arms)
     if player.labels:
         _learn_labels(policy, player, data, labelled)
-    probabilities = np.empty((len(asked), len(arms)))
-    draws = np.empty(len(asked), dtype=np.intp)
-    contexts = [_context(player, data, row, None if told is None else told[row]) for row in asked]
+    probabilities = np.empty((len(rows), len(arms)))
+    draws = np.empty(len(rows), dtype=np.intp)
+    contexts = [_context(player, data, row, None if told is None else told[row]) for row in rows]
     begun = time.perf_counter()
-    for turn, (row, context) in enumerate(zip(asked.tolist(), contexts, strict=True)):
+    for turn, (row, context) in enumerate(zip(rows.tolist(), contexts, strict=True)):
         p = served_distribution(policy, context, arms, player.floor)
         probabilities[turn] = p
         name = f"{order}/{turn}"
@@ -147,7 +147,7 @@ def learn_online(
             learned, worth = due.popleft()
             if answered[turn - feedback.delay]:
                 policy.learn(learned, worth)
-    return Curve(asked, probabilities, draws, time.perf_counter() - begun)
+    return Curve(rows, probabilities, draws, time.perf_counter() - begun)
 
 
 def _context(player: Player, data: DataSet, row: int, told: Floats | None) -> Context:
@@ -234,4 +234,4 @@ WARM: dict[str, Player] = {
 def players(data: DataSet) -> dict[str, Player]:
     """Return the policies of a data set: all whose labels it has."""
     told = {"reward", *data.outcomes.scores}
-    return {name: one for name, one in (COLD | WARM).items() if one.measure in told}
+    return {name: player for name, player in (COLD | WARM).items() if player.measure in told}

@@ -53,13 +53,13 @@ SHOWN = {
 
 def draw_costs(name: str, cost: str, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Plot exact match against cost, a point a row, on a logarithmic scale: what costs nothing is a note."""
-    known = [row for row in rows if row.get("cost") is not None]
-    if not known:
+    priced = [row for row in rows if row.get("cost") is not None]
+    if not priced:
         return
     figure = Figure(figsize=(8, 5.4), dpi=150, layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
-    paid = [row for row in known if row["cost"] > 0.0]
+    paid = [row for row in priced if row["cost"] > 0.0]
     for kind, (label, colour) in KINDS.items():
         points = [row for row in paid if _kind(row["row"]) == kind]
         at = [row["cost"] for row in points], [100 * row["em"] for row in points]
@@ -68,7 +68,7 @@ def draw_costs(name: str, cost: str, rows: Sequence[Mapping[str, Any]], path: Pa
     axes.scatter([row["cost"] for row in bounds], [100 * row["em"] for row in bounds], s=34, color=INK)
     axes.set_xlim(min(row["cost"] for row in paid) / 1.3, 1.3 * max(row["cost"] for row in paid))
     _dress(axes, f"{name}: accuracy against cost")
-    free = ", ".join(f"{row['row']} {100 * row['em']:.1f} %" for row in known if row["cost"] == 0.0)
+    free = ", ".join(f"{row['row']} {100 * row['em']:.1f} %" for row in priced if row["cost"] == 0.0)
     ticks = [tick for tick in (0.5, 1, 2, 3, 5, 10) if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     if len(ticks) > 2:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -35,9 +35,9 @@ def fetch(target: Path) -> None:
             archive.extractall(
                 place, [name for name in archive.namelist() if not name.endswith("desktop.ini")]
             )
-        found = hashlib.sha256((place / FOLDER / "model.safetensors").read_bytes()).hexdigest()
-        if found != WEIGHTS_SHA256:
-            sys.exit(f"the weights have the digest {found}, not {WEIGHTS_SHA256}")
+        digest = hashlib.sha256((place / FOLDER / "model.safetensors").read_bytes()).hexdigest()
+        if digest != WEIGHTS_SHA256:
+            sys.exit(f"the weights have the digest {digest}, not {WEIGHTS_SHA256}")
         (place / FOLDER).rename(target)
     print(f"all-mpnet-base-v2 is in {target}")
 

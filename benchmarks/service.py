@@ -210,9 +210,9 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
     with ExitStack() as stack:
 
         def side(folder: Path, port: int, command: list[str], **environment: str) -> Side:
-            found = Side(port, stack.enter_context(started(command, folder, environment)))
-            uvloop.run(ready(folder.name, found))
-            return found
+            started_side = Side(port, stack.enter_context(started(command, folder, environment)))
+            uvloop.run(ready(folder.name, started_side))
+            return started_side
 
         sides = peer_sides(root, side) if peers else {}
         for count in replicas:
@@ -303,20 +303,20 @@ async def built(port: int) -> None:
 async def ask(name: str, side: Side, clients: int, seconds: float, *, noted: bool = True) -> None:
     """Ask a side for some seconds, and note what it took. Raises RuntimeError where not all is answered."""
     computed = cpu_s(side.pid)
-    found = await load(side.address, request("POST", side.path, QUESTION), clients, seconds, PATIENCE_S)
+    observed = await load(side.address, request("POST", side.path, QUESTION), clients, seconds, PATIENCE_S)
     computed = cpu_s(side.pid) - computed
-    if set(found.latencies_s) != {"200"}:
-        counts = {label: len(latencies) for label, latencies in found.latencies_s.items()}
+    if set(observed.latencies_s) != {"200"}:
+        counts = {label: len(latencies) for label, latencies in observed.latencies_s.items()}
         raise RuntimeError(f"{name} answered {counts}")
     if noted:
-        p50, p99 = 1e3 * np.quantile(found.latencies_s["200"], [0.5, 0.99])
+        p50, p99 = 1e3 * np.quantile(observed.latencies_s["200"], [0.5, 0.99])
         side.note(
             clients,
-            rate=found.count / found.seconds,
+            rate=observed.count / observed.seconds,
             p50_ms=float(p50),
             p99_ms=float(p99),
-            cpu_ms=1e3 * computed / found.count,
-            client=found.client_cpu_s / found.seconds,
+            cpu_ms=1e3 * computed / observed.count,
+            client=observed.client_cpu_s / observed.seconds,
         )
 
 

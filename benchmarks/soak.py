@@ -104,14 +104,14 @@ class Clients:
 
     async def run(self, seconds: float, every_s: float = 0.0) -> Seen:
         """Ask for some seconds; with `every_s` each client sends a request at most that often."""
-        seen, began = Seen(), time.perf_counter()
+        tally, began = Seen(), time.perf_counter()
         offsets = np.linspace(0, every_s, CLIENTS, endpoint=False)
         await asyncio.gather(
-            *(self._client(seen, began, float(offset), every_s, seconds) for offset in offsets)
+            *(self._client(tally, began, float(offset), every_s, seconds) for offset in offsets)
         )
-        return seen
+        return tally
 
-    async def _client(self, seen: Seen, began: float, due: float, every_s: float, seconds: float) -> None:
+    async def _client(self, tally: Seen, began: float, due: float, every_s: float, seconds: float) -> None:
         connection, judgement = None, None
         while due < seconds:
             await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
@@ -120,12 +120,12 @@ class Clients:
             wire = judgement or request("POST", "/v1/retrieve", body)
             connection, answer = await self._send(connection, wire)
             now = time.perf_counter() - began
-            seen.labels[answer if isinstance(answer, str) else answer.label] += 1
-            seen.latencies.append((due, now - due))
+            tally.labels[answer if isinstance(answer, str) else answer.label] += 1
+            tally.latencies.append((due, now - due))
             due = due + every_s if every_s else now
             was_judgement, judgement = judgement is not None, None
             if not was_judgement and isinstance(answer, Answer) and answer.status == 200:
-                judgement = self._judge(seen, question, answer)
+                judgement = self._judge(tally, question, answer)
         if connection is not None:
             connection.close()
 
@@ -142,11 +142,15 @@ class Clients:
                 connection.close()
             return None, failure(error)
 
-    def _judge(self, seen: Seen, question: dict[str, Any], answer: Answer) -> bytes:
-        found = orjson.loads(answer.body)
-        right = any(passage["id"] in question["gold_ids"] for passage in found["passages"])
-        seen.judged, seen.found = seen.judged + 1, seen.found + right
-        value = {"decision_id": found["agent"]["decision_id"], "metric_name": "recall", "value": float(right)}
+    def _judge(self, tally: Seen, question: dict[str, Any], answer: Answer) -> bytes:
+        document = orjson.loads(answer.body)
+        right = any(passage["id"] in question["gold_ids"] for passage in document["passages"])
+        tally.judged, tally.found = tally.judged + 1, tally.found + right
+        value = {
+            "decision_id": document["agent"]["decision_id"],
+            "metric_name": "recall",
+            "value": float(right),
+        }
         return request("POST", "/v1/feedback", value)
 
     async def chat(self, seen: Seen, seconds: float, every_s: float) -> None:
@@ -165,31 +169,31 @@ class Clients:
 
 def samples(pid: int, at: float) -> Iterator[Sample]:
     """Yield what every process of a service holds now; of several with one name, the sum."""
-    found: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)
+    held_by_name: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)
     parent = psutil.Process(pid)
     for process in family(pid):
         try:
             held = process.memory_full_info().pss / MIB, process.num_fds(), process.num_threads()
-            found[named(process, parent)].append(held)
+            held_by_name[named(process, parent)].append(held)
         except psutil.Error:  # it ended meanwhile
             continue
-    for name, held in found.items():
+    for name, held in held_by_name.items():
         pss, handles, threads = (sum(values) for values in zip(*held, strict=True))
         yield Sample(at, name, float(pss), int(handles), int(threads))
 
 
 async def watch(pid: int, seconds: float, progress: Progress) -> list[Sample]:
     """Take samples for some seconds."""
-    found: list[Sample] = []
+    readings: list[Sample] = []
     began = time.perf_counter()
     task = progress.add_task("half load", total=seconds)
     while (at := time.perf_counter() - began) < seconds:
         require_alive(pid)
-        found += await asyncio.to_thread(lambda at=at: list(samples(pid, at)))
+        readings += await asyncio.to_thread(lambda at=at: list(samples(pid, at)))
         progress.update(task, completed=at)
         await asyncio.sleep(SAMPLE_S)
     progress.update(task, completed=seconds)
-    return found
+    return readings
 
 
 async def gauges(address: tuple[str, int]) -> dict[str, float]:
@@ -273,8 +277,8 @@ def draw(found: list[Sample], path: Path) -> None:
     for sample in found:
         totals[sample.name] += int(sample.pss)
     for name, _ in islice(totals.most_common(), 8):
-        own = [sample for sample in found if sample.name == name]
-        axes.plot([s.at / 60 for s in own], [s.pss for s in own], label=name, linewidth=1)
+        points = [sample for sample in found if sample.name == name]
+        axes.plot([s.at / 60 for s in points], [s.pss for s in points], label=name, linewidth=1)
     axes.set(xlabel="minutes", ylabel="proportional set size, MiB", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
@@ -295,22 +299,24 @@ async def soak(
     seconds, before = 60 * minutes, await gauges(address)
     chats = Seen()
     with Progress(console=console) as progress:
-        seen, _, found = await asyncio.gather(
+        tally, _, readings = await asyncio.gather(
             clients.run(seconds, CLIENTS / rate),
             clients.chat(chats, seconds, chat_every_s),
             watch(pid, seconds, progress),
         )
     after = await gauges(address)
-    console.print(by_part(found, seen, seconds))
-    console.print(growth(found, seconds))
-    console.print(f"half load: {dict(seen.labels + chats.labels)}")
+    console.print(by_part(readings, tally, seconds))
+    console.print(growth(readings, seconds))
+    console.print(f"half load: {dict(tally.labels + chats.labels)}")
     if chats.chats_s:
         p50, p99 = np.quantile(chats.chats_s, [0.5, 0.99])
         console.print(f"answers of the language model: p50 {p50:.1f} s, p99 {p99:.1f} s")
-    console.print(f"answers found by the policy: {seen.found / max(seen.judged, 1):.3f} of {seen.judged:,}")
+    console.print(
+        f"answers found by the policy: {tally.found / max(tally.judged, 1):.3f} of {tally.judged:,}"
+    )
     for name in ("armwise_log_seq", "armwise_lag_facts", "armwise_policy_version"):
         console.print(f"{name}: {before[name]:,.0f} before, {after[name]:,.0f} after")
-    return found, seen
+    return readings, tally
 
 
 def main(
@@ -332,14 +338,14 @@ def main(
         application["args"]["home"] = str(folder / "home")
         (folder / "serve.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
         with started(armwise(folder / "serve.yaml"), folder, {}) as pid:
-            found, _ = uvloop.run(soak(pid, ("127.0.0.1", port), minutes, chat_every, console))
+            readings, _ = uvloop.run(soak(pid, ("127.0.0.1", port), minutes, chat_every, console))
     if csv_file is not None:
         with csv_file.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["at_s", "process", "pss_mib", "handles", "threads"])
-            writer.writerows([s.at, s.name, s.pss, s.handles, s.threads] for s in found)
+            writer.writerows([s.at, s.name, s.pss, s.handles, s.threads] for s in readings)
     if plot is not None:
-        draw(found, plot)
+        draw(readings, plot)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class Asked:
         """Return some of the questions."""
         of_rows = (self.recall, self.similarity, self.fused, self.merged)
         texts, gold = tuple(self.texts[row] for row in rows), tuple(self.gold[row] for row in rows)
-        recall, similarity, fused, merged = (one[rows] for one in of_rows)
+        recall, similarity, fused, merged = (column[rows] for column in of_rows)
         return Asked(texts, self.vectors[rows], gold, recall, similarity, fused, merged)
 
 
@@ -134,8 +134,8 @@ class Sources:
     def __init__(self, folder: Path, home: Path) -> None:
         rows: defaultdict[str, list[bytes]] = defaultdict(list)
         for line in json_lines(folder / "qa" / "corpus.jsonl.gz"):
-            name, _, own = line["id"].partition("/")
-            rows[name].append(orjson.dumps({**line, "id": own}))
+            name, _, ident = line["id"].partition("/")
+            rows[name].append(orjson.dumps({**line, "id": ident}))
         self.names, self.home = tuple(rows), home
         for name, passages in rows.items():
             (home / f"{name}.jsonl").write_bytes(b"\n".join(passages))
@@ -158,9 +158,9 @@ class Sources:
         self.several = {name: build_arm(name, have) for name in (*several, ALL)}
         self.profiles = read_profiles(rows, PROFILE, have)
         merged = ingest_all([CorpusSource(str(whole), home / "whole")])
-        one = Resources(merged, have.indexes, {}, {"merged": ArmSpec(kind="bm25")})
-        prepare(one)
-        self.merged = build_arm("merged", one)
+        resources = Resources(merged, have.indexes, {}, {"merged": ArmSpec(kind="bm25")})
+        prepare(resources)
+        self.merged = build_arm("merged", resources)
         self.sizes = {name: len(part) for name, part in zip(rows, corpus.parts.values(), strict=True)}
 
     def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]], what: str) -> Asked:
@@ -170,9 +170,9 @@ class Sources:
         recall, fused, merged = [], [], []
         for text, right in zip(track(texts, what), gold, strict=True):
             query = Query(text)
-            found = [arm.search(query, K).passages for arm in self.arms]
-            recall.append([_share(passages, right) for passages in found])
-            fused.append(_share(fuse(found, 60.0)[:K], right))
+            rankings = [arm.search(query, K).passages for arm in self.arms]
+            recall.append([_share(passages, right) for passages in rankings])
+            fused.append(_share(fuse(rankings, 60.0)[:K], right))
             merged.append(_share(self.merged.search(query, K).passages, right))
         ids = tuple(map(tuple, gold))
         return Asked(tuple(texts), vectors, ids, np.array(recall), near, np.array(fused), np.array(merged))
@@ -185,15 +185,15 @@ class Sources:
             asked: The questions.
             scores: Scores of a router, shape (n, n_sources); None to order by the profiles.
         """
-        found, steps = [], []
+        recalls, steps = [], []
         for row, text in enumerate(track(asked.texts, name)):
             expected = {} if scores is None else dict(zip(self.names, scores[row].tolist(), strict=True))
             result = self.several[name].search(
                 Query(text, {"minilm": asked.vectors[row]}, expected=expected), K
             )
-            found.append(_share(result.passages, asked.gold[row]))
+            recalls.append(_share(result.passages, asked.gold[row]))
             steps.append(len(result.stages))
-        return np.array(found), float(np.mean(steps))
+        return np.array(recalls), float(np.mean(steps))
 
     def made(self, n: int) -> Asked:
         """Make questions from the passages, and search everywhere for them."""
@@ -224,26 +224,26 @@ def features_of(
 ) -> Features:
     """Return what a router sees of some questions, and of the sources when it is fitted."""
     table = router_features.question_table(asked.texts)
-    passages = {name: one.vectors for name, one in profiles.items()}
+    passages = {name: profile.vectors for name, profile in profiles.items()}
     return Features(names, asked.texts, router_features.QUESTION, table, asked.vectors, passages=passages)
 
 
 def fit(spec: Mapping[str, Any], labels: Asked, sources: Sources, *, with_profiles: bool) -> Router:
     """Return a router that is fitted to what the sources found for some questions."""
-    seen = features_of(labels, sources.names, sources.profiles if with_profiles else NO_PROFILES)
-    return build_router(RouterSpec.model_validate(spec)).fit(RoutingDataset(seen, labels.recall))
+    features = features_of(labels, sources.names, sources.profiles if with_profiles else NO_PROFILES)
+    return build_router(RouterSpec.model_validate(spec)).fit(RoutingDataset(features, labels.recall))
 
 
 def contexts_of(asked: Asked, names: tuple[str, ...], scores: Floats | None) -> list[Context]:
     """Return what a policy sees of each question."""
     about = {name: catalog.arm_features(name, ArmSpec(kind="bm25", corpus=name)) for name in names}
-    found = []
+    contexts = []
     for row, text in enumerate(asked.texts):
-        seen = describe(text, DENSE, embedding=asked.vectors[row], arms=about)
+        context = describe(text, DENSE, embedding=asked.vectors[row], arms=about)
         if scores is not None:
-            seen = seen.with_scores(dict(zip(names, scores[row].tolist(), strict=True)))
-        found.append(seen)
-    return found
+            context = context.with_scores(dict(zip(names, scores[row].tolist(), strict=True)))
+        contexts.append(context)
+    return contexts
 
 
 def play(
@@ -284,48 +284,48 @@ def main(
     home.mkdir(parents=True, exist_ok=True)
     sources = Sources(folder, home)
     lines = [line for line in json_lines(folder / "qa" / "queries.jsonl.gz") if line["gold_ids"]]
-    asked = sources.ask(
+    questions = sources.ask(
         [line["question"] for line in lines], [line["gold_ids"] for line in lines], "real questions"
     )
     labels = sources.made(made)
-    names, recall = sources.names, asked.recall
+    names, recall = sources.names, questions.recall
     print("passages", sources.sizes)
     table = Table("", "searches", f"first {FIRST}", "all", "last third", box=MARKDOWN)
     table.add_row("the best source in hindsight", "1", *parts(recall[:, recall.mean(axis=0).argmax()]))
     scores = {
         f"the router on {name}": fit(spec, labels, sources, with_profiles=sees).scores(
-            features_of(asked, names)
+            features_of(questions, names)
         )
         for name, (spec, sees) in ROUTERS.items()
     }
-    starts: Mapping[str, Floats | None] = {"nothing": None, "profiles": asked.similarity, **scores}
-    for name, own in starts.items():
-        if own is not None:
-            chosen = recall[np.arange(len(recall)), own.argmax(axis=1)]
+    starts: Mapping[str, Floats | None] = {"nothing": None, "profiles": questions.similarity, **scores}
+    for name, prior in starts.items():
+        if prior is not None:
+            chosen = recall[np.arange(len(recall)), prior.argmax(axis=1)]
             table.add_row(f"the first of {name}, which learns nothing", "1", *parts(chosen))
-    for start, own in starts.items():
-        contexts = contexts_of(asked, names, own)
+    for start, prior in starts.items():
+        contexts = contexts_of(questions, names, prior)
         for name, spec in POLICIES.items():
             seeds = track(range(orders), f"{name} from {start}")
             curves = [play(spec, contexts, recall, names, seed) for seed in seeds]
             table.add_row(f"{name} from {start}", "1", *parts(np.stack(curves)))
     best_of = scores["the router on neighbors and profiles"]
-    order = np.random.default_rng(0).permutation(len(asked.texts))
-    others = asked.some(order[LABELLED:])
+    order = np.random.default_rng(0).permutation(len(questions.texts))
+    others = questions.some(order[LABELLED:])
     spec, sees = ROUTERS["neighbors and profiles"]
-    labelled = fit(spec, asked.some(order[:LABELLED]), sources, with_profiles=sees)
+    labelled = fit(spec, questions.some(order[:LABELLED]), sources, with_profiles=sees)
     of_others = labelled.scores(features_of(others, names))
     for arm in SEVERAL:
-        for by, some, own in (
-            ("profiles", asked, None),
-            ("the router on made questions", asked, best_of),
+        for by, some, prior in (
+            ("profiles", questions, None),
+            ("the router on made questions", questions, best_of),
             (f"the router on {LABELLED:,} labelled questions", others, of_others),
         ):
-            found, searches = sources.search_several(arm, some, own)
-            table.add_row(f"{arm}, by {by}", f"{searches:.2f}", *parts(found))
-    table.add_row("one index over all passages", "1", *parts(asked.merged))
-    table.add_row("all six fused by reciprocal ranks", "6", *parts(asked.fused))
-    table.add_row(ALL, "6", *parts(sources.search_several(ALL, asked, None)[0]))
+            recalls, searches = sources.search_several(arm, some, prior)
+            table.add_row(f"{arm}, by {by}", f"{searches:.2f}", *parts(recalls))
+    table.add_row("one index over all passages", "1", *parts(questions.merged))
+    table.add_row("all six fused by reciprocal ranks", "6", *parts(questions.fused))
+    table.add_row(ALL, "6", *parts(sources.search_several(ALL, questions, None)[0]))
     table.add_row("the right source", "1", *parts(recall.max(axis=1)))
     Console(width=140).print(table)
 

@@ -221,8 +221,8 @@ def choices(rows: Sequence[int], named: Sequence[Sequence[int]], seconds: Sequen
 def ask_rival(make: Callable[[], Rival], texts: Sequence[str], rows: Sequence[int], file: Path) -> Choices:
     """Have a rival choose for some questions, but for those whose answers are in a file; add its answers."""
     file.touch()
-    known = {row["question"]: row for row in map(orjson.loads, file.read_bytes().splitlines())}
-    rival, left = make(), [row for row in rows if texts[row] not in known]
+    row_by_question = {row["question"]: row for row in map(orjson.loads, file.read_bytes().splitlines())}
+    rival, left = make(), [row for row in rows if texts[row] not in row_by_question]
     if left:
         rival.choose("Where is the library?")  # loads what is loaded at the first question
     with file.open("ab") as kept:
@@ -230,19 +230,21 @@ def ask_rival(make: Callable[[], Rival], texts: Sequence[str], rows: Sequence[in
             start = time.perf_counter()
             sources = rival.choose(texts[row])
             seconds = time.perf_counter() - start
-            known[texts[row]] = {"question": texts[row], "sources": sources, "seconds": seconds}
-            kept.write(orjson.dumps(known[texts[row]]) + b"\n")
+            row_by_question[texts[row]] = {"question": texts[row], "sources": sources, "seconds": seconds}
+            kept.write(orjson.dumps(row_by_question[texts[row]]) + b"\n")
             kept.flush()
-    answers = [known[texts[row]] for row in rows]
+    answers = [row_by_question[texts[row]] for row in rows]
     return choices(rows, [a["sources"] for a in answers], [a["seconds"] for a in answers])
 
 
 def by_embedding(asked: Asked) -> Choices:
     """Have the selector by embeddings choose for all questions; the first are timed."""
     encoder = build_embedder(ENCODER)
-    known = dict(zip(asked.texts, asked.vectors, strict=True))
-    known |= zip(DESCRIPTIONS.values(), encoder.encode_queries([*DESCRIPTIONS.values()]), strict=True)
-    fast = llamaindex_embedding(lambda texts: np.stack([known[text] for text in texts]))
+    vector_by_text = dict(zip(asked.texts, asked.vectors, strict=True))
+    vector_by_text |= zip(
+        DESCRIPTIONS.values(), encoder.encode_queries([*DESCRIPTIONS.values()]), strict=True
+    )
+    fast = llamaindex_embedding(lambda texts: np.stack([vector_by_text[text] for text in texts]))
     named = [fast.choose(text) for text in track(asked.texts, "LlamaIndex EmbeddingSingleSelector")]
     slow, seconds = llamaindex_embedding(encoder.encode_queries), []
     for text in asked.texts[:TIMED]:
@@ -260,10 +262,10 @@ def fitted(asked: Asked, labels: Asked, sources: Sources) -> dict[str, Choices]:
         router = fit(spec, labels, sources, with_profiles=sees)
         source, seconds = router.scores(features_of(asked, names)).argmax(axis=1), []
         for row in range(TIMED):
-            one = asked.some(np.array([row]))
+            question = asked.some(np.array([row]))
             start = time.perf_counter()
-            one = replace(one, vectors=encoder.encode_queries(one.texts))
-            router.scores(features_of(one, names))
+            question = replace(question, vectors=encoder.encode_queries(question.texts))
+            router.scores(features_of(question, names))
             seconds.append(time.perf_counter() - start)
         chosen[f"router on {name} of made questions"] = Choices(rows, source, median(seconds))
     return chosen
@@ -299,34 +301,36 @@ def main(
     sources = Sources(folder, home)
     names = sources.names
     lines = [line for line in json_lines(folder / "qa" / "queries.jsonl.gz") if line["gold_ids"]]
-    asked = sources.ask(
+    real_questions = sources.ask(
         [line["question"] for line in lines], [line["gold_ids"] for line in lines], "real questions"
     )
     right = np.array([names.index(line["gold_ids"][0].partition("/")[0]) for line in lines])
     sample = np.random.default_rng(seed).permutation(len(lines))[:questions]
-    found: dict[str, Choices] = {}
+    choices_by_name: dict[str, Choices] = {}
     if model is not None:
         served = Served(model, threads)
         for name, make in LLM_RIVALS.items():
             file = home / f"{re.sub(r'[^a-z]+', '-', name.lower())}.jsonl"
-            found[name] = ask_rival(partial(make, served.url, served.key), asked.texts, sample.tolist(), file)
+            choices_by_name[name] = ask_rival(
+                partial(make, served.url, served.key), real_questions.texts, sample.tolist(), file
+            )
     everywhere = np.arange(len(lines))
-    found["LlamaIndex EmbeddingSingleSelector"] = by_embedding(asked)
-    found |= fitted(asked, sources.made(made), sources)
-    best = np.full(len(lines), asked.recall.mean(axis=0).argmax())
-    found["the best source in hindsight"] = Choices(everywhere, best)
-    found["the right source"] = Choices(everywhere, asked.recall.argmax(axis=1))
+    choices_by_name["LlamaIndex EmbeddingSingleSelector"] = by_embedding(real_questions)
+    choices_by_name |= fitted(real_questions, sources.made(made), sources)
+    best = np.full(len(lines), real_questions.recall.mean(axis=0).argmax())
+    choices_by_name["the best source in hindsight"] = Choices(everywhere, best)
+    choices_by_name["the right source"] = Choices(everywhere, real_questions.recall.argmax(axis=1))
     heads = "", "questions", "searches", "Recall@4", "95% interval", "right source", "seconds", "no source"
     for rows in (everywhere,) if model is None else (sample, everywhere):
         table = Table(*heads, box=MARKDOWN)
-        for name, chosen in found.items():
+        for name, chosen in choices_by_name.items():
             if len(chosen.rows) > len(rows):  # for all questions
                 part = Choices(rows, chosen.source[rows], chosen.seconds)
-                table.add_row(*row_of(name, part, asked.recall, right))
+                table.add_row(*row_of(name, part, real_questions.recall, right))
             elif len(chosen.rows) == len(rows):
-                table.add_row(*row_of(name, chosen, asked.recall, right))
+                table.add_row(*row_of(name, chosen, real_questions.recall, right))
         Console(width=160).print(table)
-    for name, chosen in found.items():
+    for name, chosen in choices_by_name.items():
         if chosen.several:
             print(f"{name}: {chosen.several} answers named several sources, of which the first counts")
 

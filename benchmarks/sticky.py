@@ -144,13 +144,13 @@ def best_of(turns: Sequence[Turn]) -> float:
         arm = max(values, key=values.__getitem__)
         greedy += values[arm]
         each[arm] = turn.length
-    one = []
+    fixed_rewards = []
     for arm in ARMS:
         before = [0, *(turn.length for turn in turns)]
-        one.append(
+        fixed_rewards.append(
             sum(expected(turn, arm, tokens_of(turn, n)) for turn, n in zip(turns, before, strict=False))
         )
-    return max(greedy, *one)
+    return max(greedy, *fixed_rewards)
 
 
 def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]) -> Outcome:
@@ -160,7 +160,7 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
         Serving(policy, 1), floor=0.01, salt=f"benchmark-{seed}", wait_s=1e9, clock=lambda: next(clock)
     )
     decider.keeping = Keeping(most, 1e9) if most else None
-    found = Outcome()
+    outcome = Outcome()
     for number, turns in enumerate(conversations(np.random.default_rng(seed), n, *world)):
         cached = dict.fromkeys(ARMS, 0)
         kept: KeptDraw | None = None
@@ -187,19 +187,19 @@ def run(policy: Policy, most: int, seed: int, n: int, world: tuple[float, float]
                 examples = [(decision, [example])]
                 at = decision.decided_at
                 kept = KeptDraw(decision.id, arm, decision.policy, 1, at, at)
-            found.rewards.append(expected(turn, arm, tokens))
-            found.usd.append(usd)
-            found.good.append(good)
+            outcome.rewards.append(expected(turn, arm, tokens))
+            outcome.usd.append(usd)
+            outcome.good.append(good)
         _learn(policy, examples)
-        found.best.extend([best_of(turns) / len(turns)] * len(turns))
-    return found
+        outcome.best.extend([best_of(turns) / len(turns)] * len(turns))
+    return outcome
 
 
 def _learn(policy: Policy, examples: Sequence[tuple[Decision, Sequence[Example]]]) -> None:
     """Learn draws with the mean reward of their turns, as the join makes them."""
     for decision, turns in examples:
-        cost = Cost(usd=sum(one.cost.usd for one in turns))
-        metrics = RULE.mean_of_turns([one.metrics for one in turns])
+        cost = Cost(usd=sum(example.cost.usd for example in turns))
+        metrics = RULE.mean_of_turns([example.metrics for example in turns])
         reward = RULE.reward_of(Example(0, decision, cost, metrics, turns=len(turns)))
         assert reward is not None
         policy.learn(decision, reward)
@@ -232,20 +232,20 @@ def main(
             )
             for seed in range(seeds)
         ]
-    for (world, setting), found in outcomes.items():
+    for (world, setting), repeats in outcomes.items():
         first = outcomes[world, next(iter(SETTINGS))]
         measures = (
-            [float(np.mean(one.rewards)) for one in found],
-            [float(np.mean(one.good)) for one in found],
-            [1000 * float(np.mean(one.usd)) for one in found],
-            [float(np.mean(one.best) - np.mean(one.rewards)) for one in found],
+            [float(np.mean(outcome.rewards)) for outcome in repeats],
+            [float(np.mean(outcome.good)) for outcome in repeats],
+            [1000 * float(np.mean(outcome.usd)) for outcome in repeats],
+            [float(np.mean(outcome.best) - np.mean(outcome.rewards)) for outcome in repeats],
             [
-                float(np.mean(one.rewards) - np.mean(base.rewards))
-                for one, base in zip(found, first, strict=True)
+                float(np.mean(outcome.rewards) - np.mean(base.rewards))
+                for outcome, base in zip(repeats, first, strict=True)
             ],
         )
         cells = [f"{mean:.4f} ± {half:.4f}" for mean, half in map(interval, measures)]
-        table.add_row(world, setting, *(cells if found is not first else [*cells[:-1], ""]))
+        table.add_row(world, setting, *(cells if repeats is not first else [*cells[:-1], ""]))
     console.print(table)
 
 

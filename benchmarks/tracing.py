@@ -159,20 +159,22 @@ async def measure(folder: Path, port: int, rounds: int, turns: int, console: Con
         while not app.state.service.ready:
             await asyncio.sleep(0.1)
         for path in BODIES:
-            found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+            times_by_name: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
             for number in range(rounds + 2):
                 for name in list(ways)[:: 1 if number % 2 else -1]:
                     taken = await block(app, path, turns, ways[name])
                     if number > 1:  # the first ones warm up
-                        found[name].append(taken)
-            for name, rows in found.items():
+                        times_by_name[name].append(taken)
+            for name, rows in times_by_name.items():
                 wall, cpu = (statistics.median(column) * 1000 for column in zip(*rows, strict=True))
                 pairs = [
                     (1e3 * (a[0] - b[0]), 1e3 * (a[1] - b[1]))
-                    for a, b in zip(rows, found["off"], strict=True)
+                    for a, b in zip(rows, times_by_name["off"], strict=True)
                 ]
                 more = [statistics.median(column) for column in zip(*pairs, strict=True)]
-                table.add_row(path, name, f"{wall:.3f}", f"{cpu:.3f}", *(f"{one:.3f}" for one in more))
+                table.add_row(
+                    path, name, f"{wall:.3f}", f"{cpu:.3f}", *(f"{difference:.3f}" for difference in more)
+                )
     tracing.switch(None)
     for way in filter(None, ways.values()):
         _exporting(way).shutdown()  # while the receiver is there

@@ -138,8 +138,8 @@ class Traffic:
             if response.status != 200:
                 raise RuntimeError(f"{response.status}: {body}")
         self.latencies.append((due, time.monotonic() - due))
-        found = {passage["id"] for passage in body["passages"]}
-        value = len(found & gold) / len(gold)
+        ids = {passage["id"] for passage in body["passages"]}
+        value = len(ids & gold) / len(gold)
         told = {"decision_id": body["agent"]["decision_id"], "metric_name": "recall", "value": value}
         async with session.post(f"{self.base}/v1/feedback", json=told) as response:
             await response.read()
@@ -175,21 +175,21 @@ def quantiles(latencies: list[float]) -> tuple[float, float]:
 async def get(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     """Return a document."""
     async with session.get(url) as response:
-        found: dict[str, Any] = await response.json()
-        return found
+        document: dict[str, Any] = await response.json()
+        return document
 
 
 async def warm_start(session: aiohttp.ClientSession, base: str) -> dict[str, Any]:
     """Ask for a run, and return what is on record of it once it has ended."""
     async with session.post(f"{base}/v1/warm-starts") as response:
-        asked = await response.json()
+        reply = await response.json()
     deadline = time.monotonic() + RUN_S
     while time.monotonic() < deadline:
-        run = await get(session, f"{base}/v1/warm-starts/{asked['id']}")
+        run = await get(session, f"{base}/v1/warm-starts/{reply['id']}")
         if run["status"] not in ("asked", "running"):
             return run
         await asyncio.sleep(LOOK_S)
-    raise TimeoutError(f"run {asked['id']} took longer than {RUN_S:g} s")
+    raise TimeoutError(f"run {reply['id']} took longer than {RUN_S:g} s")
 
 
 async def ready(session: aiohttp.ClientSession, base: str) -> None:
@@ -210,17 +210,19 @@ async def measure(
     base: str, asked: Path, file: Path, rate: float, rounds: int, quiet_s: float
 ) -> list[Round]:
     """Ask at a steady rate, and have a run in each round."""
-    known = [one for one in load_questions(file) if one.gold_ids]
-    texts = [(one.question, frozenset(one.gold_ids)) for one in known]
-    parts = [known[number::rounds] for number in range(rounds)]
-    found = []
+    questions = [question for question in load_questions(file) if question.gold_ids]
+    texts = [(question.question, frozenset(question.gold_ids)) for question in questions]
+    parts = [questions[number::rounds] for number in range(rounds)]
+    measured = []
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await ready(session, base)
         traffic = Traffic(base, texts, rate)
         asking = asyncio.create_task(traffic.ask(session))
         await asyncio.sleep(WARM_UP_S)
         for number, part in enumerate(parts):
-            lines = [orjson.dumps({**one.model_dump(), "id": f"{number}-{one.id}"}) for one in part]
+            lines = [
+                orjson.dumps({**question.model_dump(), "id": f"{number}-{question.id}"}) for question in part
+            ]
             asked.write_bytes(b"\n".join(lines))
             begin = time.monotonic()
             await asyncio.sleep(quiet_s)
@@ -230,12 +232,12 @@ async def measure(
             if asking.done():
                 await asking  # which raises what it failed of
             beside = traffic.between(middle, end)
-            found.append(
+            measured.append(
                 Round(quantiles(traffic.between(begin, middle)), quantiles(beside), run, len(beside))
             )
             await asyncio.sleep(1.0)
         asking.cancel()
-    return found
+    return measured
 
 
 def report(rounds: list[Round], rate: float, console: Console) -> None:
@@ -243,17 +245,17 @@ def report(rounds: list[Round], rate: float, console: Console) -> None:
     table = Table("", "p50 ms", "p99 ms", title=f"{rate:g} questions a second, {len(rounds)} rounds")
     for column in table.columns[1:]:
         column.justify = "right"
-    quiet, beside = np.array([one.quiet for one in rounds]), np.array([one.beside for one in rounds])
+    quiet, beside = np.array([trial.quiet for trial in rounds]), np.array([trial.beside for trial in rounds])
     for name, values in (("without a run", quiet), ("beside a run", beside)):
         table.add_row(name, *(f"{value:.1f}" for value in np.median(values, axis=0)))
     table.add_row("ratio", *(f"{value:.2f} x" for value in np.median(beside / quiet, axis=0)))
     table.caption = f"goal: p99 at most {GOAL} x"
     console.print(table)
     steps = Table("run", "status", "questions beside it", "seconds", "by step")
-    for one in rounds:
-        took = one.run["finished_at"] - one.run["started_at"]
-        told = ", ".join(f"{step['name']} {step['seconds']:.1f}" for step in one.run["steps"])
-        steps.add_row(str(one.run["id"]), one.run["status"], f"{one.asked:,}", f"{took:.1f}", told)
+    for trial in rounds:
+        took = trial.run["finished_at"] - trial.run["started_at"]
+        told = ", ".join(f"{step['name']} {step['seconds']:.1f}" for step in trial.run["steps"])
+        steps.add_row(str(trial.run["id"]), trial.run["status"], f"{trial.asked:,}", f"{took:.1f}", told)
     console.print(steps)
 
 
@@ -268,11 +270,11 @@ def main(
 ) -> None:
     """Measure and print."""
     with TemporaryDirectory(dir=folder) as name:
-        asked = Path(name) / "exam.jsonl"
-        asked.write_text("")
-        with running(Path(name), asked) as base:
-            found = asyncio.run(measure(base, asked, questions, rate, rounds, quiet))
-    report(found, rate, Console())
+        exam = Path(name) / "exam.jsonl"
+        exam.write_text("")
+        with running(Path(name), exam) as base:
+            measured = asyncio.run(measure(base, exam, questions, rate, rounds, quiet))
+    report(measured, rate, Console())
 
 
 if __name__ == "__main__":

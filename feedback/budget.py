@@ -176,8 +176,8 @@ def mean_costs(budget: Budget, costs: Iterable[tuple[str, float]]) -> dict[str, 
     return arms
 
 
-def _averaged(known: tuple[int, float] | None, spent: float, window: int) -> tuple[int, float]:
-    n, mean = known or (0, spent)
+def _averaged(average: tuple[int, float] | None, spent: float, window: int) -> tuple[int, float]:
+    n, mean = average or (0, spent)
     n = min(n + 1, window)
     return n, mean + (spent - mean) / n
 

@@ -127,8 +127,8 @@ class Context:
         {'a': 0.9}
         """
         for name in (ROUTER, SIMILARITY):
-            if found := {arm: own[name] for arm, own in self.arms.items() if name in own}:
-                return found
+            if scores := {arm: features[name] for arm, features in self.arms.items() if name in features}:
+                return scores
         return {}
 
 

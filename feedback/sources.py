@@ -173,7 +173,9 @@ class ExportSource(Source):
     @override
     def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> lag.Waiting:
         """Returns none: a file has only decisions that are settled, until a time that it records."""
-        return lag.Waiting(settled=min(inf if one.settled is None else one.settled for one in self._headers))
+        return lag.Waiting(
+            settled=min(inf if header.settled is None else header.settled for header in self._headers)
+        )
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:

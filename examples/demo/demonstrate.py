@@ -132,7 +132,7 @@ def place_of_team(configured: AppConfig) -> tuple[str, int] | None:
 @contextmanager
 def _team(configured: AppConfig, place: tuple[str, int]) -> Iterator[Event]:
     """Serve a corpus of the configuration, which is prepared, as another team would."""
-    (source,) = (one for one in configured.corpus_sources if one.name == OF_TEAM)
+    (source,) = (candidate for candidate in configured.corpus_sources if candidate.name == OF_TEAM)
     indexes, params = configured.indexes_path, BM25Params(title_weight=30, k1=10)
     corpus = source.open()
     BM25Arm.prepare(corpus, indexes, params)
@@ -165,13 +165,13 @@ def worlds(path: Path) -> tuple[World, World]:
     Raises:
         QuestionsError: The questions cannot be read, or none is about the source that is added.
     """
-    known = tuple(question for question in load_questions(path) if question.gold_ids)
-    first = tuple(question for question in known if question.group != ADDED)
-    if not first or len(first) == len(known):
+    answerable = tuple(question for question in load_questions(path) if question.gold_ids)
+    first = tuple(question for question in answerable if question.group != ADDED)
+    if not first or len(first) == len(answerable):
         raise QuestionsError(
             f"{path}: questions of {ADDED!r} and of other kinds were expected, with gold_ids"
         )
-    return World("at first", first), World("at the end", known)
+    return World("at first", first), World("at the end", answerable)
 
 
 def lay_out(settings: Demo, output: Path, shared: Path) -> Path:

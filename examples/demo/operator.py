@@ -74,11 +74,11 @@ class Operator:
         path, body = "/v1/retrieve", {"query": question.question, "k": k}
         status, answer = await self._desk.send("POST", path, body)
         self._require(status, path, answer)
-        found = [passage["id"] for passage in answer["passages"]]
+        ids = [passage["id"] for passage in answer["passages"]]
         agent = {name: answer["agent"][name] for name in ("decision_id", "arm_drawn", "propensity", "pmf")}
-        shown = {"passages": [{"id": name} for name in found], "agent": agent}
+        shown = {"passages": [{"id": name} for name in ids], "agent": agent}
         chapter.exchanges.append(self._desk.exchange("POST", path, body, shown))
-        value = recall_at_k(found, question.gold_ids, k)
+        value = recall_at_k(ids, question.gold_ids, k)
         item = {"decision_id": agent["decision_id"], "metric_name": METRIC, "value": value}
         path, body = "/v1/feedback", {"items": [item]}
         status, answer = await self._desk.send("POST", path, body)
@@ -90,12 +90,12 @@ class Operator:
         path = "/v1/warm-starts"
         for _ in range(ATTEMPTS):  # an alarm may begin a run at any time, and one is done at a time
             await self.settled()
-            status, asked = await self._desk.send("POST", path, {})
+            status, reply = await self._desk.send("POST", path, {})
             if status != CONFLICT:
                 break
-        self._require(status, path, asked)
-        chapter.exchanges.append(self._desk.exchange("POST", path, {}, _short(asked)))
-        run = await self._once(f"/v1/warm-starts/{asked['id']}", lambda run: run["status"] in ENDED)
+        self._require(status, path, reply)
+        chapter.exchanges.append(self._desk.exchange("POST", path, {}, _short(reply)))
+        run = await self._once(f"/v1/warm-starts/{reply['id']}", lambda run: run["status"] in ENDED)
         self.show(chapter, f"{path}/{run['id']}", _short(run))
         await self._keep(chapter, run)
         return run
@@ -123,13 +123,15 @@ class Operator:
     async def evaluate(self, chapter: Chapter, body: Document) -> Document:
         """Ask for an evaluation, and return it once it is done. Raises ClientError."""
         path = "/v1/evaluations"
-        status, asked = await self._desk.send("POST", path, body)
-        self._require(status, path, asked)
-        chapter.exchanges.append(self._desk.exchange("POST", path, body, _short(asked)))
-        found = await self._once(f"{path}/{asked['id']}", lambda one: one["status"] in ("done", "failed"))
-        if found["status"] == "failed":
-            raise ClientError(f"evaluation {asked['id']} failed: {found['error']}")
-        return found
+        status, reply = await self._desk.send("POST", path, body)
+        self._require(status, path, reply)
+        chapter.exchanges.append(self._desk.exchange("POST", path, body, _short(reply)))
+        evaluation = await self._once(
+            f"{path}/{reply['id']}", lambda document: document["status"] in ("done", "failed")
+        )
+        if evaluation["status"] == "failed":
+            raise ClientError(f"evaluation {reply['id']} failed: {evaluation['error']}")
+        return evaluation
 
     async def report(self, number: int) -> str:
         """Return the page of an evaluation."""
@@ -140,7 +142,8 @@ class Operator:
         await asyncio.sleep(self._look_s)
         ended = ("done", "failed")
         await self._once(
-            "/v1/evaluations", lambda found: all(one["status"] in ended for one in found["evaluations"])
+            "/v1/evaluations",
+            lambda listing: all(evaluation["status"] in ended for evaluation in listing["evaluations"]),
         )
         await asyncio.sleep(self._look_s)
 
@@ -153,8 +156,8 @@ class Operator:
         """Keep how the gate decided on a canary, with the evidence."""
         self.show(chapter, "/v1/policies", {"promotions": [step]})
         if step["evaluation"] is not None:
-            found = await self._desk.get(f"/v1/evaluations/{step['evaluation']}")
-            self._verdict(found, f"canary:{step['version']}")
+            evaluation = await self._desk.get(f"/v1/evaluations/{step['evaluation']}")
+            self._verdict(evaluation, f"canary:{step['version']}")
 
     async def promote(
         self, chapter: Chapter, version: int, reason: str, *, force: bool = False
@@ -198,16 +201,20 @@ class Operator:
         if run["error"]:
             chapter.paragraphs.append(f"Run {run['id']} failed: {run['error']}")
         if run["evaluation"] is not None and run["candidate"] is not None:
-            found = await self._desk.get(f"/v1/evaluations/{run['evaluation']}")
-            self._verdict(found, f"recipe:{run['candidate']}")
+            evaluation = await self._desk.get(f"/v1/evaluations/{run['evaluation']}")
+            self._verdict(evaluation, f"recipe:{run['candidate']}")
 
     def _verdict(self, evaluation: Document, name: str) -> Document:
         """Return the verdict of an evaluation on a version or its recipe, and keep its trail."""
         version = int(name.partition(":")[2])
-        found = [one["verdict"] for one in evaluation["result"]["candidates"] if one["name"] == name]
-        if not found or found[0] is None:
+        verdicts = [
+            candidate["verdict"]
+            for candidate in evaluation["result"]["candidates"]
+            if candidate["name"] == name
+        ]
+        if not verdicts or verdicts[0] is None:
             raise ClientError(f"evaluation {evaluation['id']} has no verdict on {name}")
-        verdict = found[0]
+        verdict = verdicts[0]
         if "figures" in verdict:
             figures = verdict["figures"]
             points = tuple((point["n"], point["gain"], point["low"]) for point in verdict["trail"])
@@ -220,11 +227,13 @@ class Operator:
         """Poll a path until its reply meets a condition; return it. Raises ClientError on timeout."""
         deadline = time.monotonic() + self._patience_s
         while True:
-            found: Document = await self._desk.get(path)
-            if so(found):
-                return found
+            document: Document = await self._desk.get(path)
+            if so(document):
+                return document
             if time.monotonic() >= deadline:
-                raise ClientError(f"{path} was waited for in vain, {self._patience_s:g} s: {_short(found)}")
+                raise ClientError(
+                    f"{path} was waited for in vain, {self._patience_s:g} s: {_short(document)}"
+                )
             await asyncio.sleep(self._poll_s)
 
     def _require(self, status: int, path: str, answer: Document) -> None:

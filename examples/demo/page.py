@@ -35,14 +35,16 @@ def page(story: Story) -> str:
         for when, kinds in story.truth.items()
         for kind in kinds
     }
-    when, asked = next(iter(story.truth.items()))  # the report is about what was asked at first
+    when, first_kinds = next(iter(story.truth.items()))  # the report is about what was asked at first
     return filled(
         Path(__file__).parent / "templates" / "demo.html",
         pictures,
         story=story,
         summary=summary(story),
         tables=tables,
-        forced={f"{CandidateKind.FIXED}:{arm}": value for arm, value in story.worth(when, *asked).items()},
+        forced={
+            f"{CandidateKind.FIXED}:{arm}": value for arm, value in story.worth(when, *first_kinds).items()
+        },
     )
 
 

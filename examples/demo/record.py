@@ -181,13 +181,13 @@ class Story:
 
     def shares(self, first: int, last: int) -> list[Moved]:
         """Return the shares of the arms at both ends of some turns, by kind of question."""
-        found = []
+        moved = []
         for kind in self.kinds:
             pmfs = [turn.pmf for turn in self.turns[first:last] if turn.group == kind]
             if pmfs:
                 n = min(COMPARED, -(-len(pmfs) // 4))
-                found.append(Moved(kind, self._mean(pmfs[:n]), self._mean(pmfs[-n:])))
-        return found
+                moved.append(Moved(kind, self._mean(pmfs[:n]), self._mean(pmfs[-n:])))
+        return moved
 
     def _mean(self, pmfs: Sequence[Mapping[str, float]]) -> dict[str, float]:
         return {arm: fmean(pmf.get(arm, 0.0) for pmf in pmfs) for arm in self.arms}
@@ -195,8 +195,8 @@ class Story:
     def worth(self, when: str, *kinds: str) -> dict[str, float]:
         """Return what each arm earned on average on questions of some kinds, the best arm first."""
         of_kinds = [earned for kind in kinds for earned in self.truth[when][kind].values()]
-        found = {arm: [earned[arm] for earned in of_kinds if arm in earned] for arm in self.arms}
-        means = {arm: fmean(values) for arm, values in found.items() if values}
+        rewards_by_arm = {arm: [earned[arm] for earned in of_kinds if arm in earned] for arm in self.arms}
+        means = {arm: fmean(values) for arm, values in rewards_by_arm.items() if values}
         return dict(sorted(means.items(), key=lambda item: -item[1]))
 
     def oracle(self, when: str, kind: str) -> float:

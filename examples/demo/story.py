@@ -124,8 +124,8 @@ class Narrator:
             Whether there is a candidate; it may have been promoted, ended, or still have a share.
         """
         operator, begun = self._operator, len(self._story.turns)
-        found = await operator.warm_start(chapter)
-        version, status = found["candidate"], found["status"]
+        run = await operator.warm_start(chapter)
+        version, status = run["candidate"], run["status"]
         if version is None or status not in ("promoted", "held"):
             chapter.paragraphs.append("There is no candidate: what was served goes on as it was.")
             return False
@@ -142,16 +142,16 @@ class Narrator:
             "each decision by itself, in the place of exploration of arms that no candidate would draw. "
             "Every distribution is mixed of both policies and logged as it was drawn from."
         )
-        while (asked := len(self._story.turns) - begun) < n:
-            await self._ask(world, min(self._plan.again, n - asked))
+        while (n_asked := len(self._story.turns) - begun) < n:
+            await self._ask(world, min(self._plan.again, n - n_asked))
             await operator.looked()
             step = (await operator.steps(version))[0]
             if step["action"] == "promote" or not step["share"]:
-                asked = len(self._story.turns) - begun
+                n_asked = len(self._story.turns) - begun
                 await operator.judged(chapter, step)
                 ends = "promoted" if step["action"] == "promote" else "ends"
                 self._mark(f"v{version} {ends}")
-                chapter.paragraphs.append(f"After {asked:,} questions it {_decided(step)}")
+                chapter.paragraphs.append(f"After {n_asked:,} questions it {_decided(step)}")
                 return True
         share = f"{(await operator.steps(version))[0]['share']:.0%}"
         await operator.end_canary(chapter, version, "not decided: leave the exploration to the next")
@@ -166,11 +166,11 @@ class Narrator:
         """See what the log says of others."""
         async with self._chapter("A replay report") as chapter:
             candidates = ("uniform", *(f"fixed:{arm}" for arm in self._story.arms), "configured")
-            found = await self._operator.evaluate(chapter, {"candidates": candidates})
-            chapter.values = [*_values(found["result"]["candidates"])]
-            self._story.report = await self._operator.report(found["id"])
+            evaluation = await self._operator.evaluate(chapter, {"candidates": candidates})
+            chapter.values = [*_values(evaluation["result"]["candidates"])]
+            self._story.report = await self._operator.report(evaluation["id"])
             chapter.paragraphs.append(
-                f"The {found['result']['rows']:,} decisions so far show what other policies would have "
+                f"The {evaluation['result']['rows']:,} decisions so far show what other policies would have "
                 "earned on them, as each was drawn with a known probability: every arm by itself, an even "
                 "draw, the configured policy learning anew. The page that the service hands out is below."
             )
@@ -180,19 +180,19 @@ class Narrator:
         async with self._chapter("The warm service") as chapter:
             await self._ask(self._before, self._plan.warm)
             moved = self._story.shares(chapter.first, len(self._story.turns))
-            for one in moved:
-                useful = [arm for arm, value in self._story.worth(FIRST, one.kind).items() if value > 0.0]
-                share = sum(one.last[arm] for arm in useful)
+            for change in moved:
+                useful = [arm for arm, value in self._story.worth(FIRST, change.kind).items() if value > 0.0]
+                share = sum(change.last[arm] for arm in useful)
                 chapter.paragraphs.append(
-                    f"Of {one.kind} questions, {share:.0%} go to an arm that finds passages for them, which "
-                    f"is not said to the service: {', '.join(useful)}."
+                    f"Of {change.kind} questions, {share:.0%} go to an arm that finds passages for them, "
+                    f"which is not said to the service: {', '.join(useful)}."
                 )
                 chapter.succeeded &= share > 0.5
 
     async def stale(self) -> None:
         """Let the other team's search become out of date."""
         async with self._chapter("A source becomes stale") as chapter:
-            known = (await self._operator.policy())["drift"]["alarms"]
+            alarms_before = (await self._operator.policy())["drift"]["alarms"]
             earlier = self._story.shares(chapter.first - self._plan.warm, chapter.first)
             self._spoil()
             self._mark(f"{STALE} stale")
@@ -202,19 +202,21 @@ class Narrator:
                 "nothing."
             )
             await self._ask(self._before, self._plan.stale)
-            seen = (await self._operator.policy())["drift"]
-            if seen["alarms"] > known:
-                last = seen["last"]
+            drift = (await self._operator.policy())["drift"]
+            if drift["alarms"] > alarms_before:
+                last = drift["last"]
                 chapter.paragraphs.append(
                     f"An alarm was raised: {last['subject']}, {last['before']:.2f} before and "
                     f"{last['after']:.2f} since."
                 )
-                self._operator.show(chapter, "/v1/policy", {"drift": seen})
+                self._operator.show(chapter, "/v1/policy", {"drift": drift})
             else:
                 chapter.paragraphs.append(f"No alarm was raised within {self._plan.stale:,} questions.")
             now = self._story.shares(chapter.first, len(self._story.turns))
-            kind, share = max(((one.kind, one.last[STALE]) for one in earlier), key=lambda pair: pair[1])
-            (left,) = (one for one in now if one.kind == kind)
+            kind, share = max(
+                ((change.kind, change.last[STALE]) for change in earlier), key=lambda pair: pair[1]
+            )
+            (left,) = (change for change in now if change.kind == kind)
             best = max(left.last, key=left.last.__getitem__)
             chapter.paragraphs.append(
                 f"Its share of {kind} questions was {share:.0%} before and is {left.last[STALE]:.0%} now; "
@@ -242,7 +244,9 @@ class Narrator:
             await self._judged(chapter, self._after, self._plan.found)
             if (left := self._plan.found - (len(self._story.turns) - begun)) > 0:
                 await self._ask(self._after, left)
-            (moved,) = (one for one in self._story.shares(begun, len(self._story.turns)) if one.kind == ADDED)
+            (moved,) = (
+                change for change in self._story.shares(begun, len(self._story.turns)) if change.kind == ADDED
+            )
             chapter.paragraphs.append(
                 f"Its share of {ADDED} questions is {moved.last[ADDED]:.0%} at the end of "
                 f"{self._plan.found:,} questions more, of which those about {ADDED} earned "
@@ -254,8 +258,8 @@ class Narrator:
     def _earned(self, kind: str, first: int) -> float:
         """Return the mean reward of questions of a kind since a turn; NaN for none."""
         rewards = [turn.reward for turn in self._story.turns[first:] if turn.group == kind]
-        known = [reward for reward in rewards if reward is not None]
-        return sum(known) / len(known) if known else float("nan")
+        received = [reward for reward in rewards if reward is not None]
+        return sum(received) / len(received) if received else float("nan")
 
     async def switch(self) -> None:
         """Put policy and router of a run in service together, and take both back; or the other way round."""
@@ -310,8 +314,8 @@ class Narrator:
         await self._traffic.learned()
         return took_s
 
-    def _mark(self, said: str) -> None:
-        self._story.marks.append(Mark(len(self._story.turns), said))
+    def _mark(self, text: str) -> None:
+        self._story.marks.append(Mark(len(self._story.turns), text))
 
     @asynccontextmanager
     async def _chapter(self, title: str) -> AsyncIterator[Chapter]:
@@ -352,9 +356,11 @@ def _router(policy: Document) -> str | None:
 def _values(candidates: Sequence[Document]) -> Iterator[Value]:
     """Yield the figure that stands for each candidate, where there is one."""
     for candidate in candidates:
-        one = CandidateResult.model_validate(candidate)
-        best = one.headline
+        result = CandidateResult.model_validate(candidate)
+        best = result.headline
         if best is not None and best.value is not None:
             gain = None if best.difference is None else best.difference.value
             value = best.value
-            yield Value(one.name, best.estimator, value.value, value.low, value.high, gain, best.effective_n)
+            yield Value(
+                result.name, best.estimator, value.value, value.low, value.high, gain, best.effective_n
+            )

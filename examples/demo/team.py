@@ -30,12 +30,12 @@ def team(arm: Arm, host: str, port: int) -> Iterator[Event]:
 
     class Search(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = parse_qs(urlsplit(self.path).query)
-            found = arm.search(Query(asked["q"][0]), int(asked["k"][0]))
+            parameters = parse_qs(urlsplit(self.path).query)
+            retrieval = arm.search(Query(parameters["q"][0]), int(parameters["k"][0]))
             prefix = OLD if stale.is_set() else ""
             results = [
                 {"id": f"{prefix}{passage.id}", "title": passage.title, "text": passage.text}
-                for passage in found.passages
+                for passage in retrieval.passages
             ]
             body = json.dumps({"results": results}).encode()
             self.send_response(200)

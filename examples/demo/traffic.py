@@ -80,11 +80,11 @@ class Traffic:
             How long that took, in seconds.
         """
         started = time.perf_counter()
-        for asked in range(0, n, every):
-            drawn = self.rng.integers(len(world.questions), size=min(every, n - asked))
+        for first in range(0, n, every):
+            drawn = self.rng.integers(len(world.questions), size=min(every, n - first))
             questions = (world.questions[i] for i in drawn.tolist())
             await in_parallel(questions, self.concurrency, self._turn)
-            on_progress(f"questions {world.name}", asked + len(drawn), n)
+            on_progress(f"questions {world.name}", first + len(drawn), n)
         return time.perf_counter() - started
 
     async def truth(

@@ -78,8 +78,8 @@ def arm_categories(examples: Callable[[], Iterator[Example]]) -> Categorize:
                     if name not in columns:
                         columns[name] = np.zeros((len(seq), len(arms)), dtype=np.int64)
                         values[name] = {}
-                    known = values[name]
-                    columns[name][row, column] = known.setdefault(value, len(known) + 1)
+                    codes = values[name]
+                    columns[name][row, column] = codes.setdefault(value, len(codes) + 1)
         if not columns:
             return np.zeros((len(seq), len(arms), 0), dtype=np.int64)
         return np.stack([columns[name] for name in sorted(columns)], axis=2)
@@ -93,17 +93,17 @@ def _discrete(features: Mapping[str, float]) -> Mapping[str, object]:
     >>> _discrete({"family=bm25": 1.0, "cost": 0.1234567, "router": 0.9})
     {'family': 'bm25', 'cost': 0.123457}
     """
-    found: dict[str, object] = {}
+    categories: dict[str, object] = {}
     for name, value in features.items():
         if name in (ROUTER, SIMILARITY) or value == 0.0:
             continue
         stem, equals, category = name.partition("=")
         if equals and value == 1.0:
-            before = found.get(stem)
-            found[stem] = category if before is None else f"{before},{category}"
+            before = categories.get(stem)
+            categories[stem] = category if before is None else f"{before},{category}"
         else:
-            found[name] = round(value, 6)
-    return found
+            categories[name] = round(value, 6)
+    return categories
 
 
 def _contexts(examples: Iterator[Example], seq: Integers) -> Iterator[Context]:

@@ -122,8 +122,8 @@ class Scores:
         def read(row: Mapping[str, Any]) -> Any:
             for column in joins:
                 target = value_at(row, column)
-                if target is not None and (found := self._newest.get((metric, str(target)))) is not None:
-                    return found[1]
+                if target is not None and (newest := self._newest.get((metric, str(target)))) is not None:
+                    return newest[1]
             return None
 
         return read

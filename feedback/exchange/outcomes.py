@@ -83,15 +83,15 @@ def wide(arms: Sequence[str], scores: Mapping[str, str], dollars: Mapping[str, s
     """
 
     def read(record: Record) -> dict[str, Outcome]:
-        found = {}
+        outcomes = {}
         for arm in arms:
             score = _number(record.values, scores[arm])
             usd = _number(record.values, dollars[arm]) if arm in dollars else None
             if score is not None:
-                found[arm] = Outcome(score, usd)
-        if not found:
+                outcomes[arm] = Outcome(score, usd)
+        if not outcomes:
             raise BadValue("no outcome", f"no column of {', '.join(scores.values())} has a score")
-        return found
+        return outcomes
 
     return read
 
@@ -166,30 +166,30 @@ def columns_of_arms(
     Raises:
         ExchangeError: There are no such columns.
     """
-    known = dict.fromkeys(names)
+    columns = dict.fromkeys(names)
     if form == "routerbench":
-        found = [name.removesuffix(DOLLARS) for name in names if name.endswith(DOLLARS)]
-        found = [name for name in found if name in known]
-        if not found:
+        candidates = [name.removesuffix(DOLLARS) for name in names if name.endswith(DOLLARS)]
+        candidates = [name for name in candidates if name in columns]
+        if not candidates:
             raise ExchangeError(
                 f"{source}: no column <arm>{DOLLARS} stands beside a column <arm>, as RouterBench has them; "
                 f"of another table name the arms with --format wide --arms{nearest('model' + DOLLARS, names)}"
             )
         prefix, cost_prefix = "", None
     elif prefix is not None:
-        found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        if not found:
+        candidates = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        if not candidates:
             raise ExchangeError(f"{source}: no column begins with {prefix!r}{nearest(prefix, names)}")
     else:
-        found, prefix = list(arms or ()), ""
-        if not found:
+        candidates, prefix = list(arms or ()), ""
+        if not candidates:
             raise ExchangeError(
                 f"{source}: which columns are arms? Name them with --arms a,b, or how they begin with "
                 f"--score-of; there are: {', '.join(names)}"
             )
-    chosen = found if arms is None else list(arms)
+    chosen = candidates if arms is None else list(arms)
     for arm in chosen:
-        if prefix + arm not in known:
+        if prefix + arm not in columns:
             raise ExchangeError(
                 f"{source}: no column {prefix + arm!r} for an arm{nearest(prefix + arm, names)}"
             )
@@ -197,7 +197,7 @@ def columns_of_arms(
     return (
         chosen,
         {arm: prefix + arm for arm in chosen},
-        {arm: name for arm, name in ends.items() if name in known},
+        {arm: name for arm, name in ends.items() if name in columns},
     )
 
 
@@ -267,17 +267,17 @@ def outcome_lines(
         root: What is cut from the beginning of the place of a row that has no id.
         faults: Notes the rows that cannot be written.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for record in records:
         try:
-            lines = _lines_of(record, outcomes, columns, root, seen)
+            lines = _lines_of(record, outcomes, columns, root, ids)
         except BadValue as bad:
             faults.add(record.where, bad)
         else:
             yield from lines
 
 
-def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, seen: set[str]) -> list[bytes]:
+def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, ids: set[str]) -> list[bytes]:
     """Return the lines of a row. Raises BadValue."""
     if record.fault:
         raise BadValue(record.reason, record.fault)
@@ -287,17 +287,17 @@ def _lines_of(record: Record, outcomes: Outcomes, columns: Columns, root: str, s
     ident = ident or record.where.removeprefix(root)
     if not question:
         raise BadValue("no question", f"{columns.question} is empty; the text of the question was expected")
-    if ident in seen:
+    if ident in ids:
         raise BadValue("duplicate", f"id {ident!r} occurred above; ids that occur once were expected")
-    found = outcomes(record)
+    outcome_by_arm = outcomes(record)
     lines = []
-    for arm, one in found.items():
-        if one.score is None or not 0.0 <= one.score <= 1.0:
+    for arm, outcome in outcome_by_arm.items():
+        if outcome.score is None or not 0.0 <= outcome.score <= 1.0:
             raise BadValue(
-                "score not in [0, 1]", f"{arm} has the score {one.score}; one in [0, 1] was expected"
+                "score not in [0, 1]", f"{arm} has the score {outcome.score}; one in [0, 1] was expected"
             )
-        line = {"id": ident, "question": question, "arm": arm, "acc": one.score}
-        line |= {} if one.usd is None else {"usd": one.usd}
+        line = {"id": ident, "question": question, "arm": arm, "acc": outcome.score}
+        line |= {} if outcome.usd is None else {"usd": outcome.usd}
         lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-    seen.add(ident)
+    ids.add(ident)
     return lines

@@ -51,8 +51,8 @@ class Frequencies:
         return {arm: n / total for arm, n in often.items()}
 
     def _context(self, row: Row) -> bytes:
-        seen = repr(sorted(row.features.items())) if self._by_features else row.question
-        return hashlib.blake2b(seen.encode(errors="replace"), digest_size=16).digest()
+        context = repr(sorted(row.features.items())) if self._by_features else row.question
+        return hashlib.blake2b(context.encode(errors="replace"), digest_size=16).digest()
 
     @property
     def contexts(self) -> int:

@@ -174,10 +174,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
     >>> nearest("rout", ["route", "score"])
     "; did you mean 'route'? There are: route, score"
     """
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1)
+    columns = sorted(names)
+    close = difflib.get_close_matches(name, columns, n=1)
     return (f"; did you mean {close[0]!r}? There are: " if close else "; there are: ") + (
-        ", ".join(known[:60]) or "none"
+        ", ".join(columns[:60]) or "none"
     )
 
 
@@ -203,28 +203,28 @@ def understand(layout: Layout, given: Columns, rows: Iterable[Record], source: o
     understood: dict[str, Any] = {}
     for what in FIELDS:
         taken = getattr(given, what) is not None or (what == "distribution" and given.prefix is not None)
-        if not taken and (known := _first_free(layout.fields.get(what, ()), free)) is not None:
-            understood[what] = known
+        if not taken and (free_column := _first_free(layout.fields.get(what, ()), free)) is not None:
+            understood[what] = free_column
     costs = dict(given.costs)
     for cost, tried in layout.costs.items():
         spent = {COSTS[name][0] for name in costs}
         if COSTS[cost][0] not in spent and (amount := _first_free(tried, free)) is not None:
             costs[cost] = amount
-    found = replace(given, **understood, costs=costs)
-    if found.arm is None:
+    columns = replace(given, **understood, costs=costs)
+    if columns.arm is None:
         raise ExchangeError(
             f"{source}: no column for the arm: name it with --arm (tried: "
             f"{', '.join(layout.fields.get('arm', ()))}); there are: {', '.join(list(names)[:60])}"
         )
-    return found
+    return columns
 
 
 def _first_free(tried: Iterable[str], free: list[str]) -> str | None:
     """Return the first column that occurs, and take it; None for none."""
-    found = next((name for name in tried if name in free), None)
-    if found is not None:
-        free.remove(found)
-    return found
+    first = next((name for name in tried if name in free), None)
+    if first is not None:
+        free.remove(first)
+    return first
 
 
 def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
@@ -272,12 +272,12 @@ def number(value: Any) -> float:
     """
     if isinstance(value, str):
         text = value.strip().lower()
-        found = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
+        parsed = 1.0 if text in TRUE else 0.0 if text in FALSE else float(text)
     else:
-        found = float(value)
-    if not math.isfinite(found):
+        parsed = float(value)
+    if not math.isfinite(parsed):
         raise ValueError(f"{value!r} is not finite")
-    return found
+    return parsed
 
 
 def seconds(value: Any) -> float:
@@ -330,8 +330,8 @@ def text_of(value: Any) -> str:
         case {"messages": list() as messages}:
             return text_of(messages)
         case [*items] if items and all(isinstance(item, Mapping) and "role" in item for item in items):
-            asked = [item for item in items if item["role"] == "user"] or items
-            last = asked[-1]
+            user_messages = [item for item in items if item["role"] == "user"] or items
+            last = user_messages[-1]
             return _content(last.get("content", last.get("parts")))
         case Mapping():
             asked_for = (value[key] for key in QUESTIONS if isinstance(value.get(key), str))
@@ -508,31 +508,31 @@ class RowReader:
             return {}
         if isinstance(document, list):
             if self._arms is None or len(document) != len(self._arms):
-                known = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
+                order = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
                 raise BadValue(
                     "no distribution",
-                    f"{shown} has {len(document)} numbers; one an arm in the order of {known} was expected",
+                    f"{shown} has {len(document)} numbers; one an arm in the order of {order} was expected",
                 )
             document = dict(zip(self._arms, document, strict=True))
         right = f"{shown} is {_cut(document)}; probabilities of the arms that sum to 1 were expected"
         if not isinstance(document, Mapping):
             raise BadValue("no distribution", right)
         try:
-            found = {str(name): number(p) for name, p in document.items() if not is_missing(p)}
+            distribution = {str(name): number(p) for name, p in document.items() if not is_missing(p)}
         except (ValueError, TypeError):
             raise BadValue("no distribution", right) from None
         if (
-            not all(0.0 <= p <= 1.0 for p in found.values())
-            or abs(math.fsum(found.values()) - 1.0) > TOLERANCE
+            not all(0.0 <= p <= 1.0 for p in distribution.values())
+            or abs(math.fsum(distribution.values()) - 1.0) > TOLERANCE
         ):
             raise BadValue("no distribution", right)
-        if not found.get(arm, 0.0) > 0.0:
+        if not distribution.get(arm, 0.0) > 0.0:
             raise BadValue(
                 "drawn arm not in the distribution",
-                f"{shown} gives {arm!r} the probability {found.get(arm, 0.0):g}; it was drawn, so more than "
-                "0 was expected",
+                f"{shown} gives {arm!r} the probability {distribution.get(arm, 0.0):g}; it was drawn, so "
+                "more than 0 was expected",
             )
-        return found
+        return distribution
 
     def _propensity(self, values: Mapping[str, Any], whole: float | None) -> float | None:
         column = self._columns.propensity
@@ -608,10 +608,10 @@ class RowReader:
         return Cost(**spent)  # type: ignore[arg-type]  # whole numbers where they are expected
 
     def _features(self, values: Mapping[str, Any]) -> dict[str, float]:
-        found = (
+        features = (
             feature_of(name, value_at(values, column)) for name, column in self._columns.features.items()
         )
-        return dict(feature for feature in found if feature is not None)
+        return dict(feature for feature in features if feature is not None)
 
 
 def _cut(value: object) -> str:

@@ -210,13 +210,15 @@ def turns_of(executions: Sequence[Execution]) -> dict[str, Any]:
     >>> turns_of(two)["n"], turns_of(two)["cost"]["steps"], turns_of(two)["cost"]["usd"]
     (2, 3, 1.0)
     """
-    costs = [one.cost for one in executions]
+    costs = [execution.cost for execution in executions]
     tokens: dict[str, list[float]] = {}
-    for name in sorted({name for one in executions for name in one.tokens_by_model}):
-        used = [one.tokens_by_model[name] for one in executions if name in one.tokens_by_model]
+    for name in sorted({name for execution in executions for name in execution.tokens_by_model}):
+        used = [
+            execution.tokens_by_model[name] for execution in executions if name in execution.tokens_by_model
+        ]
         width = max(map(len, used))
-        tokens[name] = [_sum(one[i] for one in used if i < len(one)) for i in range(width)]
-    cost = {part.name: _sum(getattr(one, part.name) for one in costs) for part in fields(Cost)}
+        tokens[name] = [_sum(counts[i] for counts in used if i < len(counts)) for i in range(width)]
+    cost = {part.name: _sum(getattr(spent, part.name) for spent in costs) for part in fields(Cost)}
     return {"n": len(executions), "cost": cost, "tokens_by_model": tokens}
 
 

@@ -247,18 +247,18 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
     if not len(draws):
         nothing = Check("propensities", Status.FAIL, "decisions", "none", advice="There is nothing to audit.")
         return Audit(0, 0, (nothing,), ())
-    known = ~np.isnan(draws.propensity)
-    checks = [_recorded(draws, known)]
+    recorded = ~np.isnan(draws.propensity)
+    checks = [_recorded(draws, recorded)]
     tested = 0
-    if known.any():
-        counted, sound = _ranges(draws, known)
+    if recorded.any():
+        counted, sound = _ranges(draws, recorded)
         checks += counted
         checks += [_floors(draws, sound), *_zeros(draws, sound), _stretches(draws, sound)]
         rows = draws.where(sound & _firsts(draws))
         tests, tested = _tests(rows)
         checks += _corrected(tests, error)
     checks += [_changes(draws), *_repeated(draws), *_times(draws), *_leaks(draws)]
-    return Audit(len(draws), tested, tuple(checks), tuple(_arms(draws, known)))
+    return Audit(len(draws), tested, tuple(checks), tuple(_arms(draws, recorded)))
 
 
 # -- counts ------------------------------------------------------------------------------------------
@@ -273,30 +273,30 @@ def _share(n: int, of: int) -> str:
     return f"{n:,} of {of:,} ({100 * n / of:.3g} %)" if n else f"0 of {of:,}"
 
 
-def _recorded(draws: Draws, known: Flags) -> Check:
-    n, have = len(draws), int(known.sum())
+def _recorded(draws: Draws, recorded: Flags) -> Check:
+    n, have = len(draws), int(recorded.sum())
     name, expected = "propensities on record", "one for each decision"
-    found = _share(have, n)
+    share = _share(have, n)
     if not have:
         advice = (
             "No propensity on record: nothing to audit. Log the probability of the drawn arm, better that of "
             "each arm, at the moment of the draw; it cannot be filled in afterwards."
         )
-        return Check(name, Status.FAIL, expected, found, advice=advice)
+        return Check(name, Status.FAIL, expected, share, advice=advice)
     if have < n:
         advice = (
             f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
         )
-        return Check(name, Status.WARN, expected, found, advice=advice)
+        return Check(name, Status.WARN, expected, share, advice=advice)
     whole = "whole distributions" if draws.p is not None else "of the drawn arm alone"
-    return Check(name, Status.PASS, expected, f"{found}, {whole}")
+    return Check(name, Status.PASS, expected, f"{share}, {whole}")
 
 
-def _ranges(draws: Draws, known: Flags) -> tuple[list[Check], Flags]:
+def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
     """Return the checks of ranges, and the rows whose propensities can be those of a draw, shape (n,)."""
     w, rows = draws.propensity, np.arange(len(draws))
-    outside = known & ~((w > 0.0) & (w <= 1.0 + TOLERANCE))
-    masked = known & ~draws.possible[rows, draws.drawn]
+    outside = recorded & ~((w > 0.0) & (w <= 1.0 + TOLERANCE))
+    masked = recorded & ~draws.possible[rows, draws.drawn]
     name, expected = "propensities possible", "in (0, 1], summing to 1, the drawn arm among the eligible ones"
     faults = []
     if n := int(outside.sum()):
@@ -310,21 +310,23 @@ def _ranges(draws: Draws, known: Flags) -> tuple[list[Check], Flags]:
             f"{n:,} drawn arms were not eligible: log the arms that could be drawn at that moment, and a "
             "fallback as such, not as the drawn arm"
         )
-    sound = known & ~outside & ~masked
+    sound = recorded & ~outside & ~masked
     if draws.p is not None:
         p = draws.p
-        odd = known & ~((p >= 0.0).all(axis=1) & (np.abs(p.sum(axis=1) - 1.0) <= TOLERANCE))
-        differs = known & ~odd & ~(np.abs(p[rows, draws.drawn] - w) <= TOLERANCE)
+        odd = recorded & ~((p >= 0.0).all(axis=1) & (np.abs(p.sum(axis=1) - 1.0) <= TOLERANCE))
+        differs = recorded & ~odd & ~(np.abs(p[rows, draws.drawn] - w) <= TOLERANCE)
         if n := int(odd.sum()):
             total = float(p[odd][0].sum())
             faults.append(f"{n:,} distributions sum to another number than 1, such as {total:.6g}")
         if n := int(differs.sum()):
             faults.append(f"{n:,} propensities are not those of their distributions")
         sound &= ~odd & ~differs
-    bad = int((known & ~sound).sum())
+    bad = int((recorded & ~sound).sum())
     advice = "; ".join(faults) + "." if faults else ""
     return [
-        Check(name, Status.FAIL if bad else Status.PASS, expected, _bad(bad, int(known.sum())), None, advice)
+        Check(
+            name, Status.FAIL if bad else Status.PASS, expected, _bad(bad, int(recorded.sum())), None, advice
+        )
     ], sound
 
 
@@ -492,8 +494,8 @@ def _times(draws: Draws) -> Iterator[Check]:
         yield Check("waiting rewards", Status.WARN, "none", _share(n, len(draws)), advice=advice)
     if draws.rewarded_at is None or draws.at is None:
         return
-    known = ~np.isnan(draws.rewarded_at)
-    early = int((known & (draws.rewarded_at < draws.at)).sum())
+    rewarded = ~np.isnan(draws.rewarded_at)
+    early = int((rewarded & (draws.rewarded_at < draws.at)).sum())
     advice = ""
     if early:
         advice = (
@@ -502,11 +504,11 @@ def _times(draws: Draws) -> Iterator[Check]:
         )
     status = Status.FAIL if early else Status.PASS
     yield Check(
-        "early rewards", status, "none before its decision", _share(early, int(known.sum())), None, advice
+        "early rewards", status, "none before its decision", _share(early, int(rewarded.sum())), None, advice
     )
     if draws.deadline is None:
         return
-    late = int((known & (draws.rewarded_at > draws.deadline)).sum())
+    late = int((rewarded & (draws.rewarded_at > draws.deadline)).sum())
     advice = ""
     if late:
         advice = (
@@ -515,7 +517,7 @@ def _times(draws: Draws) -> Iterator[Check]:
         )
     status = Status.WARN if late else Status.PASS
     yield Check(
-        "late rewards", status, "none after its deadline", _share(late, int(known.sum())), None, advice
+        "late rewards", status, "none after its deadline", _share(late, int(rewarded.sum())), None, advice
     )
 
 
@@ -532,9 +534,9 @@ def _leaks(draws: Draws) -> Iterator[Check]:
     for label, column in draws.values.items():
         x = column[rows]
         if np.isfinite(x).all() and x.std() > 0.0:
-            found = abs(float(np.corrcoef(x, r)[0, 1]))
-            if found > best:
-                best, feature = found, label
+            correlation = abs(float(np.corrcoef(x, r)[0, 1]))
+            if correlation > best:
+                best, feature = correlation, label
     leaks = best >= LEAK
     advice = ""
     if leaks:
@@ -546,29 +548,29 @@ def _leaks(draws: Draws) -> Iterator[Check]:
     yield Check(name, Status.FAIL if leaks else Status.PASS, expected, found_in_words, None, advice)
 
 
-def _arms(draws: Draws, known: Flags) -> Iterator[ArmDraws]:
+def _arms(draws: Draws, recorded: Flags) -> Iterator[ArmDraws]:
     possible = draws.possible
     for column, arm in enumerate(draws.arms):
         eligible = possible[:, column]
         mine = draws.drawn == column
-        n = int((eligible & known).sum())
+        n = int((eligible & recorded).sum())
         weight = np.zeros(len(draws))
-        counted = mine & eligible & known & (draws.propensity > 0.0)
+        counted = mine & eligible & recorded & (draws.propensity > 0.0)
         weight[counted] = 1.0 / draws.propensity[counted]
         mean = float(weight.sum()) / n if n else None
         error = None
-        if mean is not None and int((mine & known).sum()) > 1:
+        if mean is not None and int((mine & recorded).sum()) > 1:
             error = sqrt(max(0.0, float(weight @ weight) / n - mean**2) / n)
         expected = least = None
         impossible = 0
-        if known.any() and draws.p is not None:
+        if recorded.any() and draws.p is not None:
             column_p = draws.p[:, column]
-            expected = float(column_p[known].sum())
-            some = column_p[known & eligible]
+            expected = float(column_p[recorded].sum())
+            some = column_p[recorded & eligible]
             least = float(some.min()) if len(some) else None
-            impossible = int((known & eligible & (column_p <= 0.0)).sum())
-        elif (mine & known).any():
-            least = float(draws.propensity[mine & known].min())
+            impossible = int((recorded & eligible & (column_p <= 0.0)).sum())
+        elif (mine & recorded).any():
+            least = float(draws.propensity[mine & recorded].min())
         yield ArmDraws(arm, int(eligible.sum()), int(mine.sum()), expected, mean, error, least, impossible)
 
 
@@ -669,8 +671,8 @@ def _explained(test: _Test, other: _Test) -> _Test:
 
     A draw that is skewed for all rows is skewed for those with a feature too.
     """
-    own, others = test.evidence or 0.0, other.evidence or 0.0
-    if test.apart or others < BEYOND_DOUBT or own > others - log(ERROR):
+    evidence, others = test.evidence or 0.0, other.evidence or 0.0
+    if test.apart or others < BEYOND_DOUBT or evidence > others - log(ERROR):
         return test
     advice = f"It may follow from the check above, {other.name}: mend that first."
     return replace(test, advice=advice, fault=Status.WARN)
@@ -810,7 +812,7 @@ class _Bettor:
             # a bet that is lost stays lost, and the sums stay finite
             gains = np.maximum(gains, RUIN)
             paths.setdefault(kind, []).append(np.cumsum(np.bincount(self._block_of, gains)))
-        return {kind: _shared(np.array(found)) for kind, found in paths.items()}
+        return {kind: _shared(np.array(curves)) for kind, curves in paths.items()}
 
     def _weighted(self, code: Integers, n_codes: int) -> _Outcome:
         """Bet where only the propensities of drawn arms are known: on the mean of 1 / p being above 1."""
@@ -931,9 +933,9 @@ RIGHT = "Log the probabilities that the draw was made with, computed at that mom
 
 
 def _mean_weights(draws: Draws, bettor: _Bettor) -> _Test:
-    found = bettor.bet(np.zeros(len(draws), dtype=np.int64), 1)
-    _, column = found.worst
-    arm, ratio = draws.arms[column], float(found.ratios[0, column])
+    outcome = bettor.bet(np.zeros(len(draws), dtype=np.int64), 1)
+    _, column = outcome.worst
+    arm, ratio = draws.arms[column], float(outcome.ratios[0, column])
     drawn = float((draws.drawn == column).mean())
     if _alike(draws):
         advice = (
@@ -943,7 +945,9 @@ def _mean_weights(draws: Draws, bettor: _Bettor) -> _Test:
     else:
         advice = f"{arm} was drawn {_times_as_often(ratio)}. {RIGHT}"
     name = "mean weight of each arm"
-    return _Test(name, "1: each is drawn as often as logged", f"{ratio:.3f} of {arm}", found.evidence, advice)
+    return _Test(
+        name, "1: each is drawn as often as logged", f"{ratio:.3f} of {arm}", outcome.evidence, advice
+    )
 
 
 def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
@@ -973,7 +977,7 @@ def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
         bettor.tilted(place), bettor.tilted(place * n_arms + np.arange(n_arms)), *shaped.values()
     )
     low, high, ratio = _worst_bin(draws, bettor.possible, place)
-    kind = max(shaped, key=lambda one: float(shaped[one].max()))
+    kind = max(shaped, key=lambda label: float(shaped[label].max()))
     cause = f" What explains it: {kind}." if evidence_of(shaped[kind]) > BEYOND_DOUBT else ""
     how = _times_as_often(ratio)
     advice = f"Arms with probabilities from {low:g} to {high:g} were drawn {how}.{cause} {RIGHT}"
@@ -997,9 +1001,9 @@ def _worst_bin(draws: Draws, possible: Flags, place: Integers) -> tuple[float, f
 
 def _slices(draws: Draws, bettor: _Bettor) -> _Test:
     code = np.arange(len(draws)) * SLICES // len(draws)
-    found = bettor.bet(code, SLICES, FEATURE_PRIORS)
-    part, column = found.worst
-    ratio = float(found.ratios[part, column])
+    outcome = bettor.bet(code, SLICES, FEATURE_PRIORS)
+    part, column = outcome.worst
+    ratio = float(outcome.ratios[part, column])
     begin = int(np.searchsorted(code, part)) + 1
     advice = (
         f"From decision {begin:,} on, {draws.arms[column]} was drawn {_times_as_often(ratio)} for a "
@@ -1007,25 +1011,25 @@ def _slices(draws: Draws, bettor: _Bettor) -> _Test:
     )
     where = f"{ratio:.3f} of {draws.arms[column]} from decision {begin:,} on"
     # most of the log is as it should be
-    usual = float(np.median((np.nan_to_num(found.surprise) ** 2).sum(axis=1)))
+    usual = float(np.median((np.nan_to_num(outcome.surprise) ** 2).sum(axis=1)))
     from scipy import stats  # takes a second to import
 
     apart = usual < float(stats.chi2.ppf(1.0 - ERROR, len(draws.arms)))
     name, expected = "mean weight over time", f"1 in each {SLICES}th of the log"
-    return _Test(name, expected, where, found.evidence, advice, apart=apart)
+    return _Test(name, expected, where, outcome.evidence, advice, apart=apart)
 
 
 def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
     name, expected = "draws and features", "no feature predicts the draw beyond the propensity"
-    found: dict[str, _Outcome] = {}
+    outcomes: dict[str, _Outcome] = {}
     for feature, code in draws.features.items():
-        found[feature] = bettor.bet(code, int(code.max(initial=0)) + 1, FEATURE_PRIORS)
-    if not found:
+        outcomes[feature] = bettor.bet(code, int(code.max(initial=0)) + 1, FEATURE_PRIORS)
+    if not outcomes:
         return _Test(name, expected, "there are no features", None)
-    evidence = evidence_of(*(one.path for one in found.values()))
-    feature = max(found, key=lambda one: found[one].evidence)
-    part, column = found[feature].worst
-    ratio = float(found[feature].ratios[part, column])
+    evidence = evidence_of(*(outcome.path for outcome in outcomes.values()))
+    feature = max(outcomes, key=lambda label: outcomes[label].evidence)
+    part, column = outcomes[feature].worst
+    ratio = float(outcomes[feature].ratios[part, column])
     where = f"{ratio:.3f} of {draws.arms[column]} by {feature}"
     advice = (
         f"{feature} predicts the draw: {_coded(part, draws.features[feature])}, {draws.arms[column]} was "
@@ -1051,16 +1055,18 @@ def _coded(code: int, codes: Integers) -> str:
 def _serial(draws: Draws, bettor: _Bettor) -> _Test:
     n_arms = len(draws.arms)
     before = np.concatenate([[n_arms], draws.drawn[:-1]])
-    found = bettor.bet(before, n_arms + 1, FEATURE_PRIORS)
-    code, column = found.worst
+    outcome = bettor.bet(before, n_arms + 1, FEATURE_PRIORS)
+    code, column = outcome.worst
     last = draws.arms[code] if code < n_arms else "nothing"
-    ratio = float(found.ratios[code, column])
+    ratio = float(outcome.ratios[code, column])
     advice = (
         f"After {last}, {draws.arms[column]} was drawn {_times_as_often(ratio)}: arms take turns, or "
         "repeat. Draw each decision afresh, by a random number of its own."
     )
     name, expected = "draws in a row", "the draw before does not predict a draw"
-    return _Test(name, expected, f"{ratio:.3f} of {draws.arms[column]} after {last}", found.evidence, advice)
+    return _Test(
+        name, expected, f"{ratio:.3f} of {draws.arms[column]} after {last}", outcome.evidence, advice
+    )
 
 
 def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
@@ -1070,13 +1076,13 @@ def _within(draws: Draws, what: str) -> tuple[_Test, bool]:
     n = int((before >= 0).sum())
     if n < LEAST_STRETCH:
         return _Test(name, expected, f"no {what} with several decisions", None), False
-    found = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
+    outcome = _Bettor(draws).bet(before, len(draws.arms), FEATURE_PRIORS)
     again = float((draws.drawn == before)[before >= 0].mean())
     advice = (
         f"{again:.0%} of the decisions of one {what} repeat the arm before: rows of one {what} are one draw. "
         f"The tests above read the first decision of each {what}; take intervals by {what}."
     )
-    test = _Test(name, expected, f"{again:.0%} repeat the arm before", found.evidence, advice, Status.WARN)
+    test = _Test(name, expected, f"{again:.0%} repeat the arm before", outcome.evidence, advice, Status.WARN)
     return test, test.p_value <= STICKY_ERROR
 
 
@@ -1106,7 +1112,7 @@ def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str
     expected, n, of = "no dependence on the drawn arm", int((code == 1).sum()), int((code >= 0).sum())
     if not 0 < n < of:
         return _Test(name, expected, f"{_share(n, of)} {what}", None)
-    found = bettor.bet(code, 2, FEATURE_PRIORS)
+    outcome = bettor.bet(code, 2, FEATURE_PRIORS)
     columns = np.unique(draws.drawn[code >= 0])
     shares = [float(code[(draws.drawn == column) & (code >= 0)].mean()) for column in columns]
     names = [draws.arms[column] for column in columns]
@@ -1116,4 +1122,4 @@ def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str
         f"{by_arm}: estimates are of the other rows alone, and compare arms on different rows. Give such "
         "rows a reward too (a default, or that of a failure)."
     )
-    return _Test(name, expected, by_arm, found.evidence, advice, Status.WARN)
+    return _Test(name, expected, by_arm, outcome.evidence, advice, Status.WARN)

@@ -80,7 +80,7 @@ def select_features(sample: Sample) -> tuple[int, ...]:
     means.append(float(rows.mean()))
     variances.append(float(rows.var()))
     while len(kept) > 1:
-        without = [(rows_of([one for one in kept if one != left]), left) for left in kept]
+        without = [(rows_of([feature for feature in kept if feature != left]), left) for left in kept]
         rows, left = min(without, key=lambda pair: (float(pair[0].var()), pair[1]))
         kept.remove(left)
         sets.append(tuple(kept))
@@ -128,16 +128,16 @@ def embedding_weight(
     for part in range(folds):
         held_out, training = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
         prior = np.bincount(sample.drawn[training], minlength=n_arms) / len(training)
-        seen = np.flatnonzero(prior)
+        drawn_arms = np.flatnonzero(prior)
         chance = np.zeros((len(held_out), n_arms))
-        if len(seen) == 1:
-            chance[:, seen] = 1.0
+        if len(drawn_arms) == 1:
+            chance[:, drawn_arms] = 1.0
         else:
             scaler = StandardScaler().fit(embedding[training])
             classifier: Any = LogisticRegression(C=penalty, max_iter=1000)
             classifier.fit(scaler.transform(embedding[training]), sample.drawn[training])
             chance[:, classifier.classes_] = classifier.predict_proba(scaler.transform(embedding[held_out]))
-        chance[:, seen] *= sample.p_log[np.ix_(held_out, seen)] / prior[seen]
+        chance[:, drawn_arms] *= sample.p_log[np.ix_(held_out, drawn_arms)] / prior[drawn_arms]
         total = chance.sum(axis=1)
         rows = row_products(chance, ratio[held_out])
         weight[held_out] = np.divide(rows, total, out=sample.weight[held_out].copy(), where=total > 0.0)

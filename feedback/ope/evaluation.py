@@ -231,21 +231,21 @@ def shown_figures(target: TargetSample, baseline: TargetSample | None, request: 
     """
     least, most = request.reward_range
     span = most - least
-    known = target.log.has_propensities
+    weighted = target.log.has_propensities
     differs = baseline is not None and not (
-        known and np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
+        weighted and np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
     )
-    of_rows = _independent(target.log.questions, target.weight if known else None)
-    found = {}
+    of_rows = _independent(target.log.questions, target.weight if weighted else None)
+    estimates = {}
     for name, (value, beyond) in figures(target, baseline, request).items():
         n = of_rows
         if _of_slates(name):
             n = _independent(target.groups(name), target.terms[name].weight)
-        found[name] = (
+        estimates[name] = (
             _shown(value, (least, most), n, request.level),
             beyond and _shown(beyond, (-span, span), n if differs else inf, request.level),
         )
-    return found
+    return estimates
 
 
 def _independent(groups: Integers, weight: Floats | None) -> float:
@@ -254,8 +254,8 @@ def _independent(groups: Integers, weight: Floats | None) -> float:
 
 
 def _shown(figure: EstimateWithInterval, possible: Interval, n: float, level: float) -> EstimateWithInterval:
-    known = n if figure.kind in _DRAWN_ROWS else inf
-    value, ends = shown(figure.value, (figure.low, figure.high), possible, n=known, level=level)
+    sample_size = n if figure.kind in _DRAWN_ROWS else inf
+    value, ends = shown(figure.value, (figure.low, figure.high), possible, n=sample_size, level=level)
     impossible = figure.low > possible[1] or figure.high < possible[0]
     why = IMPOSSIBLE if impossible else figure.why
     return replace(figure, value=value, low=ends[0], high=ends[1], why=why)
@@ -289,9 +289,9 @@ def _bootstrap(
     """Return the intervals of values and of differences, all from the same resamples."""
     rng = np.random.default_rng(request.seed)
     lines = replicates([*safe.values(), *other.values()], rng, request.resamples)
-    own, theirs = lines[: len(safe)], lines[len(safe) :]
-    value = dict(zip(safe, percentiles(own, request.level), strict=True))
-    line = dict(zip(safe, own, strict=True))
+    target_lines, theirs = lines[: len(safe)], lines[len(safe) :]
+    value = dict(zip(safe, percentiles(target_lines, request.level), strict=True))
+    line = dict(zip(safe, target_lines, strict=True))
     beyond = {
         name: percentiles((line[name] - their_line)[np.newaxis], request.level)[0]
         for name, their_line in zip(other, theirs, strict=True)
@@ -325,8 +325,8 @@ def _clopper_pearson(
         raise ValueError("clopper_pearson does not apply to it")
     target.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
     two = np.unique(target.log.reward)
-    known = len(two) == 2 and len(target.log) >= FEW  # of fewer, two different values may be chance
-    low, high = (two[0], two[-1]) if known else request.reward_range
+    binary = len(two) == 2 and len(target.log) >= FEW  # of fewer, two different values may be chance
+    low, high = (two[0], two[-1]) if binary else request.reward_range
     return clopper_pearson(target.terms[name], request.level, float(low), float(high))
 
 

@@ -322,13 +322,13 @@ def pseudoinverse_weight(space: Integers, p_log: Floats, p_target: Floats, drawn
     shown = np.zeros((len(space), positions * n_items))
     shown[np.arange(len(space))[:, np.newaxis], space + n_items * np.arange(positions)] = 1.0
     weight = np.empty(m)
-    known: dict[bytes, Floats] = {}  # requests with the same log and target
+    weights_by_key: dict[bytes, Floats] = {}  # requests with the same log and target
     for row in range(m):
         key = p_log[row].tobytes() + p_target[row].tobytes()
-        if key not in known:
+        if key not in weights_by_key:
             moment = shown.T @ (p_log[row][:, np.newaxis] * shown)
-            known[key] = shown @ (np.linalg.pinv(moment, hermitian=True) @ (p_target[row] @ shown))
-        weight[row] = known[key][drawn[row]]
+            weights_by_key[key] = shown @ (np.linalg.pinv(moment, hermitian=True) @ (p_target[row] @ shown))
+        weight[row] = weights_by_key[key][drawn[row]]
     return weight
 
 
@@ -446,10 +446,10 @@ def evaluate_slates(
         _, clusters = np.unique(clusters, return_inverse=True)
     earned = _sums(slates, slates.reward)
     low, high = (float(earned.min()), float(earned.max())) if reward_range is None else reward_range
-    found = {name: SLATE_ESTIMATORS[name](slates) for name in estimators}
+    terms_by_name = {name: SLATE_ESTIMATORS[name](slates) for name in estimators}
     safe = [
         hedged(terms if clusters is None else by_group(terms, clusters), float(terms.weight.max()), low, high)
-        for terms in found.values()
+        for terms in terms_by_name.values()
     ]
     if interval == "normal":
         ends = [normal(terms, level) for terms in safe]
@@ -457,5 +457,5 @@ def evaluate_slates(
         ends = bootstrap(safe, np.random.default_rng(seed), resamples, level)
     return {
         name: SlateEstimate(terms.value, *pair, terms.effective_n)
-        for (name, terms), pair in zip(found.items(), ends, strict=True)
+        for (name, terms), pair in zip(terms_by_name.items(), ends, strict=True)
     }

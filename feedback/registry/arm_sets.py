@@ -106,7 +106,7 @@ def history(store: Store) -> list[LiveArms]:
     changes = sorted(
         [*((row, False) for row in sets), *((row, True) for row in switches)], key=lambda c: c[0].at
     )
-    found: list[LiveArms] = []
+    periods: list[LiveArms] = []
     live: frozenset[str] = frozenset()
     off: set[str] = set()
     for row, switched in changes:
@@ -114,11 +114,11 @@ def history(store: Store) -> list[LiveArms]:
             (off.discard if row.enabled else off.add)(row.arm)
         else:
             live = frozenset(actions(row.arms))
-        before, after = found[-1].arms if found else frozenset[str](), live - off
+        before, after = periods[-1].arms if periods else frozenset[str](), live - off
         if after != before:
             moved = tuple(sorted(after - before)), tuple(sorted(before - after))
-            found.append(LiveArms(row.at, after, *moved, switched, None if switched else row.version))
-    return found
+            periods.append(LiveArms(row.at, after, *moved, switched, None if switched else row.version))
+    return periods
 
 
 def at_start(store: Store, configured: Arms) -> Arms:

@@ -186,7 +186,9 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
                 active = ActivePolicy(active.recipe, active.promotion, row, newest=row)
             case Action.CANARY:
                 others = [canary for canary in active.canaries if canary.version != row.version]
-                canaries = sorted([*others, row] if row.share else others, key=lambda one: one.version)
+                canaries = sorted(
+                    [*others, row] if row.share else others, key=lambda promotion: promotion.version
+                )
                 active = ActivePolicy(active.recipe, active.promotion, active.pin, tuple(canaries), row)
     return active
 

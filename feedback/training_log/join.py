@@ -379,9 +379,9 @@ class Fold:
         return self._rule.aggregate(pending.values.values()) if counts else {}
 
     def _forget(self, pending: PendingDecision) -> None:
-        for one in (pending, *pending.turns):
-            del self._open[one.id]
-            self._unindex(one)
+        for decision in (pending, *pending.turns):
+            del self._open[decision.id]
+            self._unindex(decision)
         if len(self._closings) > 2 * len(self._open) + SPARE:
             self._closings = [closing for closing in self._closings if closing[2] in self._open]
             heapq.heapify(self._closings)
@@ -765,7 +765,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int]:
         elif fold.closing(decided) >= position.log_at:
             fold.reopen(decided, status)
     for facts in conversations.values():
-        fold.reopen_conversation(sorted(facts, key=lambda one: one[0].seq))
+        fold.reopen_conversation(sorted(facts, key=lambda fact: fact[0].seq))
     return fold, position.examples_seq
 
 
@@ -798,11 +798,11 @@ def read_examples(
             if seq != after + 1:
                 raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
             after = seq
-            own, decision = (
+            own_cost, decision = (
                 Cost(*values[: len(log_rows.COST)]),
                 log_rows.decision_of(values[len(log_rows.COST) :]),
             )
-            cost, by_model, n_turns = log_rows.spent_by(turns, own, tokens)
+            cost, by_model, n_turns = log_rows.spent_by(turns, own_cost, tokens)
             yield Example(
                 seq,
                 decision,

@@ -194,18 +194,18 @@ def waiting(
         most: Number of decisions to return at most, the first ones.
         canaries: Only decisions in which one of these versions took part; empty for all.
     """
-    found = dict[str, Decision]()
+    decision_by_id = dict[str, Decision]()
     with store.reading() as connection:
         for query in _waiting(connection, rule, upto, since):
             if canaries:
                 query = query.where(t.decisions.c.candidate.in_(canaries))
             first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1))
-            found |= {row[0]: rows.decision_of(row) for row in first}
-    decisions = sorted(found.values(), key=lambda decision: decision.decided_at)
+            decision_by_id |= {row[0]: rows.decision_of(row) for row in first}
+    decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
     if len(decisions) <= most:
         return Waiting(tuple(decisions))
     settled = decisions[most].decided_at
-    return Waiting(tuple(one for one in decisions[:most] if one.decided_at < settled), settled)
+    return Waiting(tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled)
 
 
 def first_waiting(store: Store, rule: RewardRule, upto: int, since: float | None = None) -> float:

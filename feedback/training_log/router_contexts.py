@@ -64,25 +64,27 @@ def contexts_of(
         stored_since: Whether scores that were stored after the decision count. They are there by the time
             that an example is learned, and may not be for a decision that is not an example yet.
     """
-    numbers = {number for one in decisions for number in (one.version, one.candidate) if number}
+    numbers = {
+        number for decision in decisions for number in (decision.version, decision.candidate) if number
+    }
     with store.reading() as connection:
         query = sa.select(_v.version, _v.router).where(_v.version.in_(numbers), _v.router.is_not(None))
         routers: dict[int, str] = {row[0]: row[1] for row in connection.execute(query)}
         stored = {}
         if router is not None and stored_since:
-            ids = [one.id for one in decisions if routers.get(one.version) != router]
+            ids = [decision.id for decision in decisions if routers.get(decision.version) != router]
             scored = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text))
             scored = scored.where(_s.router == router, _s.decision_id.in_(ids))
             stored = {row[0]: orjson.loads(row[1] or "null") for row in connection.execute(scored)}
 
-    def seen(decision: Decision) -> Context:
+    def context_of(decision: Decision) -> Context:
         if routers.get(decision.version) == router:
             return decision.context
         if decision.candidate and routers.get(decision.candidate) == router:
             return decision.candidate_context
         return decision.context.with_scores(stored.get(decision.id) or {})
 
-    return [seen(one) for one in decisions]
+    return [context_of(decision) for decision in decisions]
 
 
 def unscored(
