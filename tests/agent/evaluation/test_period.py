@@ -221,7 +221,7 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
     with pytest.raises(
         NothingServedError, match=r"by this service alone from 2023-11-14 22:13:20 UTC to .* took"
     ):
-        read_period(store, CONFIG, BEGIN, BEGIN + 1.0, nothing)
+        read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, nothing)
     with pytest.raises(NothingServedError, match="the log has some from"):
         read_period(store, CONFIG, BEGIN - 10.0, BEGIN, nothing)
 

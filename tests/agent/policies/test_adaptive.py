@@ -541,3 +541,23 @@ def test_rewards_that_are_all_equal_are_no_change_and_neither_is_one_that_differ
         assert not policy.restarts
         policy.learn(decision(context(rng, {}), "bm25"), same - 0.7 if same else 0.7)
     assert [(restart.rise, restart.arm) for restart in policy.restarts] == [(not same, "bm25")]
+
+
+def test_where_rewards_were_equal_a_small_difference_for_good_is_no_change() -> None:
+    rng, policy = np.random.default_rng(3), Adaptive(dims=4)
+    for t in range(9000):
+        policy.learn(decision(context(rng, {}), "bm25"), 0.7 if t < 8000 else 0.703)
+    assert not policy.restarts
+
+
+def test_rewards_that_are_always_as_expected_leave_noise_to_reckon_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "NOISE_DECAY", 0.8)  # as after a million rewards
+    rng, policy = np.random.default_rng(3), Adaptive(dims=2, prior=0.0)
+    for t in range(4000):
+        policy.learn(decision(context(rng, {}), ARMS[t % 3]), 0.0)
+    policy.learn(decision(context(rng, {}), "dense"), 1.0)
+    bounds = policy.bounds(context(rng, {}), ARMS)
+    assert np.isfinite(bounds).all()
+    assert bounds.argmax() == 1
