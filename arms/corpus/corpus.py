@@ -424,10 +424,11 @@ def _publish(target: Path) -> None:
 
 
 class _ThreadConnection(sqlite3.Connection):
-    """A connection that is closed with the thread that it belongs to, by whichever thread collects it."""
+    """A connection that is closed once its thread has ended, by whichever thread collects it."""
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(sqlite3.ProgrammingError):  # it could not be opened
+            self.close()
 
 
 def _connect_read_only(target: Path) -> sqlite3.Connection:

@@ -1,10 +1,12 @@
 """A corpus is whole or absent, whatever happens while it is made."""
 
+import gc
 import json
 import multiprocessing
 import os
 import pickle
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -408,3 +410,29 @@ def test_many_threads_read_at_once(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(look, range(8)))
+
+
+def test_a_connection_is_closed_where_its_thread_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    connection = corpus_module._ThreadConnection  # noqa: SLF001
+    close = connection.close
+    monkeypatch.setattr(connection, "close", lambda self: (closed.append(self is not None), close(self)))
+    corpus = ingest(write(tmp_path / "docs.jsonl", 3), tmp_path / "corpus")
+    assert corpus.passages([0])[0].id == "d0"
+    closed.clear()
+    thread = threading.Thread(target=corpus.passages, args=([1],))
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert closed == [True]
+    assert corpus.passages([2])[0].id == "d2", "that of this thread is still open"
+
+
+def test_a_corpus_that_is_gone_is_an_error_of_the_reader_and_of_nothing_else(tmp_path: Path) -> None:
+    ingest(write(tmp_path / "docs.jsonl", 3), tmp_path / "corpus")
+    corpus = Corpus.open(tmp_path / "corpus")
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(corpus.passages, [0]).result()) == 1
+    (tmp_path / "corpus" / corpus_module.PUBLISHED).unlink()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        pool.submit(corpus.passages, [0]).result()
