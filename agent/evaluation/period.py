@@ -25,7 +25,6 @@ from arms.base import Progress
 from feedback.arrays import Flags, Floats, Integers
 from feedback.clock import utc
 from feedback.drift import newest_alarms
-from feedback.events import ELSEWHERE
 from feedback.log import Store, listing
 from feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
 from feedback.registry import arm_sets, evaluations, promotions, runs
@@ -309,7 +308,7 @@ def period_of(
 
 
 def _nothing(store: Store, since: float, until: float) -> str:
-    if listing.has_decisions_of(store, ELSEWHERE, since, until):
+    if served_turns.any_elsewhere(store, since, until):
         return (
             f"no decision was made by this service alone from {utc(since)} to {utc(until)}: another system "
             "decided, or took part. `armwise replay` says what policies would have earned on its decisions"

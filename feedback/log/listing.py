@@ -249,14 +249,3 @@ def span(store: Store) -> tuple[float, float] | None:
     with store.reading() as connection:
         first, last = (connection.scalar(end) for end in ends)
     return None if first is None or last is None else (first, last)
-
-
-def has_decisions_of(store: Store, policies: Sequence[str], since: float, until: float) -> bool:
-    """Return whether a decision of one of some policies was made from `since` on and before `until`.
-
-    Times are seconds since the epoch.
-    """
-    d = t.decisions.c
-    query = sa.exists().where(d.policy.in_(policies), d.decided_at >= since, d.decided_at < until)
-    with store.reading() as connection:
-        return bool(connection.scalar(sa.select(query)))

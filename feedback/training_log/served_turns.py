@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import Cost, Mode, Status
+from feedback.events import ELSEWHERE, Cost, Mode, Status
 from feedback.log import Store, listing
 from feedback.log import rows as log_rows
 from feedback.log import tables as t
@@ -74,8 +74,27 @@ def between(store: Store, rule: RewardRule, since: float, until: float) -> Itera
         .order_by(d.seq)
         .limit(BATCH)
     )
-    after, last = listing.positions_at(store, [since - LATE_S, until + LATE_S])
-    return (_turn_of(row, rule) for row in pages(store, query, after, last))
+    return (_turn_of(row, rule) for row in pages(store, query, *_positions(store, since, until)))
+
+
+def any_elsewhere(store: Store, since: float, until: float) -> bool:
+    """Return whether another system made, or took part in, a decision of a period as that of `between`.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    d = t.decisions.c
+    after, last = _positions(store, since, until)
+    query = sa.exists().where(
+        d.policy.in_(ELSEWHERE), d.seq > after, d.seq <= last, d.decided_at >= since, d.decided_at < until
+    )
+    with store.reading() as connection:
+        return bool(connection.scalar(sa.select(query)))
+
+
+def _positions(store: Store, since: float, until: float) -> list[int]:
+    """Return the position after which the decisions of a period begin, and one with which they have ended."""
+    return listing.positions_at(store, [since - LATE_S, until + LATE_S])
 
 
 def pages(store: Store, query: sa.Select[Any], after: int, last: int) -> Iterator[sa.Row[Any]]:
