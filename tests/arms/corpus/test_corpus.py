@@ -412,13 +412,16 @@ def test_many_threads_read_at_once(tmp_path: Path) -> None:
         assert all(pool.map(look, range(8)))
 
 
-def test_a_connection_is_closed_where_its_thread_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_closed_once_its_thread_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = []
     connection = corpus_module._ThreadConnection  # noqa: SLF001
     close = connection.close
     monkeypatch.setattr(connection, "close", lambda self: (closed.append(self is not None), close(self)))
     corpus = ingest(write(tmp_path / "docs.jsonl", 3), tmp_path / "corpus")
     assert corpus.passages([0])[0].id == "d0"
+    gc.collect()
     closed.clear()
     thread = threading.Thread(target=corpus.passages, args=([1],))
     thread.start()
