@@ -18,7 +18,7 @@ from agent.evaluation.period_report import gain_in_words, savings_in_words, unkn
 from agent.evaluation.served import Alternative
 from feedback.events import INCUMBENT, OBSERVED, Context, Cost, Execution, Feedback, Mode, Status
 from feedback.exchange import Header, appearing, write_export
-from feedback.log import Store
+from feedback.log import Store, listing
 from feedback.registry import arm_sets, promotions, runs
 from feedback.training_log import read_examples, served_turns
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill
@@ -222,6 +222,9 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
         NothingServedError, match=r"by this service alone from 2023-11-14 22:13:20 UTC to .* took"
     ):
         read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, nothing)
+    _, last = listing.span(store) or (0.0, 0.0)
+    with pytest.raises(NothingServedError, match="by this service alone"):
+        read_period(store, CONFIG, last, last + 1e-3, nothing)
     with pytest.raises(NothingServedError, match="the log has some from"):
         read_period(store, CONFIG, BEGIN - 10.0, BEGIN, nothing)
 

@@ -561,3 +561,14 @@ def test_rewards_that_are_always_as_expected_leave_noise_to_reckon_with(
     bounds = policy.bounds(context(rng, {}), ARMS)
     assert np.isfinite(bounds).all()
     assert bounds.argmax() == 1
+
+
+def test_where_rewards_are_always_as_expected_an_arm_without_rewards_is_still_unknown() -> None:
+    rng = np.random.default_rng(3)
+    policies = [Adaptive(dims=2, prior=0.0, newcomer=0.0, alpha=alpha) for alpha in (0.4, 0.0)]
+    for _ in range(9000):
+        seen = context(rng, {})
+        for policy in policies:
+            policy.learn(decision(seen, "bm25"), 0.0)
+    width, nothing = (policy.bounds(Context("?"), ARMS)[1] for policy in policies)
+    assert width - nothing == pytest.approx(0.4 * math.sqrt(0.0004 / 30.0), rel=1e-3)
