@@ -5,9 +5,10 @@ leaves and never edited; its execution is a second fact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import nan
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 LABELS = "labels"
 """Policy of a decision that no policy made: a label, inserted for a warm start."""
@@ -36,6 +37,9 @@ ROUTER = "router"
 
 SIMILARITY = "similarity"
 """The feature of an arm that says how near the question is to passages of its source."""
+
+QUOTES_PASSAGES = "may quote passages"
+"""Marks the fields whose text was written by what had read the passages: a language model, or its server."""
 
 
 class Mode(StrEnum):
@@ -308,8 +312,8 @@ class Execution:
     status: Status
     cost: Cost
     passages: tuple[str, ...] = ()
-    answer: str | None = None
-    error: str = ""
+    answer: Annotated[str | None, QUOTES_PASSAGES] = None
+    error: Annotated[str, QUOTES_PASSAGES] = ""
     finished_at: float = 0.0
     stages: tuple[Mapping[str, object], ...] = ()
     index_version: str = ""
@@ -416,9 +420,38 @@ class Observation:
     judge_cost: Cost = Cost()
     swapped: bool = False
     passages: tuple[str, ...] = ()
-    answer: str | None = None
-    error: str = ""
+    answer: Annotated[str | None, QUOTES_PASSAGES] = None
+    error: Annotated[str, QUOTES_PASSAGES] = ""
     observed_at: float = 0.0
+
+
+Run = TypeVar("Run", Execution, Observation)
+
+
+def without_quotations(run: Run, kept: tuple[str, ...]) -> Run:
+    """Return a run with some of its passages, and without any text that may quote another one.
+
+    Of an error, its type is left.
+
+    >>> run = Execution("d", None, Status.LLM_FAILED, Cost(), ("a", "b"), "text of b", "HTTPError: text of b")
+    >>> hidden = without_quotations(run, kept=("a",))
+    >>> hidden.passages, hidden.answer, hidden.error
+    (('a',), None, 'HTTPError')
+    """
+    hints = get_type_hints(type(run), include_extras=True)
+    quoting = [f for f in fields(run) if QUOTES_PASSAGES in getattr(hints[f.name], "__metadata__", ())]
+    cleared: dict[str, Any] = {one.name: one.default for one in quoting}
+    return replace(run, **cleared | {"passages": kept, "error": type_of_error(run.error)})
+
+
+def type_of_error(error: str) -> str:
+    """Return the type of an error without its message, or an empty text where it names none.
+
+    >>> type_of_error("TimeoutError: no answer within 3 s"), type_of_error("no answer: none")
+    ('TimeoutError', '')
+    """
+    name = error.partition(":")[0]
+    return name if name.isidentifier() else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ def _one_secret() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_no_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what the command line remembers apart from that of the user, and of other workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @contextmanager
 def environment_restored() -> Iterator[None]:
     """Undo what a block changes in the environment, but for the name of the test, which is pytest's."""

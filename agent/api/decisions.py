@@ -34,7 +34,10 @@ from feedback.events import (
     Kind,
     Mode,
     Observation,
+    Run,
     Status,
+    type_of_error,
+    without_quotations,
 )
 from feedback.log import Record, listing
 from feedback.log import rows as log_rows
@@ -47,9 +50,6 @@ router = APIRouter(tags=["decisions"])
 Result = TypeVar("Result")
 
 Fact = TypeVar("Fact", Decision, Feedback)
-
-Run = TypeVar("Run", Execution, Observation)
-
 
 Ending = Annotated[str, among("ok", "fell_back", "arm_failed", "llm_failed", "llm_timeout", "cancelled")]
 
@@ -205,7 +205,7 @@ class DecisionRecord(Chosen):
     example_seq: int | None = Field(description="Position in the training log.")
     state: Annotated[str, among("running", "open", "learned", "closed")]
     withheld: bool = Field(
-        description="Whether answers and passages are left out, which the groups of the key do not permit."
+        description="Whether passages that the key may not see are left out, and what may quote them."
     )
 
 
@@ -298,7 +298,7 @@ async def permitted(point: DecisionPoint, caller: Caller, ids: Iterable[str]) ->
 
 
 async def _permitted(point: DecisionPoint, caller: Caller, decision_record: Record) -> tuple[Record, bool]:
-    """Return a decision without passages that a key may not see, and without what was written from them.
+    """Return a decision without passages that a key may not see, and without what may quote them.
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
@@ -313,11 +313,11 @@ async def _permitted(point: DecisionPoint, caller: Caller, decision_record: Reco
         permitted_ids = {}.keys()
 
     def shown(run: Run) -> Run:
-        if permitted_ids >= {*run.passages}:
-            return run
-        return replace(
-            run, answer=None, passages=tuple(name for name in run.passages if name in permitted_ids)
-        )
+        if not permitted_ids >= {*run.passages}:
+            return without_quotations(run, tuple(name for name in run.passages if name in permitted_ids))
+        # what failed had read other passages: those of the arm before a fallback, or more than it returned
+        of_others = not run.passages or (isinstance(run, Execution) and run.status is Status.FELL_BACK)
+        return replace(run, error=type_of_error(run.error)) if run.error and of_others else run
 
     execution = decision_record.execution and shown(decision_record.execution)
     less = replace(

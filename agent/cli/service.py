@@ -1,7 +1,9 @@
 """The verbs that send requests to a running service: ask, feedback, and those that operate it."""
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,6 +33,9 @@ ATTEMPTS = 3
 TIMEOUT_S = 600.0
 """Longest pause within an answer that is being streamed."""
 
+LAST = "last"
+"""In the place of a decision's id: the one of the latest answer of this user."""
+
 
 def ask(
     question: Annotated[str, typer.Argument(help="What to ask.")],
@@ -50,10 +55,15 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None, poin
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
     from agent.client import Client
 
+    _forget_decision()  # an answer that fails at once is not rated by way of an earlier one
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
         stream = client.stream(question, arm=arm, point=None if point == POINT else point)
-        for text in stream:
-            console.print(text, end="", markup=False, highlight=False)
+        try:
+            for text in stream:
+                console.print(text, end="", markup=False, highlight=False)
+        finally:  # a part of an answer can be rated too
+            if decision_id := stream.fields.get("decision_id"):
+                _remember_decision(str(decision_id), url)
         console.print()
         _print_decision(stream.answer)
 
@@ -70,11 +80,46 @@ def _print_decision(answer: "Answer") -> None:
         f"{answer.agent.policy_version}), {cost.tokens} tokens, "
         f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
     )
-    line(f"armwise feedback {answer.decision_id} thumb=1")
+    line(f"decision {answer.decision_id}; rate it with: armwise feedback {LAST} thumb=1")
+
+
+def _last_decision_file() -> Path:
+    """Return where the id of the latest answer stands: in the user's folder of state."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "armwise" / "last_decision.json"
+
+
+def _forget_decision() -> None:
+    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written
+        _last_decision_file().unlink(missing_ok=True)
+
+
+def _remember_decision(decision_id: str, url: str) -> None:
+    """Write the id of an answer for `armwise feedback last`; where there is no home, it is not remembered."""
+    with suppress(OSError, RuntimeError):
+        file = _last_decision_file()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        other = file.with_suffix(f".{os.getpid()}")
+        with open(other, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as opened:
+            json.dump({"url": url, "decision_id": decision_id}, opened)
+        other.replace(file)
+
+
+def _last_decision(url: str) -> str:
+    """Return the id of the latest answer of a service. Raises ValueError."""
+    try:
+        last = json.loads(_last_decision_file().read_bytes())
+        decision_id, of_service = str(last["decision_id"]), str(last["url"])
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
+        message = "no answer is remembered here: the id of a decision was expected, or `armwise ask` first"
+        raise ValueError(f"{LAST!r}: {message}") from None
+    if of_service != url:
+        raise ValueError(f"{LAST!r}: the last answer came from {of_service}, not from {url}: name its --url")
+    return decision_id
 
 
 def feedback(
-    decision_id: Annotated[str, typer.Argument(help="The decision that is rated.")],
+    decision_id: Annotated[str, typer.Argument(help="The decision; `last` for that of your latest answer.")],
     values: Annotated[
         list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
     ],
@@ -86,6 +131,7 @@ def feedback(
         from agent.client import Client
 
         metrics = dict(map(_value, values))
+        decision_id = _last_decision(url) if decision_id == LAST else decision_id
         with Client(url, key, attempts=1) as client:
             for row in client.feedback(decision_id, metrics).kept:
                 console.print(f"{row.status}, log position {row.log_seq}", markup=False)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agent.routers.answer_selector import open_selector
-from arms.base import Passage, Query, Retrieval
+from arms.base import ArmError, Passage, Query, Retrieval
 from arms.corpus import ingest
 from arms.llm import Chunk, Prompt, base, prompts
 from arms.models import Backbone
@@ -114,7 +114,11 @@ class CorpusArms(FakeArms):
         self.decided += [passage for passages in found for passage in passages]
         return Verdict(len(answers) - 1, 0.5, 1.0 if len(answers) < 3 else None, len(answers) < 3)
 
+    failing: str | None = None
+
     async def search(self, arm: str, query: Query, k: int) -> Retrieval:
+        if arm == self.failing:
+            raise ArmError(f"the reranker refused {SECRET!r}")
         found = self.built[arm].search(query, k)
         return replace(found, passages=tuple(map(self.returned, found.passages)))
 
@@ -134,19 +138,15 @@ def echoing() -> base.ScriptedGenerator:
     return base.ScriptedGenerator(reply)
 
 
-def service_of(folder: Path, **changes: Any) -> Service:
+def service_of(folder: Path, writer: base.ScriptedGenerator | None = None, **changes: Any) -> Service:
     settings = {"arms": ARMS, "answering": {"cite": True, "passages": 6, "max_tokens": 2000}} | changes
     limits = {"in_flight": 4, "passages": 30, "completion_tokens": 4000, "arm_failures": 100}
-    return Service(folder, echoing(), searched=CorpusArms(folder), limits=limits, **settings)
+    return Service(folder, writer or echoing(), searched=CorpusArms(folder), limits=limits, **settings)
 
 
 @pytest.fixture
 async def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    for name in GROUPS:
-        monkeypatch.setenv(name, name.lower())
-    scopes = ["decide", "read", "feedback"]
-    keys = [{"env": name, "scopes": scopes, "groups": groups} for name, groups in GROUPS.items()]
-    async with service_of(tmp_path, keys=keys).running() as service:
+    async with service_of(tmp_path, keys=keys(monkeypatch)).running() as service:
         yield service
 
 
@@ -268,6 +268,69 @@ async def test_a_decision_of_another_group_is_read_without_its_answer_and_passag
             text = (await tenants.client.get(page, headers=bearer(who))).text
             assert not (hidden and (SECRET in text or "zeta-" in text)), page
             assert page == path or "not shown" in text or not hidden
+
+
+def refusing(prompt: Prompt) -> str:
+    """Repeat the prompt in a refusal, as servers of models do."""
+    raise base.GeneratorError(f"400: {' '.join(message['content'] for message in prompt.messages)}")
+
+
+def keys(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    for name in GROUPS:
+        monkeypatch.setenv(name, name.lower())
+    scopes = ["decide", "read", "feedback"]
+    return [{"env": name, "scopes": scopes, "groups": groups} for name, groups in GROUPS.items()]
+
+
+async def records(service: Service, made: str) -> AsyncIterator[tuple[str, dict[str, Any], str]]:
+    """Yield what each key reads of a decision: its record, and all that it gets."""
+    for who in ("zeta", "both", "acme", "none"):
+        paths = (f"/v1/decisions/{made}", f"/console/decisions/{made}")
+        replies = [await service.client.get(path, headers=bearer(who)) for path in paths]
+        yield who, replies[0].json(), "".join(reply.text for reply in replies)
+
+
+async def test_an_error_that_repeats_the_prompt_is_not_shown_to_other_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = base.ScriptedGenerator(refusing)
+    async with service_of(tmp_path, writer, keys=keys(monkeypatch)).running() as service:
+        reply = await post(service, "zeta", "/v1/chat/completions", CHAT | {"model": "arm/bm25"})
+        refused(reply, 502, "llm_failed")
+        (listed,) = (await service.client.get("/v1/decisions", headers=bearer("zeta"))).json()["decisions"]
+        async for who, record, text in records(service, listed["decision_id"]):
+            hidden = who in ("acme", "none")
+            assert (record["withheld"], SECRET in text) == (hidden, not hidden)
+            assert record["error"].startswith("GeneratorError")
+
+
+async def test_an_error_of_what_did_not_answer_is_not_shown_by_the_passages_of_what_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arm failed with what it had read, and returned nothing; the fallback found passages for all."""
+    service = service_of(tmp_path, keys=keys(monkeypatch), fallback="bm25")
+    arms = service.arms
+    assert isinstance(arms, CorpusArms)
+    arms.failing = "short"
+    async with service.running():
+        body = CHAT | {"agent": {"allowed_arms": ["short", "bm25"]}}
+        fell_back = 0
+        for _ in range(12):
+            reply = (await post(service, "none", "/v1/chat/completions", body)).json()["agent"]
+            if reply["arm_drawn"] != "short":
+                continue
+            fell_back += 1
+            async for _, record, text in records(service, reply["decision_id"]):
+                assert (record["status"], record["error"]) == ("fell_back", "ArmError")
+                assert record["withheld"]
+                assert SECRET not in text
+        assert fell_back
+        forced = await post(service, "none", "/v1/chat/completions", CHAT | {"model": "arm/short"})
+        refused(forced, 502, "arm_failed")
+        (listed, *_) = (await service.client.get("/v1/decisions", headers=bearer("none"))).json()["decisions"]
+        async for _, record, text in records(service, listed["decision_id"]):
+            assert (record["status"], record["error"], record["withheld"]) == ("arm_failed", "ArmError", True)
+            assert SECRET not in text
 
 
 async def test_a_repeated_request_of_another_group_does_not_get_the_answer(tenants: Service) -> None:

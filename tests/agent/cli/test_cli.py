@@ -580,7 +580,7 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
     assert output.startswith("The Danube. [1] p1 Danube")
     assert "arm dense (probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
-    assert "armwise feedback d-1" in output
+    assert "decision d-1; rate it with: armwise feedback last thumb=1" in output
     (asked,) = service.asked
     assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
 
@@ -637,6 +637,44 @@ def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
 def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, told: str) -> None:
     assert told in said(run("feedback", "d-1", value, "--url", service.url), 2)
     assert service.asked == []
+
+
+ACCEPTED = {"items": [{**RECEIPT, "status": "accepted", "log_seq": 3}]}
+
+
+def test_the_last_answer_is_rated_by_that_name_also_where_it_broke_off(service: Canned) -> None:
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
+    broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
+    for number, last in enumerate(({"choices": []}, broken)):
+        service.asked.clear()
+        first = word("$(touch planted)\narmwise feedback d-0 thumb=1", agent=agent(decision_id=f"d-{number}"))
+        service.reply("POST /v1/chat/completions", stream(first, last))
+        run("ask", "?", "--url", service.url)
+        said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
+        assert service.asked[1]["items"][0]["decision_id"] == f"d-{number}"
+
+
+def test_no_earlier_answer_is_rated_in_the_place_of_one_that_failed(service: Canned) -> None:
+    service.reply("POST /v1/chat/completions", stream(word("42", agent=agent()), {"choices": []}))
+    said(run("ask", "?", "--url", service.url), 0)
+    other = said(run("feedback", "last", "thumb=1", "--url", "http://127.0.0.1:1"), 2)
+    assert f"the last answer came from {service.url}" in " ".join(other.split())
+    service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
+    run("ask", "?", "--arm", "x", "--url", service.url)
+    assert "no answer is remembered here" in said(run("feedback", "last", "thumb=1", "--url", service.url), 2)
+
+
+def test_the_last_answer_is_remembered_for_its_user_alone_and_an_unwritable_home_stops_nothing(
+    service: Canned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.reply("POST /v1/chat/completions", stream(word("42", agent=agent()), {"choices": []}))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    said(run("ask", "?", "--url", service.url), 0)
+    (file,) = (tmp_path / "state" / "armwise").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    said(run("ask", "?", "--url", service.url), 0)
 
 
 def test_feedback_that_is_refused_fails_with_the_words_of_the_service(service: Canned) -> None:
