@@ -15,16 +15,16 @@ from uuid import uuid4
 from ray import serve
 from ray.serve import Application, Deployment
 
-from agent.config import AppConfig, configured
-from agent.hosts import arms as hosted
-from agent.hosts.ingress import Ingress
-from agent.hosts.jobs import JobsHost
-from agent.hosts.learner import LearnerHost
-from agent.routers import saved
-from agent.run_folder import RUN_FOLDER
-from agent.telemetry import begin
-from arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, deployments_of
-from arms.llm import writing
+from armwise.agent.config import AppConfig, configured
+from armwise.agent.hosts import arms as hosted
+from armwise.agent.hosts.ingress import Ingress
+from armwise.agent.hosts.jobs import JobsHost
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.routers import saved
+from armwise.agent.run_folder import RUN_FOLDER
+from armwise.agent.telemetry import begin
+from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost, deployments_of
+from armwise.arms.llm import writing
 
 CPUS_A_REPLICA = 0.1
 """CPUs that Ray reserves for a replica: few, so that the whole service starts on one small machine."""

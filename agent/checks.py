@@ -26,26 +26,26 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from agent.access import is_loopback
-from agent.config import DEFAULT_POINT, AppConfig, warm_start
-from arms import manifest
-from arms.base import ArmError
-from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
-from arms.extras import installed
-from arms.indexes import build_once
-from arms.llm import LlmSpec, catalog, writing
-from arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
-from arms.retrievers import Resources
-from arms.retrievers import catalog as arms_catalog
-from arms.secrets import secret_of
-from arms.suggestions import did_you_mean
-from feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
-from feedback.log import Store, schema, tables, without_password
+from armwise.agent.access import is_loopback
+from armwise.agent.config import DEFAULT_POINT, AppConfig, warm_start
+from armwise.arms import manifest
+from armwise.arms.base import ArmError
+from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
+from armwise.arms.extras import installed
+from armwise.arms.indexes import build_once
+from armwise.arms.llm import LlmSpec, catalog, writing
+from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
+from armwise.arms.retrievers import Resources
+from armwise.arms.retrievers import catalog as arms_catalog
+from armwise.arms.secrets import secret_of
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.errors import ClockError, LogUnavailableError, SchemaError, StoreError
+from armwise.feedback.log import Store, schema, tables, without_password
 
 NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
 
-LOCK = Path(__file__).parents[1] / "requirements" / "base.txt"
+LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
 """Beside the packages in a checkout; not there where a wheel is installed."""
 
 EXTRAS = ("", "serve", "parquet", "plots")
@@ -71,7 +71,7 @@ PROGRAMS = (
     "ray::",
     "ray/_private",
     "ray/dashboard",
-    "agent.cli",
+    "armwise.agent.cli",
     "armwise",
     "haproxy",
 )
@@ -364,8 +364,10 @@ def _asks_for_a_token(process: psutil.Process) -> bool:
 def process_name(words: list[str]) -> str:
     """Return a short name of a process from its command line.
 
-    >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"]), process_name(["python", "-m", "agent.cli"])
-    ('gcs_server', 'agent.cli')
+    >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"])
+    'gcs_server'
+    >>> process_name(["python", "-m", "armwise"])
+    'armwise'
     """
     program = Path(words[0]).name
     return words[2] if program.startswith("python") and words[1:2] == ["-m"] else program

@@ -4,7 +4,7 @@
 
 A failing task never stops the service: the failure is logged and the task polled again later; one that finds
 the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
-priority: see `agent.evaluation.job`.
+priority: see `armwise.agent.evaluation.job`.
 
 The next warm start is a function of the configuration and the log alone: every process computes the same.
 """
@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.config import warm_start
-from feedback.drift import Alarm, Alarms
-from feedback.errors import LogUnavailableError
-from feedback.log import Store
-from feedback.registry import Run, runs
+from armwise.agent.config import warm_start
+from armwise.feedback.drift import Alarm, Alarms
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, runs
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, c
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from feedback.reward import RewardRule
+from armwise.feedback.reward import RewardRule
 
 Fields = ParamSpec("Fields")
 

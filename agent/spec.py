@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from typing_extensions import override
 
-from arms.catalog import Catalogue
-from arms.suggestions import did_you_mean
+from armwise.arms.catalog import Catalogue
+from armwise.arms.suggestions import did_you_mean
 
 # -- types of settings ---------------------------------------------------------------------------
 

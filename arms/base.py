@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from arms.filters import Comparison, Compound, Metadata
+from armwise.arms.filters import Comparison, Compound, Metadata
 
 if TYPE_CHECKING:  # the command line imports this file, and must not wait for numpy
     import numpy as np

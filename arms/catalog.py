@@ -5,6 +5,7 @@ entry point: the name of the entry is that of the kind.
 """
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from abc import ABC, abstractmethod
@@ -17,6 +18,27 @@ from typing import TypeVar
 from typing_extensions import override
 
 T = TypeVar("T")
+
+FORMER = ("agent", "arms", "feedback")
+"""Former names of the packages of `armwise`, which configurations and logs may have until 0.2."""
+
+
+def present_name(path: str) -> str:
+    """Return an import path, `module:attribute`, with the name that its module has today.
+
+    Another package may have a former name of ours: what is no module of ours keeps its path.
+
+    >>> present_name("arms.base:Passage"), present_name("agent.of_theirs:Arm"), present_name("numpy:array")
+    ('armwise.arms.base:Passage', 'agent.of_theirs:Arm', 'numpy:array')
+    """
+    module, colon, attribute = path.partition(":")
+    if module.partition(".")[0] not in FORMER:
+        return path
+    try:
+        known = importlib.util.find_spec(f"armwise.{module}") is not None
+    except ModuleNotFoundError:  # a package above it is not there
+        known = False
+    return f"armwise.{module}{colon}{attribute}" if known else path
 
 
 class Catalogue(Mapping[str, T], ABC):

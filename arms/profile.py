@@ -1,6 +1,6 @@
 """What a source is about: some of its passages as vectors, which a question is compared with.
 
-`arms.retrievers.profiles` samples the sources.
+`armwise.arms.retrievers.profiles` samples the sources.
 
 The larger a sample is, the nearer are its nearest passages by chance alone, whatever the question is about.
 So sources are compared as if every sample were as large as the largest.
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import ArmError
+from armwise.arms.base import ArmError
 
 
 class ProfileSpec(BaseModel):

@@ -144,7 +144,12 @@ def own_service(*, keyed: bool) -> Iterator[Target]:
         args["llm"] = {"engine": "openai", "base_url": f"http://127.0.0.1:{model}/v1", "model": "slow"}
         if keyed:
             args["keys"] = [{"env": "ATTACK_KEY", "scopes": ["decide", "feedback"]}]
-        application = {"name": "armwise", "route_prefix": "/", "import_path": "agent.app:build", "args": args}
+        application = {
+            "name": "armwise",
+            "route_prefix": "/",
+            "import_path": "armwise.agent.app:build",
+            "args": args,
+        }
         document = {
             "proxy_location": "HeadOnly",
             "http_options": {"host": "127.0.0.1", "port": port},

@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from feedback.arrays import Flags, Floats, drawn_of
-from feedback.ope import Audit, Draws, Status, audit
+from armwise.feedback.arrays import Flags, Floats, drawn_of
+from armwise.feedback.ope import Audit, Draws, Status, audit
 
 ARMS = ("none", "words", "vectors", "both")
 

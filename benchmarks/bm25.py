@@ -19,10 +19,10 @@ from rank_bm25 import BM25Okapi
 from rich.console import Console
 from rich.table import Table
 
-from arms.corpus.readers import open_source
-from arms.retrievers.bm25 import BM25Params, Columns
-from arms.tokenizer import words
-from arms.top_k import best
+from armwise.arms.corpus.readers import open_source
+from armwise.arms.retrievers.bm25 import BM25Params, Columns
+from armwise.arms.tokenizer import words
+from armwise.arms.top_k import best
 
 QUERIES = 30
 WORDS_A_QUERY = 6

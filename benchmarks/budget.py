@@ -31,9 +31,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from agent.policies import FeatureSpec, PolicySpec, build_policy, choose, describe, served_distribution
-from feedback.budget import Budget, Pacer, mean_costs
-from feedback.events import Context, Decision
+from armwise.agent.policies import (
+    FeatureSpec,
+    PolicySpec,
+    build_policy,
+    choose,
+    describe,
+    served_distribution,
+)
+from armwise.feedback.budget import Budget, Pacer, mean_costs
+from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 

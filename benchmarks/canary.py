@@ -2,11 +2,11 @@
 
     python benchmarks/canary.py [--runs 2000] [--power-runs 400] [--length 20000]
 
-Four arms with a floor of 2 %; the served policy draws the first, the candidate another one on a fifth of the
-questions. The gate looks when the service does (after 50 rewards, then a fifth later each time), and the
-canary does what `agent.warmstart.canary.next_step` says: its share, and with it every distribution, changes
-as it goes. `cost` is what the candidate's share cost until then, in rewards: the sum over decisions of its
-share times what it loses to what is served.
+Four arms with a floor of 2 %; the served policy draws the first, the candidate another one on a fifth of
+the questions. The gate looks when the service does (after 50 rewards, then a fifth later each time), and
+the canary does what `armwise.agent.warmstart.canary.next_step` says: its share, and with it every
+distribution, changes as it goes. `cost` is what the candidate's share cost until then, in rewards: the sum
+over decisions of its share times what it loses to what is served.
 
 Worlds without a gain are run so often that a promotion in 5 % of the runs would be seen:
 
@@ -23,8 +23,8 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from agent.config import KEPT_FLOOR
-from agent.warmstart.canary import (
+from armwise.agent.config import KEPT_FLOOR
+from armwise.agent.warmstart.canary import (
     FIRST_LOOK,
     LOOK_FACTOR,
     MOST_DECISIONS,
@@ -32,11 +32,11 @@ from agent.warmstart.canary import (
     first_share,
     next_step,
 )
+from armwise.feedback.arrays import Floats, Integers, drawn_of
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import GateSpec, judge
+from armwise.feedback.ope.gate import Waiting
 from benchmarks.gate import LIFT, draws, greedy
-from feedback.arrays import Floats, Integers, drawn_of
-from feedback.dataset import Log
-from feedback.ope import GateSpec, judge
-from feedback.ope.gate import Waiting
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
 

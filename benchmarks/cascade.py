@@ -25,15 +25,15 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElaps
 from rich.table import Table
 from routing_data import DataSet, Encoder, qa, routers
 
-from agent.routers import RouterSpec, cascade, cross_validation
-from agent.routers.cascade.fitted import Walk, fit_stages
-from agent.routers.cascade.stopping import share_thresholds
-from agent.routers.cascade.validation import calibration_error, known_costs
-from arms.base import Passage
-from arms.portfolio import Outcomes
-from arms.relevance import features as relevance_features
-from arms.relevance import model as relevance_model
-from arms.relevance import training as relevance_training
+from armwise.agent.routers import RouterSpec, cascade, cross_validation
+from armwise.agent.routers.cascade.fitted import Walk, fit_stages
+from armwise.agent.routers.cascade.stopping import share_thresholds
+from armwise.agent.routers.cascade.validation import calibration_error, known_costs
+from armwise.arms.base import Passage
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.relevance import features as relevance_features
+from armwise.arms.relevance import model as relevance_model
+from armwise.arms.relevance import training as relevance_training
 
 Floats = NDArray[np.float64]
 

@@ -39,7 +39,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from arms.models import compute_cores
+from armwise.arms.models import compute_cores
 from benchmarks.http_load import Answer, Connection, ask_once, request
 from benchmarks.http_target import armwise, cpu_s, free_port, in_process, require_alive, settings, started
 from benchmarks.service import serve_config
@@ -59,7 +59,7 @@ PATH = "/v1/chat/completions"
 START_LLAMA = """
 import sys, threading
 import xllamacpp
-from arms.models import locate
+from armwise.arms.models import locate
 port, slots, threads, model = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 params = xllamacpp.CommonParams()
 params.model.path = str(locate(model))
@@ -225,7 +225,9 @@ def ours(folder: Path, llm: Mapping[str, Any]) -> Iterator[Side]:
     port = free_port()
     limits = {"in_flight": 256, "chats": 128, "chat_queue": 128, "chat_queue_s": PATIENCE_S}
     args = settings(folder) | {"llm": dict(llm), "limits": limits}
-    config = serve_config(folder, port, "agent.app:build", args, logging_config={"enable_access_log": False})
+    config = serve_config(
+        folder, port, "armwise.agent.app:build", args, logging_config={"enable_access_log": False}
+    )
     with started(armwise(config), folder, {}) as pid:
         yield Side(port, "auto", pid)
 

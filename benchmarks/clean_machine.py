@@ -29,7 +29,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agent.client import Client, ClientError
+from armwise.agent.client import Client, ClientError
 
 MOST_DISTRIBUTIONS, MOST_MB = 31, 150
 """Limits of the small environment: distributions with this one, and megabytes of downloads."""
@@ -142,8 +142,10 @@ def small(environment: Environment, wheel: Path) -> None:
         environment.run("armwise", "replay", "--from", "log.jsonl", "-o", "replay.html")
         environment.run("armwise", "report", "--from", "log.jsonl", "-o", "report.html")
         notes.append("replay.html, report.html")
-    with environment.step("import of agent.client, agent.policies and feedback.ope"):
-        environment.run("python", "-c", "import agent.client, agent.policies, feedback.ope")
+    with environment.step("import of armwise.agent.client, armwise.agent.policies and armwise.feedback.ope"):
+        environment.run(
+            "python", "-c", "import armwise.agent.client, armwise.agent.policies, armwise.feedback.ope"
+        )
 
 
 def served(environment: Environment, wheel: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from feedback.arrays import Floats
-from feedback.dataset import Log
-from feedback.ope import evaluate
+from armwise.feedback.arrays import Floats
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import evaluate
 
 EPISODES, TURNS = 100, 10
 CORRELATIONS = (0.0, 0.1, 0.3, 0.6)

@@ -34,8 +34,8 @@ from routing_offline import ASKED, REPEATS
 from routing_online import CALIBRATED, COLD, LABELLED, VW, Feedback, Player, learn_online, policy
 from typing_extensions import override
 
-from arms.portfolio import Outcomes
-from arms.retrievers import catalog
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.retrievers import catalog
 
 Floats = NDArray[np.float64]
 

@@ -33,15 +33,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.learning import Recipe
-from agent.policies import PolicySpec
+from armwise.agent.learning import Recipe
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import append
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import dumps
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import rollups
 from benchmarks.http_load import connect, request
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import append
-from feedback.log import tables as t
-from feedback.log.backend import dumps
-from feedback.registry import versions
-from feedback.training_log import rollups
 from tests.agent.browsing import listening
 from tests.agent.fakes import Service
 

@@ -31,15 +31,15 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.learning import Recipe, publish_candidate
-from agent.policies import PolicySpec
-from agent.warmstart import warm_start
-from arms.base import Passage, Query, Retrieval
-from arms.llm.base import Prompt, ScriptedGenerator
-from feedback.clock import SteadyClock
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import runs
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.agent.warmstart import warm_start
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.llm.base import Prompt, ScriptedGenerator
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import runs
 from tests.agent.browsing import browsing, listening
 from tests.agent.fakes import FakeArms, Service
 

@@ -21,18 +21,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from agent.config import AppConfig, parse
-from agent.learning import Recipe, rebuild
-from agent.policies import Policy, build_policy, choose, sampling, served_distribution
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning import Recipe, rebuild
+from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
+from armwise.feedback.events import Decision, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import position_of, read_examples
+from armwise.feedback.training_log.join import Fold, Joined, head_of, read_facts
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Answered, Kept, Ledger
-from feedback.events import Decision, Mode
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.registry import versions as registry_versions
-from feedback.training_log import position_of, read_examples
-from feedback.training_log.join import Fold, Joined, head_of, read_facts
 
 CHUNK = 5000
 FACTS = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)

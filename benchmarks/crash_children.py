@@ -24,16 +24,16 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from agent.api import code_of, create_app
-from agent.config import parse
-from agent.evaluation import verdict
-from agent.hosts.learner import LearnerHost
-from agent.serving import Backends, Replica, Telemetry
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import base
+from armwise.agent.api import code_of, create_app
+from armwise.agent.config import parse
+from armwise.agent.evaluation import verdict
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import base
+from armwise.feedback.clock import SteadyClock
 from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
 from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
-from feedback.clock import SteadyClock
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def _end_when_ill(check: Callable[[], None]) -> threading.Thread:
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["agent.hosts.learner", "agent.api.routes", "agent.policies.vowpal", "uvicorn"]
+    ["armwise.agent.hosts.learner", "armwise.agent.api.routes", "armwise.agent.policies.vowpal", "uvicorn"]
 )
 
 _processes = threading.Lock()

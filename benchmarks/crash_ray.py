@@ -37,7 +37,7 @@ TITLES = {
 }
 """What the processes call themselves."""
 
-STARTED = "agent.cli.start_ray"
+STARTED = "armwise.agent.cli.start_ray"
 """Part of what the process calls itself that `armwise serve` hands over to, when all is prepared."""
 
 REPLICAS = 2
@@ -111,7 +111,7 @@ class Deployed(Service):
         application = {
             "name": "armwise",
             "route_prefix": "/",
-            "import_path": "agent.app:build",
+            "import_path": "armwise.agent.app:build",
             "args": args,
             "deployments": [{"name": "Ingress", "num_replicas": REPLICAS}],
         }

@@ -11,19 +11,19 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
-import agent.hosts.learner
-from agent.policies.vowpal import VowpalWabbit
-from agent.turn import Decider
+from armwise.agent.hosts import learner as learner_host
+from armwise.agent.policies.vowpal import VowpalWabbit
+from armwise.agent.turn import Decider
+from armwise.feedback.events import Decision, Execution, Feedback, Tick
+from armwise.feedback.log import GroupCommit, Receipt, Store
+from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.log.backend import ResultRows, Statement
+from armwise.feedback.log.postgres import PostgreSQL
+from armwise.feedback.log.sqlite import SQLite
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import Joiner
+from armwise.feedback.training_log.join import Fold
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
-from feedback.events import Decision, Execution, Feedback, Tick
-from feedback.log import GroupCommit, Receipt, Store
-from feedback.log.append import FeedbackStatus
-from feedback.log.backend import ResultRows, Statement
-from feedback.log.postgres import PostgreSQL
-from feedback.log.sqlite import SQLite
-from feedback.registry import versions
-from feedback.training_log import Joiner
-from feedback.training_log.join import Fold
 
 Function = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def watch_learner(trip: Tripwire) -> None:
     _watch_commits(trip)
     _wrap(Joiner, "advance", _committing("join"))
     _wrap(versions, "publish", _committing("version"))
-    _wrap(agent.hosts.learner, "take_epoch", _committing("epoch"))
+    _wrap(learner_host, "take_epoch", _committing("epoch"))
     _wrap(Fold, "apply", _passing(trip, after="fact folded"))
     _wrap(VowpalWabbit, "load", _passing(trip, before="state about to be resumed"))
     _wrap(VowpalWabbit, "learn", _passing(trip, after="example learned"))

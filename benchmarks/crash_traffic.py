@@ -14,9 +14,9 @@ import httpx
 import numpy as np
 import orjson
 
+from armwise.feedback.events import Status
 from benchmarks.crash_children import BAD_WORD, PATIENCE_S, CrashError
 from benchmarks.crash_ledger import Ledger
-from feedback.events import Status
 
 PAUSE_S = 0.02
 """Between two turns of a client, and before it sends something again."""

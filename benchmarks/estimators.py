@@ -19,9 +19,9 @@ from time import process_time
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers
-from feedback.ope import Sample, Terms, intervals
-from feedback.ope.estimators import (
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope import Sample, Terms, intervals
+from armwise.feedback.ope.estimators import (
     clipped_ips,
     cressie_read,
     dm,
@@ -35,7 +35,7 @@ from feedback.ope.estimators import (
     snips,
     switch_dr,
 )
-from feedback.ope.reward_model import cross_fit
+from armwise.feedback.ope.reward_model import cross_fit
 
 SHRINKAGE, RESAMPLES, RUNS = 10.0, 100, 5
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from arms.base import Query
-from arms.corpus import Corpus, ingest
-from arms.filters import Comparison
-from arms.models import Backbone, build_embedder
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.base import Query
+from armwise.arms.corpus import Corpus, ingest
+from armwise.arms.filters import Comparison
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 
 BACKBONE = Backbone(model="hashing:384")
 

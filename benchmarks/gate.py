@@ -28,10 +28,10 @@ import typer
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from feedback.arrays import Floats, Integers, drawn_of
-from feedback.dataset import Log
-from feedback.ope import GateSpec, gate, judge
-from feedback.ope import confidence_sequences as sequences
+from armwise.feedback.arrays import Floats, Integers, drawn_of
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import GateSpec, gate, judge
+from armwise.feedback.ope import confidence_sequences as sequences
 
 SPEC = GateSpec()
 LENGTH = 10_000

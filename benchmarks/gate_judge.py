@@ -28,9 +28,9 @@ import numpy as np
 import typer
 from rich.progress import track
 
+from armwise.feedback.arrays import Flags, Floats, drawn_of
+from armwise.feedback.ope import confidence_sequences as sequences
 from benchmarks.gate import SPEC, Course, better, shifted, twins
-from feedback.arrays import Flags, Floats, drawn_of
-from feedback.ope import confidence_sequences as sequences
 
 LIMIT = 0.9
 """Share of its capital that m and c may cost a bettor in one decision."""

@@ -31,13 +31,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.learning import Learner, Recipe
+from armwise.agent.learning import Learner, Recipe
+from armwise.feedback.log import Store, open_log
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.erasures import erase_older
+from armwise.feedback.sources import read_log
+from armwise.feedback.training_log import archive, read_examples, take_epoch
 from benchmarks.console import POLICY, turn
-from feedback.log import Store, open_log
-from feedback.log import tables as t
-from feedback.log.erasures import erase_older
-from feedback.sources import read_log
-from feedback.training_log import archive, read_examples, take_epoch
 from tests.agent.fakes import Service
 from tests.postgres import Server, running
 

@@ -20,7 +20,7 @@ import uvloop
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from arms.base import Query, Retrieval
+from armwise.arms.base import Query, Retrieval
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -253,4 +253,4 @@ def started(command: list[str], folder: Path, environment: Mapping[str, str]) ->
 
 def armwise(config: Path) -> list[str]:
     """Return the command that users give, for `started`."""
-    return ["-m", "agent.cli", "serve", "--config", str(config)]
+    return ["-m", "armwise", "serve", "--config", str(config)]

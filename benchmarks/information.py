@@ -31,20 +31,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.api import code_of
-from agent.config import parse
-from agent.evaluation import verdict
-from agent.learning import Learner, Recipe
-from agent.policies import sampling
-from agent.serving import Backends, Replica, Telemetry
-from agent.turn import Ask, Embeddings, Finished
-from arms.base import Passage, Query, Retrieval
-from arms.llm import Chunk, Prompt, base
-from feedback.answer_metrics import token_f1
-from feedback.clock import SteadyClock
-from feedback.events import Feedback
-from feedback.log import Store
-from feedback.training_log import take_epoch
+from armwise.agent.api import code_of
+from armwise.agent.config import parse
+from armwise.agent.evaluation import verdict
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.policies import sampling
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.agent.turn import Ask, Embeddings, Finished
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.llm import Chunk, Prompt, base
+from armwise.feedback.answer_metrics import token_f1
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import take_epoch
 
 STEP = 0.02
 """Reward given up for a step."""

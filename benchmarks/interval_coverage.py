@@ -7,8 +7,8 @@ decisions in it, and four other policies, whose true value is known, are evaluat
 difference to that of what was served. Rewards are 0 or 1 less the arm's cost, so they lie in [-0.1, 1].
 In the rare worlds an arm costs nothing and is right in 0.2 to 2 % of cases: many logs have no reward but 0.
 
-`anytime` (`feedback.ope.confidence_sequences`) counts as right only if it holds the truth after every row.
-`normal, watched` is the normal interval by the same measure, from the 50th row on.
+`anytime` (`armwise.feedback.ope.confidence_sequences`) counts as right only if it holds the truth after every
+row. `normal, watched` is the normal interval by the same measure, from the 50th row on.
 """
 
 from collections import defaultdict
@@ -20,14 +20,14 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from feedback.arrays import Floats, Integers
-from feedback.dataset import Log
-from feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
-from feedback.ope import confidence_sequences as sequences
-from feedback.ope.estimators import Predictions, estimate, mrdr_weight, replay
-from feedback.ope.intervals import bernstein, clopper_pearson
-from feedback.ope.reward_model import cross_fit
-from feedback.ope.sample import NeverDrawnError
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.estimators import Predictions, estimate, mrdr_weight, replay
+from armwise.feedback.ope.intervals import bernstein, clopper_pearson
+from armwise.feedback.ope.reward_model import cross_fit
+from armwise.feedback.ope.sample import NeverDrawnError
 
 KINDS, COST, FLOOR = 6, np.array([0.0, 0.03, 0.06, 0.1]), 0.02
 LOW, HIGH = -float(COST.max()), 1.0

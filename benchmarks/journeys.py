@@ -35,15 +35,15 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.api import create_app
-from agent.config import DEFAULT_POINT, parse
-from agent.evaluation import EvaluationRequest, evaluate_log
-from agent.learning import Learner, Recipe
-from agent.serving import Replica
+from armwise.agent.api import create_app
+from armwise.agent.config import DEFAULT_POINT, parse
+from armwise.agent.evaluation import EvaluationRequest, evaluate_log
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.serving import Replica
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import take_epoch
 from benchmarks.http_target import settings
 from benchmarks.tracing import opened
-from feedback.sources import LogSource
-from feedback.training_log import take_epoch
 
 ROOT = Path(__file__).resolve().parents[1]
 PREFIXES = tuple(f"{ROOT / package}/" for package in ("agent", "arms", "feedback"))

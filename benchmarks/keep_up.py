@@ -35,13 +35,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.config import AppConfig, parse
-from agent.hosts.learner import LearnerHost
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.feedback.events import Cost, Execution, Status
+from armwise.feedback.log import Fact, open_log
+from armwise.feedback.log import tables as t
+from armwise.feedback.training_log import lag
 from benchmarks.log import ARMS, SEED, invent
-from feedback.events import Cost, Execution, Status
-from feedback.log import Fact, open_log
-from feedback.log import tables as t
-from feedback.training_log import lag
 
 TICK_S = 0.25
 """Decisions of so many seconds are committed together."""

@@ -37,14 +37,14 @@ from rich.progress import Progress
 from rich.table import Table
 from vowpalwabbit import Workspace
 
-from agent.learning import Learner, Recipe, train_on
-from agent.policies import PolicySpec, build_policy
-from agent.policies.vowpal import DEFAULT
-from feedback.events import Cost, Example, Execution, Status
-from feedback.log import Fact, Store
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, read_examples, take_epoch
+from armwise.agent.learning import Learner, Recipe, train_on
+from armwise.agent.policies import PolicySpec, build_policy
+from armwise.agent.policies.vowpal import DEFAULT
+from armwise.feedback.events import Cost, Example, Execution, Status
+from armwise.feedback.log import Fact, Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 
 RULE = RewardRule(metrics={"recall": Metric()})
 POLICIES = ("vowpal", "linucb")

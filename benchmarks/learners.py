@@ -40,9 +40,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 from scipy import stats
 
-from agent.policies import Policy, PolicySpec, build_policy, choose, served_distribution
-from agent.policies.encoding import question_columns
-from feedback.events import Context, Decision
+from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, served_distribution
+from armwise.agent.policies.encoding import question_columns
+from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from routing_data import RETRIEVERS, qa_outcomes
 from routing_online import CALIBRATED, FORM
 
-from agent.policies import describe
-from agent.routers import RoutingDataset, build_router
-from agent.routers import features as router_features
-from agent.routers.dataset import Features
-from arms.retrievers import catalog
-from feedback.events import Context
+from armwise.agent.policies import describe
+from armwise.agent.routers import RoutingDataset, build_router
+from armwise.agent.routers import features as router_features
+from armwise.agent.routers.dataset import Features
+from armwise.arms.retrievers import catalog
+from armwise.feedback.events import Context
 
 Floats = NDArray[np.float64]
 

@@ -35,10 +35,10 @@ from rich.progress import track
 from rich.table import Table
 from routing_data import qa_outcomes
 
-from feedback.answer_metrics import token_f1
-from feedback.events import LABELS, Decision
-from feedback.reward import Metric, RewardRule
-from feedback.training_log.observed import WINDOW, Also, Calibration, moved
+from armwise.feedback.answer_metrics import token_f1
+from armwise.feedback.events import LABELS, Decision
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log.observed import WINDOW, Also, Calibration, moved
 
 Floats = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def answers_in(folder: Path, seed: int, world: World, title: str) -> Answers:
 
 
 class Beside:
-    """What is learned besides feedback: as `feedback.training_log.observed` does, without a log."""
+    """What is learned besides feedback: as `armwise.feedback.training_log.observed` does, without a log."""
 
     def __init__(self, player: Ours, answers: Answers, paid: Floats, judge: str, compared: Floats) -> None:
         self._player, self._answers, self._paid = player, answers, paid

@@ -129,7 +129,7 @@ def target(folder: Path) -> Iterator[Target]:
         }
         port = free_port()
         config = serve_config(
-            folder, port, "agent.app:build", args, logging_config={"enable_access_log": False}
+            folder, port, "armwise.agent.app:build", args, logging_config={"enable_access_log": False}
         )
         side = Side(port, stack.enter_context(started(armwise(config), folder, {})))
         uvloop.run(ready("the service", side))

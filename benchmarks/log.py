@@ -32,10 +32,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from feedback.events import Context, Decision, Feedback
-from feedback.log import GroupCommit, Store, tables
-from feedback.log.append import Batch, StoredFacts
-from feedback.log.database import open_database
+from armwise.feedback.events import Context, Decision, Feedback
+from armwise.feedback.log import GroupCommit, Store, tables
+from armwise.feedback.log.append import Batch, StoredFacts
+from armwise.feedback.log.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -86,10 +86,17 @@ def measure(document: dict[str, Any], config: Path, source: Path, settle: float,
     """Start the service of a configuration, and print what it takes."""
     http = document.get("http_options") or {}
     base = f"http://{http.get('host', '127.0.0.1')}:{http.get('port', 8000)}"
-    command = [sys.executable, "-c", "from agent.cli.main import main; main()", "serve", "-c", str(config)]
+    command = [
+        sys.executable,
+        "-c",
+        "from armwise.agent.cli.main import main; main()",
+        "serve",
+        "-c",
+        str(config),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
     if not (source / "agent" / "cli" / "main.py").exists():  # a checkout from before the rooms
-        command[2] = "from agent.cli import main; main()"
+        command[2] = "from armwise.agent.cli import main; main()"
     subprocess.run(
         [*command, "--prepare-only"], cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL
     )

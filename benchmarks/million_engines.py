@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from arms.base import Arm, Query
-from arms.retrievers import ArmSpec, Resources
-from arms.retrievers.dense import DenseParams, shared_index
-from arms.retrievers.engines.postgres import literal
-from arms.retrievers.engines.qdrant import sparse
-from arms.tokenizer import words
-from arms.top_k import best
+from armwise.arms.base import Arm, Query
+from armwise.arms.retrievers import ArmSpec, Resources
+from armwise.arms.retrievers.dense import DenseParams, shared_index
+from armwise.arms.retrievers.engines.postgres import literal
+from armwise.arms.retrievers.engines.qdrant import sparse
+from armwise.arms.tokenizer import words
+from armwise.arms.top_k import best
 
 K = 10
 

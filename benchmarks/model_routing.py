@@ -35,8 +35,8 @@ from routing_data import FILES, DataSet, Encoder, routers
 from routing_offline import reward_of
 from routing_online import BLENDED, COLD, WARM, Curve, learn_online
 
-from agent.offline import CostCurve, cost_curve
-from agent.routers import RouterSpec, RoutingDataset, build_router, cost_quality, cross_validation
+from armwise.agent.offline import CostCurve, cost_curve
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router, cost_quality, cross_validation
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

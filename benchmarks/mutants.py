@@ -197,7 +197,7 @@ def files_of_tests() -> list[str]:
 def _kept() -> list[str]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [name for name in names if (ROOT / name).is_file()]
+    return [name for name in names if (ROOT / name).is_file() or (ROOT / name).is_symlink()]
 
 
 def _below(path: str, rooms: Iterable[str]) -> bool:
@@ -229,7 +229,7 @@ def copy_tree(target: Path) -> None:
     """Copy what the repository keeps."""
     for path in _kept():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / path, target / path)
+        shutil.copy2(ROOT / path, target / path, follow_symlinks=False)
 
 
 # -- planting ----------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ def serve_configuration(args: dict[str, Any], door: float) -> dict[str, Any]:
     application = {
         "name": "armwise",
         "route_prefix": "/",
-        "import_path": "agent.app:build",
+        "import_path": "armwise.agent.app:build",
         "args": args,
         "deployments": [
             {"name": "Ingress", "num_replicas": 2, **placed("door", door)},

@@ -22,7 +22,7 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CODE = ("agent", "arms", "feedback", "benchmarks", "tests")
+CODE = ("armwise", "agent", "arms", "feedback", "benchmarks", "tests")
 """What machines have of the project."""
 
 STOP_S = 30.0
@@ -65,7 +65,8 @@ class Network:
         self.home.mkdir()
         self.release = self.folder / "release"
         for name in CODE:
-            shutil.copytree(ROOT / name, self.release / name, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, self.release / name, symlinks=True, ignore=ignored)
 
     def machine(self) -> "Machine":
         """Add a machine."""

@@ -21,11 +21,11 @@ import httpx
 import sqlalchemy as sa
 import yaml
 
-from agent.config import parse
+from armwise.agent.config import parse
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 from benchmarks.crash_children import PATIENCE_S, CrashError
 from benchmarks.nodes_cluster import GATE, program
-from feedback.log import Store
-from feedback.log import tables as t
 
 LOOK_S = 0.05
 START_S = 300.0
@@ -70,7 +70,7 @@ class Single:
         application = {
             "name": "armwise",
             "route_prefix": "/",
-            "import_path": "agent.app:build",
+            "import_path": "armwise.agent.app:build",
             "args": document | {"home": str(folder / "home")},
         }
         options = {"host": "127.0.0.1", "port": port}

@@ -43,12 +43,12 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 from benchmarks.chat import answer_at_once
 from benchmarks.http_load import Answer, Connection, connect, failure, request
 from benchmarks.http_target import ROOT, armwise, family, free_port, settings, started, title_of
 from benchmarks.service import serve_config
-from feedback.log import Store
-from feedback.log import tables as t
 from tests.postgres import Server, running
 
 OWN = {
@@ -406,7 +406,7 @@ def killed(
         needed: dict[str, Any] = {"search": Needed(search), "model": Needed(answer_at_once)}
         needed |= {} if server is None else {"database": server}
         args, quiet = settings_of(folder, url, needed), {"enable_access_log": False}
-        config = serve_config(folder, port, "agent.app:build", args, REPLICAS, logging_config=quiet)
+        config = serve_config(folder, port, "armwise.agent.app:build", args, REPLICAS, logging_config=quiet)
         config.write_text(config.read_text().replace("name: app", "name: armwise"))
         traffic, service = Traffic(port), Service(config, folder)
         try:
@@ -421,7 +421,7 @@ def killed(
         console.print(table)
         gone = lost(url, traffic.acknowledged)
         console.print(f"{len(traffic.acknowledged):,} decisions acknowledged, {len(gone)} not in the log")
-        verify = [sys.executable, "-m", "agent.cli", "rebuild", "--verify", "--config", str(config)]
+        verify = [sys.executable, "-m", "armwise", "rebuild", "--verify", "--config", str(config)]
         checked = subprocess.run(verify, cwd=ROOT, check=False, capture_output=True, text=True)
         console.print(checked.stdout, checked.stderr if checked.returncode else "")
         for name in ("search", "model"):

@@ -27,9 +27,9 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.client import Client
-from agent.simulation import shuffled
-from arms.portfolio import Outcomes, read_outcomes
+from armwise.agent.client import Client
+from armwise.agent.simulation import shuffled
+from armwise.arms.portfolio import Outcomes, read_outcomes
 from examples.demo.service import armwise, prepare, serving
 
 CONFIG = Path("examples/pipelines.yaml")

@@ -29,16 +29,16 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
-from arms.base import Passage, Query
-from arms.indexes import Graph, IndexParams, VectorIndex
-from arms.indexes.entities import Known
-from arms.portfolio import pool as portfolio_pool
-from arms.retrievers import Batch, vendi
-from arms.retrievers import diversity as discounted
-from arms.retrievers.dense import Candidates, DenseBatch, FirstStage
-from arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
-from arms.retrievers.graph import Explorer, GraphBatch, GraphParams
-from arms.retrievers.vendi import VendiParams
+from armwise.arms.base import Passage, Query
+from armwise.arms.indexes import Graph, IndexParams, VectorIndex
+from armwise.arms.indexes.entities import Known
+from armwise.arms.portfolio import pool as portfolio_pool
+from armwise.arms.retrievers import Batch, vendi
+from armwise.arms.retrievers import diversity as discounted
+from armwise.arms.retrievers.dense import Candidates, DenseBatch, FirstStage
+from armwise.arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
+from armwise.arms.retrievers.graph import Explorer, GraphBatch, GraphParams
+from armwise.arms.retrievers.vendi import VendiParams
 
 Floats = NDArray[np.float32]
 Plain = Callable[[Any, Candidates, int], list[int]]

@@ -27,14 +27,14 @@ from routing_data import Encoder, qa
 from routing_offline import gap, nanmean, played, seeded, splits
 from routing_rows import SHORTLISTS, of_three
 
-from agent.offline import read_questions, relevance_of_others, validate_relevance
-from agent.offline.router_features import FITTING
-from agent.routers import RouterSpec, RoutingDataset, build_router, cross_validation
-from agent.routers.features import with_relevance
-from arms.base import Passage
-from arms.portfolio import Outcomes, read_outcomes
-from arms.relevance import Case, Examples, Fitting, write_model
-from arms.retrievers import fuse
+from armwise.agent.offline import read_questions, relevance_of_others, validate_relevance
+from armwise.agent.offline.router_features import FITTING
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router, cross_validation
+from armwise.agent.routers.features import with_relevance
+from armwise.arms.base import Passage
+from armwise.arms.portfolio import Outcomes, read_outcomes
+from armwise.arms.relevance import Case, Examples, Fitting, write_model
+from armwise.arms.retrievers import fuse
 
 PRETRAINED = Fitting(by_name=False, draws=4, depth=4, rounds=250, learning_rate=0.06, min_child_weight=20.0)
 """The model of the package: it knows no arm by name."""

@@ -28,13 +28,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from feedback.dataset import Log
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import Fact, Store
-from feedback.ope import evaluate
-from feedback.reward import Metric, RewardRule
-from feedback.sources import read_log
-from feedback.training_log import Joiner, take_epoch
+from armwise.feedback.dataset import Log
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import Fact, Store
+from armwise.feedback.ope import evaluate
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import read_log
+from armwise.feedback.training_log import Joiner, take_epoch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

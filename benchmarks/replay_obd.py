@@ -20,14 +20,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from feedback.arrays import Floats, Integers
-from feedback.dataset import Log
-from feedback.exchange import read_obp, rule_of
-from feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
-from feedback.ope.diagnostics import diagnose
-from feedback.ope.estimators import snips
-from feedback.ope.evaluation import Estimated
-from feedback.ope.intervals import clopper_pearson
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.exchange import read_obp, rule_of
+from armwise.feedback.ope import ESTIMATORS, EstimateWithInterval, Sample, Terms, evaluate
+from armwise.feedback.ope.diagnostics import diagnose
+from armwise.feedback.ope.estimators import snips
+from armwise.feedback.ope.evaluation import Estimated
+from armwise.feedback.ope.intervals import clopper_pearson
 
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""

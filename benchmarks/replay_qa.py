@@ -22,9 +22,9 @@ import typer
 from matplotlib.figure import Figure
 from rich.progress import Progress
 
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope import ESTIMATORS, Model
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, names_of, read, simulate
-from feedback.arrays import Floats
-from feedback.ope import ESTIMATORS, Model
 
 CHUNK = 10
 """Logs that a process makes between two steps of the progress bar."""

@@ -19,14 +19,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
-from agent.offline import read_questions
-from arms.portfolio import read_outcomes
-from feedback.arrays import Floats, Integers
-from feedback.dataset import Log
-from feedback.ope import ESTIMATORS, Model, Sample, Terms
-from feedback.ope.estimators import Predictions, estimate, mrdr_weight
-from feedback.ope.evaluation import IntervalRequest, TargetSample, figures, predict
-from feedback.ope.sample import NeverDrawnError
+from armwise.agent.offline import read_questions
+from armwise.arms.portfolio import read_outcomes
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import ESTIMATORS, Model, Sample, Terms
+from armwise.feedback.ope.estimators import Predictions, estimate, mrdr_weight
+from armwise.feedback.ope.evaluation import IntervalRequest, TargetSample, figures, predict
+from armwise.feedback.ope.sample import NeverDrawnError
 
 FLOOR, STEP = 0.02, 0.02
 SIZES: Mapping[str, tuple[int, int]] = {
@@ -46,7 +46,7 @@ class Kind:
     """An interval that is tried.
 
     Attributes:
-        interval: A name out of `feedback.ope.evaluation.INTERVALS`.
+        interval: A name out of `armwise.feedback.ope.evaluation.INTERVALS`.
         of: Place of what it is put on: 0 for a value, 1 for a difference to what was served.
         grouped: Whether rows that ask the same question are taken as one observation.
     """

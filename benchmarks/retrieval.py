@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from arms.base import Query
-from arms.corpus import ingest
-from arms.models import Backbone, build_embedder
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.base import Query
+from armwise.arms.corpus import ingest
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 
 Recalls = dict[str, dict[str, float]]
 """Arm to data set to mean recall in [0, 1]; the data set `all` is the mean over questions."""

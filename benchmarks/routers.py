@@ -25,7 +25,7 @@ from onnxmltools.convert.common.data_types import FloatTensorType
 from rich.console import Console
 from rich.table import Table
 
-from agent.routers import Features, Router, RouterSpec, RoutingDataset, build_router, dataset
+from armwise.agent.routers import Features, Router, RouterSpec, RoutingDataset, build_router, dataset
 
 ARMS = ("none", "bm25", "bm25-smooth", "bm25-drawn", "dense", "dense-smooth", "dense-drawn")
 SEEN = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran", "cross_sim")

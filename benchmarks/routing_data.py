@@ -29,15 +29,15 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from agent.offline import joined, read_questions
-from agent.routers import Features
-from agent.routers import features as router_features
-from arms.base import Passage
-from arms.models import Backbone, Embedder, build_embedder, digest_backbone
-from arms.portfolio import Outcomes, read_outcomes
-from arms.questions import Question
-from arms.retrievers import ArmSpec, catalog
-from feedback.reward import Metric, Prices, RewardRule
+from armwise.agent.offline import joined, read_questions
+from armwise.agent.routers import Features
+from armwise.agent.routers import features as router_features
+from armwise.arms.base import Passage
+from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
+from armwise.arms.portfolio import Outcomes, read_outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, catalog
+from armwise.feedback.reward import Metric, Prices, RewardRule
 
 Vectors = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from routing_data import DataSet
 from routing_online import Curve, Player, learn_online
 from routing_rows import Row
 
-from agent.routers import (
+from armwise.agent.routers import (
     Features,
     RouterSpec,
     RoutingDataset,
@@ -21,7 +21,7 @@ from agent.routers import (
     dataset,
     utility,
 )
-from arms.portfolio import Outcomes
+from armwise.arms.portfolio import Outcomes
 
 Floats = NDArray[np.float64]
 

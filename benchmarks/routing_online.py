@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from routing_data import DataSet
 
-from agent.policies import (
+from armwise.agent.policies import (
     FeatureSpec,
     Policy,
     PolicySpec,
@@ -19,10 +19,10 @@ from agent.policies import (
     sampling,
     served_distribution,
 )
-from agent.policies import features as policy_features
-from agent.routers import RouterSpec, RoutingDataset, build_router
-from agent.warmstart import label_decisions
-from feedback.events import Context, Decision
+from armwise.agent.policies import features as policy_features
+from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
+from armwise.agent.warmstart import label_decisions
+from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 

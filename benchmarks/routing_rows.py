@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from routing_data import DataSet
 from routing_online import BLENDED, CALIBRATED
 
-from agent.routers import RouterSpec
-from arms.scoring import signals
+from armwise.agent.routers import RouterSpec
+from armwise.arms.scoring import signals
 
 TRAIN_FREE = ("overall_sim", "avg_sim", "max_sim", "var_sim", "moran")
 

@@ -77,7 +77,7 @@ TUNED = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"
 
 START_SERVE = """
 import sys
-from arms import local_ray
+from armwise.arms import local_ray
 local_ray.start(namespace="serve", object_store_memory=256 * 2**20)
 from ray.serve.scripts import cli
 cli(["run", sys.argv[1]])
@@ -219,14 +219,14 @@ def running(root: Path, replicas: Sequence[int], *, peers: bool) -> Iterator[dic
             folder, port = root / f"ours-{count}", free_port()
             folder.mkdir()
             args = settings(folder) | {"limits": {"in_flight": IN_FLIGHT}}
-            config = serve_config(folder, port, "agent.app:build", args, count, logging_config=QUIET)
+            config = serve_config(folder, port, "armwise.agent.app:build", args, count, logging_config=QUIET)
             sides[OURS if count == replicas[0] else f"{OURS}, {count} replicas"] = side(
                 folder, port, armwise(config)
             )
             uvloop.run(built(port))
         folder, port = root / "rrf", free_port()
         folder.mkdir()
-        config = serve_config(folder, port, "agent.app:build", fused(folder), logging_config=QUIET)
+        config = serve_config(folder, port, "armwise.agent.app:build", fused(folder), logging_config=QUIET)
         sides[FUSED] = side(folder, port, armwise(config))
         uvloop.run(built(port))
         yield sides

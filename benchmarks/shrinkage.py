@@ -13,9 +13,9 @@ from typing import get_args
 
 import numpy as np
 
-from feedback.arrays import Floats
-from feedback.ope import Sample
-from feedback.ope.estimators import (
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope import Sample
+from armwise.feedback.ope.estimators import (
     clipped_ips,
     cressie_read,
     dm,
@@ -27,8 +27,8 @@ from feedback.ope.estimators import (
     snips,
     switch_dr,
 )
-from feedback.ope.reward_model import cross_fit
-from feedback.ope.shrinkage import Rule, fit_clip, fit_shrinkage, fit_threshold
+from armwise.feedback.ope.reward_model import cross_fit
+from armwise.feedback.ope.shrinkage import Rule, fit_clip, fit_shrinkage, fit_threshold
 
 KINDS, ARMS = 8, 6
 

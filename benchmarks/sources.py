@@ -36,20 +36,20 @@ from routing_data import json_lines
 from routing_online import DENSE
 from threadpoolctl import threadpool_limits
 
-from agent.cli.console import progress
-from agent.config import parse
-from agent.offline import Synthesis, make_questions, read_questions
-from agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
-from agent.routers import Router, RoutingDataset, build_router
-from agent.routers import features as router_features
-from agent.routers.catalog import RouterSpec
-from agent.routers.dataset import Features
-from arms.base import Query
-from arms.corpus import CorpusSource, ingest_all
-from arms.models import Backbone, build_embedder
-from arms.profile import NO_PROFILES, Profile, ProfileSpec, similarities
-from arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare, read_profiles
-from feedback.events import Context, Decision
+from armwise.agent.cli.console import progress
+from armwise.agent.config import parse
+from armwise.agent.offline import Synthesis, make_questions, read_questions
+from armwise.agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
+from armwise.agent.routers import Router, RoutingDataset, build_router
+from armwise.agent.routers import features as router_features
+from armwise.agent.routers.catalog import RouterSpec
+from armwise.agent.routers.dataset import Features
+from armwise.arms.base import Query
+from armwise.arms.corpus import CorpusSource, ingest_all
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec, similarities
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare, read_profiles
+from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 

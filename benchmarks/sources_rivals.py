@@ -40,9 +40,9 @@ from routing_data import json_lines
 from sources import ENCODER, ROUTERS, Asked, Floats, Sources, features_of, fit
 from threadpoolctl import threadpool_limits
 
-from arms.models import build_embedder
-from feedback.ope.intervals import bootstrap
-from feedback.ope.sample import Terms
+from armwise.arms.models import build_embedder
+from armwise.feedback.ope.intervals import bootstrap
+from armwise.feedback.ope.sample import Terms
 
 DESCRIPTIONS: Mapping[str, str] = {
     "squad": "Forty-eight long encyclopedia articles, paragraph by paragraph, on general subjects "

@@ -29,10 +29,10 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import t as student
 
-from agent.policies import Policy, PolicySpec, build_policy
-from agent.turn import Ask, Decider, Keeping, Serving
-from feedback.events import Context, Cost, Decision, Example, KeptDraw, Mode
-from feedback.reward import Metric, Prices, RewardRule
+from armwise.agent.policies import Policy, PolicySpec, build_policy
+from armwise.agent.turn import Ask, Decider, Keeping, Serving
+from armwise.feedback.events import Context, Cost, Decision, Example, KeptDraw, Mode
+from armwise.feedback.reward import Metric, Prices, RewardRule
 
 Floats = NDArray[np.float64]
 

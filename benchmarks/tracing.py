@@ -29,20 +29,20 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agent.api import code_of, create_app
-from agent.config import AppConfig, parse
-from agent.evaluation import verdict
-from agent.hosts import arms as hosted
-from agent.learning import Learner, Recipe
-from agent.serving import Backends, Replica, Telemetry
-from agent.telemetry import TelemetrySpec
-from agent.telemetry.process import traced
-from arms import tracing
-from arms.deployments import Embedders, GeneratorHost, spans
-from arms.llm.writing import DEFAULT
+from armwise.agent.api import code_of, create_app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import verdict
+from armwise.agent.hosts import arms as hosted
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.agent.telemetry import TelemetrySpec
+from armwise.agent.telemetry.process import traced
+from armwise.arms import tracing
+from armwise.arms.deployments import Embedders, GeneratorHost, spans
+from armwise.arms.llm.writing import DEFAULT
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.training_log import take_epoch
 from benchmarks.http_target import in_process, settings
-from feedback.clock import SteadyClock
-from feedback.training_log import take_epoch
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/retrieve": {"query": "Which function merges sorted inputs lazily?"},

@@ -34,7 +34,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from agent.simulation import load_questions
+from armwise.agent.simulation import load_questions
 
 ROOT = Path(__file__).resolve().parent.parent
 GOAL = 1.2
@@ -68,7 +68,7 @@ def configuration(home: Path, port: int, asked: Path) -> dict[str, Any]:
             "router": {"kind": "ridge", "utility": {"measures": {"R@4": 1.0}}},
         },
     }
-    app = {"name": "armwise", "route_prefix": "/", "import_path": "agent.app:build", "args": args}
+    app = {"name": "armwise", "route_prefix": "/", "import_path": "armwise.agent.app:build", "args": args}
     return {
         "proxy_location": "HeadOnly",
         "http_options": {"host": "127.0.0.1", "port": port},

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from agent.config import load
-from agent.learning import Learner, Recipe
-from agent.policies import build_policy, choose, describe, sampling, served_distribution
-from feedback.events import Cost, Decision, Execution, Feedback, Status
-from feedback.log import Store
-from feedback.registry import versions
-from feedback.training_log import take_epoch
+from armwise.agent.config import load
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.policies import build_policy, choose, describe, sampling, served_distribution
+from armwise.feedback.events import Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import Store
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import take_epoch
 
 RIGHT = {"who": "bm25", "when": "dense", "where": "dense"}
 STEPS = {"none": 0, "bm25": 1, "dense": 2}

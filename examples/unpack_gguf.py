@@ -9,7 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from arms.models import locate
+from armwise.arms.models import locate
 
 
 def unpack(model: str, directory: Path) -> Path:

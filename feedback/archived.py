@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from feedback.errors import LogGapError, LogUnavailableError
+from armwise.feedback.errors import LogGapError, LogUnavailableError
 
 MOVED = "archived"
 """Key of what stands in the place of features: a list of the URL and the position."""

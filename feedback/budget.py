@@ -20,7 +20,7 @@ from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from feedback.events import Cost
+from armwise.feedback.events import Cost
 
 Unit = Literal["usd", "steps"]
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from feedback.errors import BehindError, ClockError
+from armwise.feedback.errors import BehindError, ClockError
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from pydantic import (
     model_validator,
 )
 
-from feedback.events import Cost, Example, Feedback
+from armwise.feedback.events import Cost, Example, Feedback
 
 if TYPE_CHECKING:  # the client of the service does without NumPy
-    from feedback.arrays import Floats
+    from armwise.feedback.arrays import Floats
 
 N = TypeVar("N", float, "Floats")
 """A number, or a column of them."""
@@ -184,7 +184,7 @@ class Arithmetic(Generic[N]):
 
 
 NUMBERS: Arithmetic[float] = Arithmetic(math.fsum, lambda value, low, high: min(high, max(low, value)))
-"""Arithmetic of one decision; `feedback.dataset.log` has that of columns."""
+"""Arithmetic of one decision; `armwise.feedback.dataset.log` has that of columns."""
 
 
 class Complete(StrEnum):

@@ -20,9 +20,9 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from feedback.archived import resolved
-from feedback.arrays import Floats, Integers
-from feedback.dataset import (
+from armwise.feedback.archived import resolved
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import (
     EVERYTHING,
     Batch,
     Categorical,
@@ -36,15 +36,15 @@ from feedback.dataset import (
     priced,
     rewards,
 )
-from feedback.errors import LogGapError
-from feedback.events import Cost, Example, Status
-from feedback.exchange import ExchangeError, Header, read_export, read_headers
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.texts import value_of
-from feedback.training_log import lag, read_examples
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import Cost, Example, Status
+from armwise.feedback.exchange import ExchangeError, Header, read_export, read_headers
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.texts import value_of
+from armwise.feedback.training_log import lag, read_examples
 
 _REPORTED = 4096
 """Examples between two calls of the progress callback."""
@@ -190,7 +190,7 @@ class ExportSource(Source):
 def differences(theirs: RewardRule, ours: RewardRule) -> Iterator[str]:
     """Yield how the metrics of a rule differ from those of a file.
 
-    >>> from feedback.reward import Metric
+    >>> from armwise.feedback.reward import Metric
     >>> [*differences(RewardRule(metrics={"right": Metric()}), RewardRule())]
     ['The metric right of the file is not declared here and has no effect on rewards.']
     """

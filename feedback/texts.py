@@ -1,8 +1,8 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`, `id=<action>`.
 
 Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten and nothing that was
-learned from it changes. `feedback.log.append` has the other texts of a fact. Numbers of a caller are features
-too, as `compressed` has them.
+learned from it changes. `armwise.feedback.log.append` has the other texts of a fact. Numbers of a caller are
+features too, as `compressed` has them.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from feedback.events import (
+from armwise.feedback.events import (
     ROUTER,
     SIMILARITY,
 )

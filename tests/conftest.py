@@ -22,10 +22,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from sqlalchemy.util import LRUCache
 
-from arms.local_ray import UMASK
-from feedback.log import Store, schema
-from feedback.log import tables as t
-from feedback.log.database import open_database
+from armwise.arms.local_ray import UMASK
+from armwise.feedback.log import Store, schema
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.database import open_database
 from tests.postgres import MEMORY, Server, has_room, running
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _share_what_is_compiled(connection: sa.Connection) -> None:
 @pytest.fixture(scope="session")
 def _ray() -> Iterator[Mapping[str, str]]:
     """A Ray of one processor inside this process; yields the variables that it adds to the environment."""
-    from arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
+    from armwise.arms.jobs import worker_pool  # here: most tests need no Ray, and it takes a second to load
 
     with environment_restored():
         before = dict(os.environ)

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.policies import Policy, PolicyError, sampling, served_distribution
-from agent.policies.epsilon_greedy import EpsilonGreedy
-from agent.policies.linear import LinUCB
-from agent.policies.neural import NeuralGreedy
-from feedback.events import Context, Decision
-from feedback.log.append import without_texts
+from armwise.agent.policies import Policy, PolicyError, sampling, served_distribution
+from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
+from armwise.agent.policies.linear import LinUCB
+from armwise.agent.policies.neural import NeuralGreedy
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.log.append import without_texts
 
 ARMS = ("bm25", "dense", "none")
 FEATURES = {name: {"steps": float(name != "none")} for name in (*ARMS, "graph")}

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from agent.routers import Features, Router, RouterError, RoutingDataset, Stage, catalog, dataset
+from armwise.agent.routers import Features, Router, RouterError, RoutingDataset, Stage, catalog, dataset
 
 ARMS = ("none", "bm25", "dense", "graph")
 """The first retrieves nothing: it has no number of retrieval."""

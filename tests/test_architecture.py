@@ -5,6 +5,7 @@ Which room may import which is checked by import-linter, from `pyproject.toml`.
 
 import ast
 import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agent", "arms", "feedback")
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(path for package in ("armwise", *PACKAGES) for path in (ROOT / package).rglob("*.py"))
 FACES = (face for package in PACKAGES for face in (ROOT / package).glob("*/__init__.py*"))
 ROOMS = sorted({face.parent for face in FACES if "__all__ = [" in face.read_text(encoding="utf-8")})
 
@@ -45,6 +46,11 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def module_of(path: Path) -> str:
+    """Return the name by which a folder or a file of the packages is imported."""
+    return ".".join(("armwise", *path.relative_to(ROOT).parts))
+
+
 def test_no_module_has_a_name_that_says_nothing() -> None:
     assert SOURCES
     assert [named(path) for path in SOURCES if {path.stem, path.parent.name} & NAMELESS] == []
@@ -52,19 +58,19 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=named)
 def test_every_name_of_the_face_of_a_room_exists(room: Path) -> None:
-    face = importlib.import_module(".".join(room.relative_to(ROOT).parts))
+    face = importlib.import_module(module_of(room))
     assert len([getattr(face, name) for name in face.__all__]) >= 3
 
 
 def test_code_outside_a_room_imports_from_its_face() -> None:
-    rooms = {".".join(room.relative_to(ROOT).parts) for room in ROOMS}
+    rooms = set(map(module_of, ROOMS))
     past = []
     for path in SOURCES:
-        own = ".".join(path.relative_to(ROOT).parts[:2])
+        own = ".".join(module_of(path).split(".")[:3])
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
-            room = ".".join(node.module.split(".")[:2])
+            room = ".".join(node.module.split(".")[:3])
             if room not in rooms or room == own:
                 continue
             names = importlib.import_module(room).__all__ if node.module == room else ()
@@ -72,6 +78,23 @@ def test_code_outside_a_room_imports_from_its_face() -> None:
                 f"{named(path)}: {node.module}.{name.name}" for name in node.names if name.name not in names
             ]
     assert past == []
+
+
+@pytest.mark.parametrize("folder", ["armwise", *PACKAGES, "tests", "benchmarks", "examples"])
+def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
+    """`agent` is a folder of every team's: ours is `armwise.agent`."""
+    short = []
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=aliases):
+                    modules = [alias.name for alias in aliases]
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            short += [f"{named(path)}: {name}" for name in modules if name.partition(".")[0] in PACKAGES]
+    assert short == []
 
 
 def test_every_module_says_what_it_is_for() -> None:
@@ -91,10 +114,10 @@ def test_the_heart_is_plain_python() -> None:
 def test_what_a_benchmark_takes_from_us_is_there(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         module = node.module if isinstance(node, ast.ImportFrom) else None
-        if module and module.partition(".")[0] in ("agent", "arms", "feedback"):
+        if module and module.partition(".")[0] == "armwise":
             taken = importlib.import_module(module)
-            submodules = {name.stem for name in ROOT.joinpath(*module.split(".")).glob("*.py")}
-            missing = {name.name for name in node.names if not hasattr(taken, name.name)} - submodules
+            below = {found.name for found in pkgutil.iter_modules(getattr(taken, "__path__", ()))}
+            missing = {name.name for name in node.names if not hasattr(taken, name.name)} - below
             assert not missing, f"{module} has no {missing}"
 
 

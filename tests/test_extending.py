@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.routers import ROUTERS
-from arms.corpus import ingest
-from arms.retrievers import ArmSpec, Resources, build_arm
-from arms.retrievers import catalog as arm_catalog
+from armwise.agent.routers import ROUTERS
+from armwise.arms.corpus import ingest
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm
+from armwise.arms.retrievers import catalog as arm_catalog
 from tests import contracts, router_contracts
 
 PAGES = Path(__file__).parents[1] / "docs" / "guide" / "extending"
@@ -61,7 +61,7 @@ def test_the_router_keeps_the_contract(
     page: Callable[[str], Any], check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     router = page("router").MeanUtility
-    monkeypatch.setattr("agent.routers.catalog.ROUTERS", {**ROUTERS, router.kind: router})
+    monkeypatch.setattr("armwise.agent.routers.catalog.ROUTERS", {**ROUTERS, router.kind: router})
     check(router)
 
 

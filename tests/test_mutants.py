@@ -116,7 +116,7 @@ def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path
             import pytest
             from hypothesis import given
 
-            from agent import limits
+            from armwise.agent import limits
 
             @pytest.mark.parametrize("n", [2, 3, 4])
             def test_most(n):
@@ -135,17 +135,20 @@ def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path
             import sys
 
             def test_the_answer_of_another_process():
-                code = "from agent.child import answer; print(answer())"
+                code = "from armwise.agent.child import answer; print(answer())"
                 assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"42\\n"
             """,
         "agent/__init__.py": "",
         "arms/__init__.py": "",
         "feedback/__init__.py": "",
+        "armwise/__init__.py": "",
         ".gitignore": ".cache\n__pycache__\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(dedent(text).lstrip())
+    for name in ("agent", "arms", "feedback"):
+        (tmp_path / "armwise" / name).symlink_to(f"../{name}")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
 
     def run(*arguments: str) -> tuple[int, list[str]]:
@@ -165,7 +168,7 @@ def test_a_run_lists_the_faults_that_no_test_notices_and_no_other(tmp_path: Path
     ], lines
     assert status == 0
     (tmp_path / "tests" / "test_new.py").write_text(
-        "from agent import limits\n\n"
+        "from armwise.agent import limits\n\n"
         "def test_unused():\n    assert limits.UNUSED == 5 and limits.rounded(0) == 1\n"
     )
     status, lines = run("agent", "--again", "--most", "0.1")

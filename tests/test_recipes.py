@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)  # one process follows all recipes, for th
 
 ROOT = Path(__file__).parents[1]
 
-CARRIED = ("agent", "arms", "feedback", "tests", "docs")
+CARRIED = ("armwise", "agent", "arms", "feedback", "tests", "docs")
 
 LINKED = ("benchmarks", "deploy", "examples")
 """Folders that no recipe writes to."""
@@ -33,14 +33,15 @@ def printed(module):
         runpy.run_module(module, run_name="__main__")
     return text.getvalue()
 
-for module in ("agent.config.reference", "agent.api.reference", "tests.agent.cli.test_defaults"):
+for module in ("armwise.agent.config.reference", "armwise.agent.api.reference"):
     printed(module)
-Path("agent/config/schema.json").write_text(printed("agent.config.schema"), encoding="utf-8")
+printed("tests.agent.cli.test_defaults")
+Path("agent/config/schema.json").write_text(printed("armwise.agent.config.schema"), encoding="utf-8")
 
 import os
 from typer.testing import CliRunner
-from agent.cli.main import app
-from agent.config import configured
+from armwise.agent.cli.main import app
+from armwise.agent.config import configured
 from tests.agent.fakes import CONFIG
 
 os.environ["ARMWISE_LIMITS__GREETINGS"] = "7"
@@ -130,9 +131,9 @@ ARM = '''"""The first passages of the corpus, whatever is asked."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Query, Retrieval
-from arms.corpus import Corpus
-from arms.retrievers.kind import Kind, of_corpus
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.retrievers.kind import Kind, of_corpus
 
 
 class FirstParams(BaseModel):
@@ -185,9 +186,9 @@ ROUTE = '''"""`/v1/motto`: a sentence of the service."""
 
 from fastapi import APIRouter, Response
 
-from agent.api.documented import documented
-from agent.api.responses import Json
-from agent.replies import Reply, construct
+from armwise.agent.api.documented import documented
+from armwise.agent.api.responses import Json
+from armwise.agent.replies import Reply, construct
 
 router = APIRouter(tags=["service"])
 
@@ -208,8 +209,8 @@ PAGE = '''"""The motto of the service."""
 
 from fastapi import Request, Response
 
-from agent.api.console.page import page, pages
-from agent.api.middleware import require
+from armwise.agent.api.console.page import page, pages
+from armwise.agent.api.middleware import require
 
 router = pages()
 
@@ -234,7 +235,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.console import console
+from armwise.agent.cli.console import console
 
 
 def greet(name: Annotated[str, typer.Argument(help="Who is greeted.")]) -> None:

@@ -124,7 +124,7 @@ def undeclared(
         module
         for module in sorted(modules)
         if module not in sys.stdlib_module_names
-        and module not in PACKAGES
+        and module != "armwise"
         and names.isdisjoint(map(canonicalize_name, providers.get(module, [module])))
     ]
 

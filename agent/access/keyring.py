@@ -24,11 +24,11 @@ from pydantic import (
     model_validator,
 )
 
-from agent.config import Key, KeyBase, Scope
-from arms.secrets import secret_of
-from feedback.clock import require_date
-from feedback.log import Store
-from feedback.registry import KeyLimits, KeySettings, keys
+from armwise.agent.config import Key, KeyBase, Scope
+from armwise.arms.secrets import secret_of
+from armwise.feedback.clock import require_date
+from armwise.feedback.log import Store
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from agent.access.keyring import Caller
-from feedback.events import Cost
-from feedback.registry import usage as ledger
+from armwise.agent.access.keyring import Caller
+from armwise.feedback.events import Cost
+from armwise.feedback.registry import usage as ledger
 
 WAIT_S = 1.0
 """Seconds for which a request waits for what is reserved: replicas return what they do not need each poll."""

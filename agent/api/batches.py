@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from agent.api.errors import ApiError
+from armwise.agent.api.errors import ApiError
 
 Receipt = TypeVar("Receipt")
 

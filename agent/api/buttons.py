@@ -19,16 +19,16 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
-from agent.access import Caller
-from agent.api import feedback, pages
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at
-from agent.api.responses import StdlibJson
-from agent.api.schemas import DecisionId, FeedbackItem, Request, storable
-from agent.replies import ButtonReceipt, FeedbackToken, construct
-from agent.serving import DecisionPoint
-from feedback.reward import Metric
+from armwise.agent.access import Caller
+from armwise.agent.api import feedback, pages
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
+from armwise.agent.replies import ButtonReceipt, FeedbackToken, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.reward import Metric
 
 router = APIRouter(tags=["feedback"])
 

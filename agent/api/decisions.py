@@ -9,23 +9,32 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from agent.access import Caller, ForeignIdError
-from agent.api import ranking
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint
-from agent.api.responses import StdlibJson, chosen
-from agent.api.schemas import DecisionId, DecisionQuery
-from agent.config import AppConfig
-from agent.learning import BusyError, Verification
-from agent.learning import verify as verify_decision
-from agent.policies import Policy, PolicyError
-from agent.replies import Chosen, DecisionVerification, DrawMode, MadeCall, Reply, Time, among, construct
-from agent.serving import DecisionPoint
-from agent.turn import Choices, is_text
-from arms.base import ArmError, Passage
-from arms.filters import permits
-from feedback.events import (
+from armwise.agent.access import Caller, ForeignIdError
+from armwise.agent.api import ranking
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint
+from armwise.agent.api.responses import StdlibJson, chosen
+from armwise.agent.api.schemas import DecisionId, DecisionQuery
+from armwise.agent.config import AppConfig
+from armwise.agent.learning import BusyError, Verification
+from armwise.agent.learning import verify as verify_decision
+from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.replies import (
+    Chosen,
+    DecisionVerification,
+    DrawMode,
+    MadeCall,
+    Reply,
+    Time,
+    among,
+    construct,
+)
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.turn import Choices, is_text
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.filters import permits
+from armwise.feedback.events import (
     LABELS,
     Decision,
     Example,
@@ -39,11 +48,11 @@ from feedback.events import (
     type_of_error,
     without_quotations,
 )
-from feedback.log import Record, listing
-from feedback.log import rows as log_rows
-from feedback.registry import Version, keys
-from feedback.registry import versions as registry_versions
-from feedback.training_log import DecisionFact, Fold
+from armwise.feedback.log import Record, listing
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.registry import Version, keys
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import DecisionFact, Fold
 
 router = APIRouter(tags=["decisions"])
 

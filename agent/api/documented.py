@@ -13,10 +13,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from agent.api.errors import ERRORS, ErrorKind
-from agent.api.middleware import require
-from agent.config import Scope
-from agent.replies import Envelope
+from armwise.agent.api.errors import ERRORS, ErrorKind
+from armwise.agent.api.middleware import require
+from armwise.agent.config import Scope
+from armwise.agent.replies import Envelope
 
 TAGS = {
     "answers": "Ask: the policy chooses an arm, which retrieves; a language model writes the answer.",

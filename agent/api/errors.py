@@ -1,6 +1,6 @@
 """The errors of the HTTP surface: one table, from which statuses, exception handlers and the page are made.
 
-`python -m agent.api.errors` prints the table as Markdown.
+`python -m armwise.agent.api.errors` prints the table as Markdown.
 """
 
 import math
@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from agent.access import (
+from armwise.agent.access import (
     Caller,
     ForbiddenError,
     ForeignIdError,
@@ -22,15 +22,15 @@ from agent.access import (
     UnauthorizedError,
     UnknownHostError,
 )
-from agent.api.responses import StdlibJson
-from agent.jobs import UndecidedError
-from agent.policies import FeatureError
-from agent.replies import Envelope, Failure, construct
-from agent.serving import ask
-from agent.turn import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
-from arms.base import ArmError
-from arms.llm import base
-from feedback.errors import (
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.jobs import UndecidedError
+from armwise.agent.policies import FeatureError
+from armwise.agent.replies import Envelope, Failure, construct
+from armwise.agent.serving import ask
+from armwise.agent.turn import AnsweredElsewhereError, NoEligibleArmError, OverloadedError, TurnError
+from armwise.arms.base import ArmError
+from armwise.arms.llm import base
+from armwise.feedback.errors import (
     BehindError,
     ConflictError,
     LogGapError,
@@ -40,8 +40,8 @@ from feedback.errors import (
     SchemaError,
     TooMuchFeedbackError,
 )
-from feedback.events import Status
-from feedback.reward import RewardError, UnknownMetricError
+from armwise.feedback.events import Status
+from armwise.feedback.reward import RewardError, UnknownMetricError
 
 LOG_UNUSABLE = (LogUnavailableError, SchemaError, LogGapError, BehindError)
 """What is raised while the log as a whole cannot be used, whatever is read or written."""

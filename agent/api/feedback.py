@@ -10,23 +10,23 @@ from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
-from agent.access import Caller, ForeignIdError
-from agent.api import batches, errors
-from agent.api.compiled_route import CompiledRoute
-from agent.api.documented import documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
-from agent.api.responses import StdlibJson
-from agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
-from agent.replies import FeedbackReceipt, FeedbackReceipts, construct
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from agent.telemetry import turns
-from arms import tracing
-from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, Kind
-from feedback.log import FeedbackStatus, Receipt
-from feedback.reward import Complete, RewardError, RewardRule
+from armwise.agent.access import Caller, ForeignIdError
+from armwise.agent.api import batches, errors
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
+from armwise.agent.replies import FeedbackReceipt, FeedbackReceipts, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.telemetry import turns
+from armwise.arms import tracing
+from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
+from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, Kind
+from armwise.feedback.log import FeedbackStatus, Receipt
+from armwise.feedback.reward import Complete, RewardError, RewardRule
 
 router = APIRouter(tags=["feedback"], route_class=CompiledRoute)
 

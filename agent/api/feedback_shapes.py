@@ -20,13 +20,13 @@ from pydantic import (
     model_validator,
 )
 
-from agent.access import Caller, bearer
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
-from agent.api.middleware import Dialect, RequestCaller, RequestPoint
-from agent.api.responses import StdlibJson
-from agent.api.schemas import (
+from armwise.agent.access import Caller, bearer
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.feedback import REFUSALS, check_all, keep_all, keep_each
+from armwise.agent.api.middleware import Dialect, RequestCaller, RequestPoint
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import (
     Comment,
     ContextValue,
     FeedbackId,
@@ -39,9 +39,9 @@ from agent.api.schemas import (
     Request,
     TagText,
 )
-from agent.replies import Reply, construct
-from agent.serving import DecisionPoint
-from feedback.events import COMMENT, DEMONSTRATION
+from armwise.agent.replies import Reply, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.events import COMMENT, DEMONSTRATION
 
 router = APIRouter(tags=["feedback"])
 

@@ -9,18 +9,18 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from agent.access import Caller, Keyring
-from agent.api.documented import documented
-from agent.api.errors import LOG_UNUSABLE, ApiError
-from agent.api.middleware import AppService, ServiceCaller
-from agent.api.responses import StdlibJson
-from agent.config import DEFAULT_POINT
-from agent.replies import Reply, construct
-from agent.run_folder import Building
-from agent.serving import DecisionPoint, PointState
-from agent.serving import ask as asking
-from feedback.training_log import lag as training_log_lag
-from feedback.training_log import rollups
+from armwise.agent.access import Caller, Keyring
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import LOG_UNUSABLE, ApiError
+from armwise.agent.api.middleware import AppService, ServiceCaller
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.replies import Reply, construct
+from armwise.agent.run_folder import Building
+from armwise.agent.serving import DecisionPoint, PointState
+from armwise.agent.serving import ask as asking
+from armwise.feedback.training_log import lag as training_log_lag
+from armwise.feedback.training_log import rollups
 
 router = APIRouter(tags=["service"])
 

@@ -20,19 +20,19 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from agent.access import Caller, require_scope
-from agent.api import errors
-from agent.api.decisions import permitted
-from agent.api.feedback import keep_all
-from agent.api.openai import chat, vector_stores
-from agent.api.openai.schemas import ChatMessage, ChatRequest
-from agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
-from agent.config import DEFAULT_POINT
-from agent.config import Scope as KeyScope
-from agent.serving import DecisionPoint, Service
-from agent.serving import ask as asking
-from arms.base import Passage
-from arms.filters import shown
+from armwise.agent.access import Caller, require_scope
+from armwise.agent.api import errors
+from armwise.agent.api.decisions import permitted
+from armwise.agent.api.feedback import keep_all
+from armwise.agent.api.openai import chat, vector_stores
+from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
+from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
+from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.config import Scope as KeyScope
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import ask as asking
+from armwise.arms.base import Passage
+from armwise.arms.filters import shown
 
 INSTRUCTIONS = (
     "Search the passages of this service, or have it answer from them. Each search and each answer names its "

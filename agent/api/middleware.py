@@ -18,12 +18,12 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
-from agent.api import pages
-from agent.api.errors import HANDLED, ApiError, translate
-from agent.config import DEFAULT_POINT, Limits, Scope
-from agent.serving import DecisionPoint, Service
-from agent.serving import ask as asking
+from armwise.agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
+from armwise.agent.api import pages
+from armwise.agent.api.errors import HANDLED, ApiError, translate
+from armwise.agent.config import DEFAULT_POINT, Limits, Scope
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import ask as asking
 
 
 @functools.cache

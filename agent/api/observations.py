@@ -16,25 +16,25 @@ from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
-from agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from agent.api import batches, errors
-from agent.api.compiled_route import CompiledRoute
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.feedback import REFUSALS
-from agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of, point_of
-from agent.api.responses import StdlibJson
-from agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
-from agent.policies import FeatureError, PolicyError
-from agent.replies import ObservationReceipt, ObservationReceipts, construct
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from agent.turn import Ask, Observed
-from arms.base import ArmError
-from feedback.clock import AHEAD_S
-from feedback.errors import ConflictError, StoreError
-from feedback.events import OBSERVED, Cost, Decision, Execution, Feedback, Status
-from feedback.reward import RewardError
+from armwise.agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
+from armwise.agent.api import batches, errors
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.feedback import REFUSALS
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, owner_of, point_of
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
+from armwise.agent.policies import FeatureError, PolicyError
+from armwise.agent.replies import ObservationReceipt, ObservationReceipts, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask, Observed
+from armwise.arms.base import ArmError
+from armwise.feedback.clock import AHEAD_S
+from armwise.feedback.errors import ConflictError, StoreError
+from armwise.feedback.events import OBSERVED, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.reward import RewardError
 
 router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
 

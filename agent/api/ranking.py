@@ -13,13 +13,13 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from agent.access import Caller
-from agent.api import responses
-from agent.api.compiled_route import CompiledRoute
-from agent.api.documented import TURN, documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
-from agent.api.schemas import (
+from armwise.agent.access import Caller
+from armwise.agent.api import responses
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import TURN, documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService, ServiceCaller, caller_at, point_of
+from armwise.agent.api.schemas import (
     Action,
     ChoiceRequest,
     DecisionRequest,
@@ -28,14 +28,14 @@ from agent.api.schemas import (
     Timeout,
     storable,
 )
-from agent.config import ACTION_PREFIX, Limits
-from agent.policies import FeatureError, describe_action, flattened
-from agent.replies import ActionChoice, ActionProbability, construct
-from agent.serving import DecisionPoint, Service
-from agent.serving import ask as asking
-from agent.turn import Ask
-from feedback.events import Decision
-from feedback.log import Record
+from armwise.agent.config import ACTION_PREFIX, Limits
+from armwise.agent.policies import FeatureError, describe_action, flattened
+from armwise.agent.replies import ActionChoice, ActionProbability, construct
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask
+from armwise.feedback.events import Decision
+from armwise.feedback.log import Record
 
 router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
 

@@ -1,4 +1,4 @@
-"""Writes the table of the routes in `docs/reference/http.md`: `python -m agent.api.reference`.
+"""Writes the table of the routes in `docs/reference/http.md`: `python -m armwise.agent.api.reference`.
 
 A row is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
 whose heading is the method and the path.
@@ -11,11 +11,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from agent.api.documented import document
-from agent.api.routes import ROUTES
-from agent.reporting import with_table
+from armwise.agent.api.documented import document
+from armwise.agent.api.routes import ROUTES
+from armwise.agent.reporting import with_table
 
-DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference"
+DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
 PAGE = DOCUMENTS / "http.md"
 

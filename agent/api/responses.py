@@ -9,12 +9,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from typing_extensions import override
 
-from agent.config import AppConfig
-from agent.replies import Agent, AnswerCost, Passage, Reply, construct
-from agent.turn import Decided
-from arms import base
-from arms.filters import shown
-from feedback.events import Cost, Decision
+from armwise.agent.config import AppConfig
+from armwise.agent.replies import Agent, AnswerCost, Passage, Reply, construct
+from armwise.agent.turn import Decided
+from armwise.arms import base
+from armwise.arms.filters import shown
+from armwise.feedback.events import Cost, Decision
 
 DECISION_HEADERS = {
     name: {"description": text, "schema": {"type": kind}}

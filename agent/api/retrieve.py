@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter, Response
 
-from agent.api import responses
-from agent.api.compiled_route import CompiledRoute
-from agent.api.documented import TURN, documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, at_model
-from agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
-from agent.replies import Retrieval, construct
-from agent.serving import ask as asking
+from armwise.agent.api import responses
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import TURN, documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
+from armwise.agent.replies import Retrieval, construct
+from armwise.agent.serving import ask as asking
 
 router = APIRouter(tags=["answers"], route_class=CompiledRoute)
 

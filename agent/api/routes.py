@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from agent.access import Hosts
-from agent.api import (
+from armwise.agent.access import Hosts
+from armwise.agent.api import (
     buttons,
     decisions,
     feedback,
@@ -22,16 +22,16 @@ from agent.api import (
     ranking,
     retrieve,
 )
-from agent.api.console import page
-from agent.api.console import routes as console
-from agent.api.documented import document
-from agent.api.middleware import RequestGuard, answer_errors
-from agent.api.openai import chat, completions, models, responses, vector_stores
-from agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
-from agent.api.personalizer import evaluations as personalizer_evaluations
-from agent.api.personalizer import events, protocol, service
-from agent.serving import Replica
-from agent.telemetry import ServerSpans
+from armwise.agent.api.console import page
+from armwise.agent.api.console import routes as console
+from armwise.agent.api.documented import document
+from armwise.agent.api.middleware import RequestGuard, answer_errors
+from armwise.agent.api.openai import chat, completions, models, responses, vector_stores
+from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies, warm_starts
+from armwise.agent.api.personalizer import evaluations as personalizer_evaluations
+from armwise.agent.api.personalizer import events, protocol, service
+from armwise.agent.serving import Replica
+from armwise.agent.telemetry import ServerSpans
 
 _HOT = (retrieve, chat, feedback, ranking, observations)
 """Asked thousands of times a second, so found first."""
@@ -49,7 +49,7 @@ class _Mcp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        mcp = await asyncio.to_thread(import_module, "agent.api.mcp")
+        mcp = await asyncio.to_thread(import_module, "armwise.agent.api.mcp")
         await mcp.serve(scope, receive, send)
 
 

@@ -22,13 +22,13 @@ from pydantic import (
     model_validator,
 )
 
-from agent.access import Instant
-from agent.config import DEFAULT_POINT, Group
-from arms.base import NAME, checked_name
-from arms.filters import Filter
-from arms.llm import WritingSpec
-from arms.models import Backbone
-from feedback.registry import promotions
+from armwise.agent.access import Instant
+from armwise.agent.config import DEFAULT_POINT, Group
+from armwise.arms.base import NAME, checked_name
+from armwise.arms.filters import Filter
+from armwise.arms.llm import WritingSpec
+from armwise.arms.models import Backbone
+from armwise.feedback.registry import promotions
 
 
 def storable(text: str) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import (
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import (
     CONFIG,
     POINT,
     ConfigPath,
@@ -17,9 +17,9 @@ from agent.cli.options import (
     with_log,
     write_report,
 )
-from agent.evaluation import audit_file, audit_store
-from feedback.log import Store
-from feedback.ope import Status
+from armwise.agent.evaluation import audit_file, audit_store
+from armwise.feedback.log import Store
+from armwise.feedback.ope import Status
 
 
 def audit(

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from agent.reporting import Terminal
+from armwise.agent.reporting import Terminal
 
 console = Terminal()
 
@@ -17,25 +17,25 @@ PLAIN: Any = {"markup": False, "highlight": False, "soft_wrap": True}
 
 ProgressCallback = Callable[[str, int, int | None], None]
 
-UNAVAILABLE = ("feedback.errors.LogUnavailableError", "feedback.errors.LogGapError")
+UNAVAILABLE = ("armwise.feedback.errors.LogUnavailableError", "armwise.feedback.errors.LogGapError")
 """Failures of a log that is as it should be, although they derive from a wrong request."""
 
 WRONG_REQUEST = (
     "builtins.ValueError",
-    "agent.cli.serve.LaunchError",
-    "agent.proxy.process.ProxyError",
-    "arms.base.ArmError",
-    "arms.indexes.build_once.IndexMismatchError",
-    "arms.models.files.ModelNotFoundError",
-    "feedback.errors.StoreError",
+    "armwise.agent.cli.serve.LaunchError",
+    "armwise.agent.proxy.process.ProxyError",
+    "armwise.arms.base.ArmError",
+    "armwise.arms.indexes.build_once.IndexMismatchError",
+    "armwise.arms.models.files.ModelNotFoundError",
+    "armwise.feedback.errors.StoreError",
 )
 """What exits with 2. By name: a verb must not import the rooms that it does not use."""
 
 FAILURE = (
     "builtins.OSError",
-    "agent.client.errors.ClientError",
-    "agent.simulation.simulation.SimulationError",
-    "arms.llm.base.GeneratorError",
+    "armwise.agent.client.errors.ClientError",
+    "armwise.agent.simulation.simulation.SimulationError",
+    "armwise.arms.llm.base.GeneratorError",
 )
 """What exits with 1."""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agent.cli.console import console, explained, progress
-from agent.cli.options import (
+from armwise.agent.cli.console import console, explained, progress
+from armwise.agent.cli.options import (
     ARGUMENT,
     CONFIG,
     POINT,
@@ -28,15 +28,15 @@ from agent.cli.options import (
     unique,
     write_report,
 )
-from agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
-from agent.simulation import Simulation, simulate
-from arms.base import is_name
-from feedback.exchange import read_headers
-from feedback.log import Store
-from feedback.sources import ExportSource, LogSource
+from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
+from armwise.agent.simulation import Simulation, simulate
+from armwise.arms.base import is_name
+from armwise.feedback.exchange import read_headers
+from armwise.feedback.log import Store
+from armwise.feedback.sources import ExportSource, LogSource
 
 if TYPE_CHECKING:
-    from agent.config import AppConfig
+    from armwise.agent.config import AppConfig
 
 RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -112,7 +112,7 @@ def configured_by(export: Path) -> "AppConfig":
     Raises:
         ConfigError: It has no metrics, or several, whose weights only a configuration says.
     """
-    from agent.config import ConfigError, parse
+    from armwise.agent.config import ConfigError, parse
 
     headers = list(read_headers(export))
     rules = {header.reward.model_dump_json(): header.reward for header in headers}

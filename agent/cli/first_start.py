@@ -18,20 +18,20 @@ from pathlib import Path
 
 import typer
 
-from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
-from agent.cli.options import opened
-from agent.config import AppConfig, ConfigError
-from agent.low_priority import lower_priority_of_a_builder
-from agent.run_folder import RUN_FOLDER, BuildingProgress
-from agent.serving import same_document
-from agent.warmstart import RunFailedError, warm_start_at_first
-from arms.corpus import ingest_all
-from arms.indexes import IndexMismatchError, PassageVectors
-from arms.models import Embedder, build_embedder
-from arms.retrievers import ArmSpec, Resources, catalog, closure, prepare_profiles
-from feedback.errors import UnderWayError
-from feedback.log import Store, open_log
-from feedback.registry import ArmSet, arm_sets
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
+from armwise.agent.cli.options import opened
+from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.low_priority import lower_priority_of_a_builder
+from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.agent.serving import same_document
+from armwise.agent.warmstart import RunFailedError, warm_start_at_first
+from armwise.arms.corpus import ingest_all
+from armwise.arms.indexes import IndexMismatchError, PassageVectors
+from armwise.arms.models import Embedder, build_embedder
+from armwise.arms.retrievers import ArmSpec, Resources, catalog, closure, prepare_profiles
+from armwise.feedback.errors import UnderWayError
+from armwise.feedback.log import Store, open_log
+from armwise.feedback.registry import ArmSet, arm_sets
 
 Arms = Mapping[str, ArmSpec]
 
@@ -172,7 +172,7 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
     Returns:
         Whether all are live; False where the arms were replaced by others meanwhile, which are left alone.
     """
-    from agent.cli.serve import prepare
+    from armwise.agent.cli.serve import prepare
 
     with closing(Store(config.database_url)) as store:
         live = arm_sets.live(store)

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from agent.cli.console import PLAIN, console, explained, progress
-from agent.cli.options import renamed, unique
-from agent.reporting import moment
-from arms.base import Progress
-from arms.suggestions import did_you_mean
-from feedback.events import Example
-from feedback.exchange import (
+from armwise.agent.cli.console import PLAIN, console, explained, progress
+from armwise.agent.cli.options import renamed, unique
+from armwise.agent.reporting import moment
+from armwise.arms.base import Progress
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import (
     COSTS,
     LEAST_DRAWS,
     LEAST_ROWS,

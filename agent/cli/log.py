@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from agent.access import NewKey
-from agent.api import Export, Format, Window
-from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
-from agent.config import DEFAULT_POINT
-from agent.learning import rebuild as learning_rebuild
-from agent.reporting import moment
-from arms.base import Progress
-from feedback.exchange import ExchangeError, appearing, appearing_folder
-from feedback.log import Store, erasures, schema
-from feedback.registry import keys, usage
-from feedback.training_log import archive as training_archive
+from armwise.agent.access import NewKey
+from armwise.agent.api import Export, Format, Window
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, opened, settings_options, unique
+from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.learning import rebuild as learning_rebuild
+from armwise.agent.reporting import moment
+from armwise.arms.base import Progress
+from armwise.feedback.exchange import ExchangeError, appearing, appearing_folder
+from armwise.feedback.log import Store, erasures, schema
+from armwise.feedback.registry import keys, usage
+from armwise.feedback.training_log import archive as training_archive
 
 
 def export(

@@ -89,7 +89,7 @@ class LazyCommand(TyperCommand):
         """The verb itself; the first access imports its module."""
         module, _, function = self._verb.target.partition(":")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        verb = getattr(importlib.import_module(f"agent.cli.{module}"), function)
+        verb = getattr(importlib.import_module(f"armwise.agent.cli.{module}"), function)
         if isinstance(verb, typer.Typer):
             return typer.main.get_command(verb)
         app.command(self.name)(verb)
@@ -139,7 +139,7 @@ def armwise(
     wrong request, 1 for a failure on the way. What it writes, other users of the machine cannot read.
     """
     del version
-    from arms.local_ray import UMASK  # here: a list of verbs loads no package of ours
+    from armwise.arms.local_ray import UMASK  # here: a list of verbs loads no package of ours
 
     os.umask(UMASK)
 
@@ -149,8 +149,8 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        from agent.cli.console import errors
-        from arms.extras import advice
+        from armwise.agent.cli.console import errors
+        from armwise.arms.extras import advice
 
         if (text := advice(error)) is None:
             raise

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import (
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import (
     ARGUMENT,
     CONFIG,
     POINT,
@@ -19,7 +19,7 @@ from agent.cli.options import (
     unique,
     weighted,
 )
-from agent.offline import (
+from armwise.agent.offline import (
     CascadeTraining,
     Comparing,
     Evaluation,
@@ -41,9 +41,9 @@ from agent.offline import (
     train_relevance,
     train_router,
 )
-from agent.warmstart import InsertSettings, RunFailedError, insert_labels, preview_lots
-from agent.warmstart import warm_start as run_warm_start
-from feedback.registry import runs
+from armwise.agent.warmstart import InsertSettings, RunFailedError, insert_labels, preview_lots
+from armwise.agent.warmstart import warm_start as run_warm_start
+from armwise.feedback.registry import runs
 
 OUTPUT, K = "--output -o", "-k"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_args, g
 
 import typer
 
-from agent.cli.console import PLAIN, errors
+from armwise.agent.cli.console import PLAIN, errors
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-    from agent.config import AppConfig
+    from armwise.agent.config import AppConfig
 
 CONFIG = Path("serve_config.yaml")
 
@@ -53,7 +53,7 @@ def opened(config: Path, without: Collection[str] = ()) -> "AppConfig":
     Raises:
         ConfigError: It cannot be read, or is invalid.
     """
-    from agent.config import load
+    from armwise.agent.config import load
 
     settings = load(config, without)
     open_home(settings)
@@ -62,7 +62,7 @@ def opened(config: Path, without: Collection[str] = ()) -> "AppConfig":
 
 def open_home(settings: "AppConfig") -> None:
     """Make the home of a configuration, and print what of it other users of the machine could read."""
-    from agent.config import make_home
+    from armwise.agent.config import make_home
 
     for line in make_home(settings):
         errors.print(line, style="yellow", **PLAIN)
@@ -74,7 +74,7 @@ def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
     Raises:
         ConfigError: It cannot be read, or there is no log yet.
     """
-    from agent.config import ConfigError, load
+    from armwise.agent.config import ConfigError, load
 
     whole = load(config, ["router"])
     settings = whole.of(point)
@@ -85,7 +85,7 @@ def with_log(config: Path, point: str) -> "tuple[AppConfig, AppConfig]":
 
 def moment(option: str, text: str) -> "datetime":
     """Read a date and a time, UTC where no zone is given. Raises ValueError."""
-    from agent.evaluation import moment_of
+    from armwise.agent.evaluation import moment_of
 
     try:
         return moment_of(text)
@@ -117,7 +117,7 @@ def require_report(output: Path | None) -> None:
 
 def write_report(report: WrittenReport, output: Path | None) -> None:
     """Write a report as the name of its file says; None for no file."""
-    from feedback.exchange import appearing
+    from armwise.feedback.exchange import appearing
 
     if output is None:
         return
@@ -215,7 +215,7 @@ def _kind(annotation: Any) -> tuple[type, bool]:
     >>> _kind(int | Path)
     (<class 'str'>, False)
     """
-    from agent.spec import choices_in
+    from armwise.agent.spec import choices_in
 
     first, *others = [choice for choice in choices_in(annotation) if choice is not NoneType]
     if others:

@@ -10,11 +10,19 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.console import console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
-from agent.evaluation import Period, moment_of, page_of, read_file_period, read_period, span_of, text_of
-from feedback.clock import utc
-from feedback.log import Store
+from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
+from armwise.agent.evaluation import (
+    Period,
+    moment_of,
+    page_of,
+    read_file_period,
+    read_period,
+    span_of,
+    text_of,
+)
+from armwise.feedback.clock import utc
+from armwise.feedback.log import Store
 
 DURATION = re.compile(r"(\d{1,6})([mhdw])")
 

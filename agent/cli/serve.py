@@ -24,16 +24,17 @@ import typer
 import yaml
 from rich.console import Console
 
-from agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
-from agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
-from agent.cli.service import print_answer
-from agent.proxy import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
-from agent.run_folder import BEHIND, GO_ON, RUN_FOLDER, BuildingProgress
-from arms.local_ray import QUIET, private_folder
+from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
+from armwise.agent.cli.service import print_answer
+from armwise.agent.proxy import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
+from armwise.agent.run_folder import BEHIND, GO_ON, RUN_FOLDER, BuildingProgress
+from armwise.arms.catalog import present_name
+from armwise.arms.local_ray import QUIET, private_folder
 
 if TYPE_CHECKING:
-    from agent.checks import Finding
-    from agent.config import AppConfig
+    from armwise.agent.checks import Finding
+    from armwise.agent.config import AppConfig
 
 STOP_S = 30.0
 """Time to shut down before the next, stronger signal."""
@@ -46,6 +47,9 @@ START_S = 600.0
 
 LOOK_S = 0.1
 """Pause between two looks at whether the processes still run."""
+
+APPLICATION = "armwise.agent.app:build"
+"""What Ray Serve imports."""
 
 SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
 
@@ -88,7 +92,7 @@ def serve(
         if documents is not None and config != CONFIG:
             raise ValueError(f"--config {config} says what is served: leave {documents} out, or --config")
         if documents is not None or (config == CONFIG and not config.exists()):
-            from agent.cli.without_config import write
+            from armwise.agent.cli.without_config import write
 
             config, remark = write(documents, llm, port)
         elif llm is not None or port is not None:
@@ -113,10 +117,10 @@ def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
 
 
 def _prepare(config: Path, *, cold: bool) -> None:
-    from agent.access import is_loopback, require_closed
-    from agent.cli import first_start
-    from agent.config import load
-    from agent.proxy import Listening, write_configuration
+    from armwise.agent.access import is_loopback, require_closed
+    from armwise.agent.cli import first_start
+    from armwise.agent.config import load
+    from armwise.agent.proxy import Listening, write_configuration
 
     settings, address = load(config), address_of(config)
     open_to_all = is_open(settings, address[0])
@@ -144,8 +148,8 @@ def _prepare(config: Path, *, cold: bool) -> None:
 
 def install_missing_models(settings: "AppConfig") -> None:
     """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
-    from arms.llm import catalog
-    from arms.models import bundled
+    from armwise.arms.llm import catalog
+    from armwise.arms.models import bundled
 
     models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
     models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
@@ -156,8 +160,8 @@ def install_missing_models(settings: "AppConfig") -> None:
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
     """Learn from questions made of the corpus, before the first request; a failure leaves a cold start."""
-    from agent.warmstart import RunFailedError, warm_start_before_traffic
-    from feedback.errors import LogUnavailableError, UnderWayError
+    from armwise.agent.warmstart import RunFailedError, warm_start_before_traffic
+    from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
     try:
         warm_start_before_traffic(settings, console, on_progress)
@@ -166,7 +170,7 @@ def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
 
 
 def _findings(settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool) -> "Iterator[Finding]":
-    from agent.checks import configuration_findings, file_findings
+    from armwise.agent.checks import configuration_findings, file_findings
 
     yield from configuration_findings(settings, address[0], is_open=open_to_all)
     yield from file_findings(settings)
@@ -174,9 +178,9 @@ def _findings(settings: "AppConfig", address: tuple[str, int], *, open_to_all: b
 
 def is_open(settings: "AppConfig", host: str) -> bool:
     """Return whether there is no key. Raises LogUnavailableError, except on loopback: replicas wait."""
-    from agent.access import Keyring, is_loopback
-    from feedback.errors import LogUnavailableError
-    from feedback.log import Store
+    from armwise.agent.access import Keyring, is_loopback
+    from armwise.feedback.errors import LogUnavailableError
+    from armwise.feedback.log import Store
 
     keyring = Keyring(settings.keys, time.time)
     if keyring.is_open and (settings.log_path is None or settings.log_path.exists()):
@@ -198,14 +202,14 @@ def prepare(config: "AppConfig", progress: ProgressCallback) -> None:
     All their files are compared with their digests here, once before a service starts; its processes compare
     sizes.
     """
-    from agent.routers import open_selector, saved
-    from arms.corpus import ingest_all
-    from arms.indexes import build_once, prepare_vectors
-    from arms.llm import LateWriter
-    from arms.models import require_whole
-    from arms.retrievers import Resources, catalog, prepare_profiles
-    from arms.retrievers import prepare as prepare_arms
-    from feedback.log import open_log
+    from armwise.agent.routers import open_selector, saved
+    from armwise.arms.corpus import ingest_all
+    from armwise.arms.indexes import build_once, prepare_vectors
+    from armwise.arms.llm import LateWriter
+    from armwise.arms.models import require_whole
+    from armwise.arms.retrievers import Resources, catalog, prepare_profiles
+    from armwise.arms.retrievers import prepare as prepare_arms
+    from armwise.feedback.log import open_log
 
     config = config.settled()
     points = config.by_point.values()
@@ -246,7 +250,7 @@ def prepare_in_process(config: Path, folder: Path | None = None, *, cold: bool =
     """
     words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
-    command = [sys.executable, "-m", "agent.cli", *words]
+    command = [sys.executable, "-m", "armwise", *words]
     return subprocess.run(command, env=environment, check=False, preexec_fn=ends_with_its_parent).returncode
 
 
@@ -342,7 +346,7 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     if folder is not None:
         config, environment[RUN_FOLDER] = _without_proxy(config, folder), str(folder)
     return subprocess.Popen(
-        [sys.executable, "-m", "agent.cli.start_ray", str(config)],
+        [sys.executable, "-m", "armwise.agent.cli.start_ray", str(config)],
         env=environment,
         stdin=subprocess.PIPE,
         # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
@@ -375,7 +379,7 @@ def _build_behind(config: Path, folder: Path | None) -> Iterator[None]:
         return
     console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "agent.cli.first_start", str(config), left.read_text()],
+        [sys.executable, "-m", "armwise.agent.cli.first_start", str(config), left.read_text()],
         env={**os.environ, RUN_FOLDER: str(folder)},
         start_new_session=True,
         preexec_fn=ends_with_its_parent,
@@ -466,12 +470,18 @@ def logs_json(config: Path) -> bool:
 
 def _document(config: Path) -> dict[str, Any]:
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    return document if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        return {}
+    for application in document.get("applications") or ():
+        application["import_path"] = present_name(application.get("import_path") or APPLICATION)
+    return document
 
 
 def require_free_port(host: str, port: int) -> None:
     """Check that nothing listens there. Raises LaunchError."""
-    from agent.checks import bind_problem  # the process that waits for the service needs none of its imports
+    from armwise.agent.checks import (
+        bind_problem,  # the process that waits for the service needs none of its imports
+    )
 
     if problem := bind_problem(host, port):
         raise LaunchError(
@@ -509,8 +519,8 @@ def ingest_corpus(
             return
         if source is None or name is None:
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
-        from agent.config import CorpusSpec
-        from arms.corpus import ingest, located
+        from armwise.agent.config import CorpusSpec
+        from armwise.arms.corpus import ingest, located
 
         spec = CorpusSpec(name=name, source=source)
         settings = opened(config)
@@ -528,8 +538,8 @@ def ingest_corpus(
 
 def _fill(config: Path, point: str, arm: str) -> None:
     """Put the corpus into the engine of an arm, and print what was done. Raises ValueError, ArmError."""
-    from arms.corpus import ingest_all
-    from arms.retrievers import Resources, catalog
+    from armwise.arms.corpus import ingest_all
+    from armwise.arms.retrievers import Resources, catalog
 
     with progress() as on_progress:
         settings = opened(config).of(point).settled()

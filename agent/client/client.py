@@ -1,4 +1,4 @@
-"""The two clients: one blocks, the other is to be awaited. `agent.client.calls` has what they send."""
+"""Two clients, one that blocks and one to be awaited; `armwise.agent.client.calls` has what they send."""
 
 import asyncio
 import os
@@ -22,10 +22,10 @@ import httpx
 import orjson
 from typing_extensions import Unpack
 
-from agent.client import calls
-from agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options, Taking
-from agent.client.errors import AnswerFailedError, ClientError, failure_of
-from agent.replies import (
+from armwise.agent.client import calls
+from armwise.agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options, Taking
+from armwise.agent.client.errors import AnswerFailedError, ClientError, failure_of
+from armwise.agent.replies import (
     ActionChoice,
     Agent,
     DecisionVerification,

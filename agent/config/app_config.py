@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from agent.config.privacy import Privacy
-from agent.config.sections import (
+from armwise.agent.config.privacy import Privacy
+from armwise.agent.config.sections import (
     CorpusSpec,
     Http,
     Key,
@@ -34,25 +34,25 @@ from agent.config.sections import (
     Sticky,
     Tap,
 )
-from agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
-from agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
-from agent.routers import saved
-from agent.spec import lines
-from agent.telemetry import TelemetrySpec
-from arms.base import checked_name
-from arms.corpus import CorpusSource, located
-from arms.llm import LlmSpec, writing
-from arms.llm import catalog as llm_catalog
-from arms.llm import prompts as llm_prompts
-from arms.models import Backbone
-from arms.retrievers import EXTERNAL, ArmSpec, ArmSpecError, NewArms, Trust, catalog
-from arms.suggestions import did_you_mean
-from feedback.budget import Budget
-from feedback.drift import DriftSpec
-from feedback.errors import StoreError
-from feedback.log import POINT, point_url
-from feedback.ope import GateSpec
-from feedback.reward import RewardRule
+from armwise.agent.config.warm_start import KEPT_FLOOR, WarmStartSpec
+from armwise.agent.policies import FeatureSpec, PolicySpec, build_policy, require_action_features
+from armwise.agent.routers import saved
+from armwise.agent.spec import lines
+from armwise.agent.telemetry import TelemetrySpec
+from armwise.arms.base import checked_name
+from armwise.arms.corpus import CorpusSource, located
+from armwise.arms.llm import LlmSpec, writing
+from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.llm import prompts as llm_prompts
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import EXTERNAL, ArmSpec, ArmSpecError, NewArms, Trust, catalog
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.budget import Budget
+from armwise.feedback.drift import DriftSpec
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log import POINT, point_url
+from armwise.feedback.ope import GateSpec
+from armwise.feedback.reward import RewardRule
 
 TEMPLATES = {
     form.value: llm_prompts.template_of(form) for form in (llm_prompts.Form.DIRECT, llm_prompts.Form.SHORT)

@@ -14,13 +14,13 @@ from typing import Any, Literal, get_origin
 import yaml
 from pydantic import BaseModel
 
-from agent.config.app_config import AppConfig, ConfigError
-from agent.spec import choices_in, fields_of, item_of
-from arms.local_ray import UMASK
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, catalog
-from arms.secrets import text_of
-from arms.suggestions import did_you_mean
+from armwise.agent.config.app_config import AppConfig, ConfigError
+from armwise.agent.spec import choices_in, fields_of, item_of
+from armwise.arms.local_ray import UMASK
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, catalog
+from armwise.arms.secrets import text_of
+from armwise.arms.suggestions import did_you_mean
 
 CONFIG = Path("serve_config.yaml")
 """Default of `--config`."""

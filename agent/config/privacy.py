@@ -17,6 +17,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from armwise.arms.catalog import present_name
+
 LENGTH = 1000
 """Characters of the longest text."""
 
@@ -112,7 +114,7 @@ class Privacy(BaseModel):
         """
         hook = None
         if self.hook is not None:
-            module, _, name = self.hook.partition(":")
+            module, _, name = present_name(self.hook).partition(":")
             try:
                 hook = getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """The JSON Schema of a configuration file, by which editors complete and check it.
 
-`python -m agent.config.schema > agent/config/schema.json`; a test fails when the file is out of date. What
-depends on several keys, such as a backbone that an arm names, is checked by `armwise doctor` alone.
+`python -m armwise.agent.config.schema > agent/config/schema.json`; a test fails when the file is out of date.
+What depends on several keys, such as a backbone that an arm names, is checked by `armwise doctor` alone.
 """
 
 import json
@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from typing_extensions import override
 
-from agent.config.app_config import AppConfig
-from agent.policies import POLICIES
-from agent.routers import ROUTERS
-from agent.spec import params_of
-from arms.retrievers import catalog
+from armwise.agent.config.app_config import AppConfig
+from armwise.agent.policies import POLICIES
+from armwise.agent.routers import ROUTERS
+from armwise.agent.spec import params_of
+from armwise.arms.retrievers import catalog
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -68,7 +68,7 @@ def config_schema() -> Schema:
         "type": "object",
         "required": ["args"],
         "properties": {
-            "import_path": {"const": "agent.app:build"},
+            "import_path": {"enum": ["armwise.agent.app:build", "agent.app:build"]},
             "args": {"$ref": "#/$defs/AppConfig"},
         },
     }

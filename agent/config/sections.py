@@ -19,10 +19,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from arms.base import NAME, RESERVED, checked_name
-from arms.suggestions import did_you_mean
-from feedback.reward import seconds_of
-from feedback.training_log import observed
+from armwise.arms.base import NAME, RESERVED, checked_name
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.reward import seconds_of
+from armwise.feedback.training_log import observed
 
 Scope = Literal["decide", "feedback", "read", "operate", "admin"]
 

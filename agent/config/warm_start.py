@@ -15,14 +15,14 @@ from pydantic import (
     model_validator,
 )
 
-from agent.policies import PolicySpec
-from agent.routers import RouterSpec, Stage, build_router
-from agent.routers import utility as router_utility
-from agent.simulation import SHAPE
-from arms.base import checked_name
-from arms.llm import prompts
-from feedback.reward import RewardRule
-from feedback.training_log import logged_labels
+from armwise.agent.policies import PolicySpec
+from armwise.agent.routers import RouterSpec, Stage, build_router
+from armwise.agent.routers import utility as router_utility
+from armwise.agent.simulation import SHAPE
+from armwise.arms.base import checked_name
+from armwise.arms.llm import prompts
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import logged_labels
 
 
 def next_of(cron: str, after: float) -> float:

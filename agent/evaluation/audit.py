@@ -24,19 +24,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from agent.config import AppConfig
-from agent.reporting import counted, filled, moment
-from arms.base import Progress
-from feedback.arrays import Flags, Floats, Integers
-from feedback.dataset import Log
-from feedback.events import FOREIGN, LABELS, Example
-from feedback.exchange import read_export, read_headers
-from feedback.log import Store, without_password
-from feedback.ope import Audit, Check, Draws, Status, audit
-from feedback.reward import RewardRule
-from feedback.sources import ExportSource, LogSource
-from feedback.texts import value_of
-from feedback.training_log import drawn_turns
+from armwise.agent.config import AppConfig
+from armwise.agent.reporting import counted, filled, moment
+from armwise.arms.base import Progress
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.events import FOREIGN, LABELS, Example
+from armwise.feedback.exchange import read_export, read_headers
+from armwise.feedback.log import Store, without_password
+from armwise.feedback.ope import Audit, Check, Draws, Status, audit
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.sources import ExportSource, LogSource
+from armwise.feedback.texts import value_of
+from armwise.feedback.training_log import drawn_turns
 
 SEEN_FIRST = 1000
 """Decisions by which features are chosen and cut into parts."""

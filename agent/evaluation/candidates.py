@@ -22,18 +22,18 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from agent.config import AppConfig
-from agent.learning import Recipe, StoredTrained, restore_policy, spec_of
-from agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
-from agent.routers import RouterError, Stage, dataset
-from agent.spec import lines
-from arms.models import ModelNotFoundError, build_embedder
-from feedback.budget import Budget, Pacer
-from feedback.events import LABELS, ROUTER, Decision, Example, Source
-from feedback.log import Store
-from feedback.registry import Version, arm_sets, versions
-from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, examples, observed, router_contexts
+from armwise.agent.config import AppConfig
+from armwise.agent.learning import Recipe, StoredTrained, restore_policy, spec_of
+from armwise.agent.policies import Policy, PolicyError, PolicySpec, sampling, served_distribution
+from armwise.agent.routers import RouterError, Stage, dataset
+from armwise.agent.spec import lines
+from armwise.arms.models import ModelNotFoundError, build_embedder
+from armwise.feedback.budget import Budget, Pacer
+from armwise.feedback.events import LABELS, ROUTER, Decision, Example, Source
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Version, arm_sets, versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import StartingPoint, examples, observed, router_contexts
 
 
 class EvaluationError(ValueError):
@@ -120,7 +120,7 @@ def parse_name(name: str) -> CandidateName:
     7
     >>> parse_name("best")
     Traceback (most recent call last):
-    agent.evaluation.candidates.CandidateError: candidate 'best' is not one of: served, uniform, \
+    armwise.agent.evaluation.candidates.CandidateError: candidate 'best' is not one of: served, uniform, \
 fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YAML>, router:<folder>
     """
     prefix, _, argument = name.partition(":")
@@ -415,7 +415,8 @@ class Recorded:
 class Routed:
     """The arm with the best score of a router on questions; ties are split evenly.
 
-    For a question that it was trained on, the out-of-fold scores are used; see `agent.routers.out_of_fold`.
+    For a question that it was trained on, the out-of-fold scores are used; see
+    `armwise.agent.routers.out_of_fold`.
 
     Args:
         folder: Folder of the trained router.

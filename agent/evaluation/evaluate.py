@@ -22,9 +22,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agent.config import AppConfig
-from agent.evaluation.audit import propensity_note
-from agent.evaluation.candidates import (
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.audit import propensity_note
+from armwise.agent.evaluation.candidates import (
     Candidate,
     CandidateError,
     CandidateKind,
@@ -36,7 +36,7 @@ from agent.evaluation.candidates import (
     candidate_of,
     parse_name,
 )
-from agent.evaluation.report import (
+from armwise.agent.evaluation.report import (
     DIRECT_ALONE,
     ArmWeights,
     CandidateResult,
@@ -46,16 +46,16 @@ from agent.evaluation.report import (
     Stretch,
     Weights,
 )
-from agent.evaluation.request import EvaluationRequest
-from agent.learning import restore_policy, verify
-from agent.policies import Policy, PolicyError
-from agent.reporting import counted
-from agent.routers import dataset
-from arms.base import Progress
-from feedback.dataset import EmptyLogError, Log, Selection
-from feedback.events import OBSERVED, Cost, Decision, Example
-from feedback.log import Store, without_password
-from feedback.ope import (
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.learning import restore_policy, verify
+from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.reporting import counted
+from armwise.agent.routers import dataset
+from armwise.arms.base import Progress
+from armwise.feedback.dataset import EmptyLogError, Log, Selection
+from armwise.feedback.events import OBSERVED, Cost, Decision, Example
+from armwise.feedback.log import Store, without_password
+from armwise.feedback.ope import (
     WITHOUT_PROPENSITIES,
     Diagnostics,
     EstimateWithInterval,
@@ -66,12 +66,12 @@ from feedback.ope import (
     gate,
     judge,
 )
-from feedback.registry import arm_sets
-from feedback.registry import versions as registry_versions
-from feedback.sources import Source
-from feedback.texts import value_of
-from feedback.training_log import examples as training_log_examples
-from feedback.training_log import read_examples
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.sources import Source
+from armwise.feedback.texts import value_of
+from armwise.feedback.training_log import examples as training_log_examples
+from armwise.feedback.training_log import read_examples
 
 BLOCK = 256
 """Rows of the training log that are read at a time."""

@@ -1,7 +1,7 @@
 """The gate before a promotion: request an evaluation of the candidate, wait for it, and return its verdict.
 
-The rules are in `feedback.ope.gate`. The evaluation runs beside the service like any other. A caller that
-stops waiting may ask again later and finds the same evaluation.
+The rules are in `armwise.feedback.ope.gate`. The evaluation runs beside the service like any other. A caller
+that stops waiting may ask again later and finds the same evaluation.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.config import AppConfig
-from agent.evaluation.candidates import CandidateKind
-from agent.evaluation.job import Evaluations, evaluate_apart
-from agent.evaluation.request import EvaluationRequest
-from agent.jobs import ProgressCallback, UndecidedError
-from agent.learning import configuration_of
-from arms.base import Progress
-from feedback.log import Store
-from feedback.registry import ActivePolicy, Evaluation, evaluations
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.candidates import CandidateKind
+from armwise.agent.evaluation.job import Evaluations, evaluate_apart
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.jobs import ProgressCallback, UndecidedError
+from armwise.agent.learning import configuration_of
+from armwise.arms.base import Progress
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, Evaluation, evaluations
 
 WAIT_S = 20.0
 """Seconds that a promotion waits for its verdict."""
@@ -71,8 +71,8 @@ async def verdict(
         clock: Seconds since the epoch.
 
     Returns:
-        `feedback.ope.gate.Verdict.document` with the number of the `evaluation`. A candidate that cannot be
-        evaluated is held, for that reason.
+        `armwise.feedback.ope.gate.Verdict.document` with the number of the `evaluation`. A candidate that
+        cannot be evaluated is held, for that reason.
 
     Raises:
         UndecidedError: The evaluation did not finish within the time, and continues; or, with `force`,

@@ -26,25 +26,25 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from agent.config import AppConfig, parse
-from agent.evaluation.candidates import EvaluationError
-from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.request import EvaluationRequest, refuse_untrusted
-from agent.jobs import (
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation.candidates import EvaluationError
+from armwise.agent.evaluation.evaluate import evaluate_log
+from armwise.agent.evaluation.request import EvaluationRequest, refuse_untrusted
+from armwise.agent.jobs import (
     BEAT_S,
     JobFailedError,
     ProgressCallback,
     StoppedError,
     environment_of_a_child,
 )
-from agent.low_priority import command_of_a_child
-from agent.reporting import log_plainly
-from agent.spec import lines
-from arms.base import Progress
-from feedback.errors import LogUnavailableError, SupersededError, described
-from feedback.log import Store
-from feedback.registry import Evaluation, evaluations
-from feedback.sources import LogSource
+from armwise.agent.low_priority import command_of_a_child
+from armwise.agent.reporting import log_plainly
+from armwise.agent.spec import lines
+from armwise.arms.base import Progress
+from armwise.feedback.errors import LogUnavailableError, SupersededError, described
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Evaluation, evaluations
+from armwise.feedback.sources import LogSource
 
 Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
 """Makes the answer of a request. Raises JobFailedError."""

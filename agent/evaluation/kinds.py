@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.policies import FORM, kinds_of
+from armwise.agent.policies import FORM, kinds_of
 
 MOST = 8
 """Kinds that are shown by name."""

@@ -12,14 +12,14 @@ from math import inf, sqrt
 
 import numpy as np
 
-from agent.evaluation.served import ERROR, Comparison, compare
-from feedback.arrays import Flags, Floats, Integers
-from feedback.drift import Alarm, newest_alarms
-from feedback.log import Store, listing
-from feedback.ope import Interval, Weighted, intervals
-from feedback.registry import LiveArms, Run, arm_sets, promotions, runs
-from feedback.reward import RewardRule
-from feedback.training_log import rollups
+from armwise.agent.evaluation.served import ERROR, Comparison, compare
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.drift import Alarm, newest_alarms
+from armwise.feedback.log import Store, listing
+from armwise.feedback.ope import Interval, Weighted, intervals
+from armwise.feedback.registry import LiveArms, Run, arm_sets, promotions, runs
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import rollups
 
 MOST_STRETCHES = 40
 """Points of a curve at most."""

@@ -15,20 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from agent.config import AppConfig
-from agent.evaluation.audit import propensity_doubt
-from agent.evaluation.kinds import KindShares, rows_by_kind, shares_by_kind
-from agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
-from agent.evaluation.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
-from agent.evaluation.served import ERROR, Alternative, Comparison, alternative, compare, least_floor
-from arms.base import Progress
-from feedback.arrays import Flags, Floats, Integers
-from feedback.clock import utc
-from feedback.drift import newest_alarms
-from feedback.log import Store, listing
-from feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
-from feedback.registry import arm_sets, evaluations, promotions, runs
-from feedback.training_log import rollups, served_turns
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.audit import propensity_doubt
+from armwise.agent.evaluation.kinds import KindShares, rows_by_kind, shares_by_kind
+from armwise.agent.evaluation.learning_curve import MOST_STRETCHES, Stretch, changes_of
+from armwise.agent.evaluation.period_curve import AtEqualQuality, CurvePoint, at_equal_quality, curve_of
+from armwise.agent.evaluation.served import ERROR, Alternative, Comparison, alternative, compare, least_floor
+from armwise.arms.base import Progress
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.clock import utc
+from armwise.feedback.drift import newest_alarms
+from armwise.feedback.log import Store, listing
+from armwise.feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
+from armwise.feedback.registry import arm_sets, evaluations, promotions, runs
+from armwise.feedback.training_log import rollups, served_turns
 
 NEWEST = 200
 """Promotions, alarms and runs among which those of the period are looked for."""

@@ -4,8 +4,8 @@ A policy that sees no question can reach every point between two arms, by drawin
 probability. So the arms and the lines between them are what is to be had without learning, and the mix that
 would have earned as much as what was served says what learning saved at equal quality.
 
-Arms are compared as in `agent.evaluation.served`, and costs as rewards: an alternative is not worse where the
-interval of its lead leaves no loss beyond `EQUAL` of the range of rewards. All these intervals hold
+Arms are compared as in `armwise.agent.evaluation.served`, and costs as rewards: an alternative is not worse
+where the interval of its lead leaves no loss beyond `EQUAL` of the range of rewards. All these intervals hold
 together (Bonferroni), and at every look.
 """
 
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.evaluation.served import ERROR, MOST_MORE
-from feedback.arrays import Floats
-from feedback.ope import Interval, confidence_sequences, intervals
+from armwise.agent.evaluation.served import ERROR, MOST_MORE
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope import Interval, confidence_sequences, intervals
 
 if TYPE_CHECKING:
-    from agent.evaluation.period import Turns
+    from armwise.agent.evaluation.period import Turns
 
 EQUAL = 0.02
 """Loss of reward up to which two count as equally good, as a share of the range of rewards."""

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
-from agent.evaluation.period import KINDS_OF, Kinds, NothingServedError, Period, Turns, period_of
-from arms.base import Progress
-from feedback.clock import utc
-from feedback.events import FOREIGN, LABELS, Example, Mode
-from feedback.exchange import read_export, read_headers
-from feedback.reward import RewardRule
-from feedback.training_log import rollups, served_turns
+from armwise.agent.evaluation.period import KINDS_OF, Kinds, NothingServedError, Period, Turns, period_of
+from armwise.arms.base import Progress
+from armwise.feedback.clock import utc
+from armwise.feedback.events import FOREIGN, LABELS, Example, Mode
+from armwise.feedback.exchange import read_export, read_headers
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import rollups, served_turns
 
 FLOOR = 0.05
 """Least propensity where no decision of several arms has one on record."""

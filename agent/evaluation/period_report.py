@@ -9,10 +9,10 @@ from html import escape
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from agent.evaluation.period import KindGain, Period, Saving
-from agent.evaluation.period_curve import AtEqualQuality
-from agent.evaluation.served import Alternative, rounded, summary_of
-from agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
+from armwise.agent.evaluation.period import KindGain, Period, Saving
+from armwise.agent.evaluation.period_curve import AtEqualQuality
+from armwise.agent.evaluation.served import Alternative, rounded, summary_of
+from armwise.agent.reporting import GREY, GRID, INK, LEGEND, PALETTE, draw_svg, filled, moment, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,18 +11,18 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from agent.evaluation.candidates import BASELINE
-from agent.evaluation.request import EvaluationRequest
-from agent.reporting import GREY, GRID, INK, PALETTE, counted
-from feedback.ope import ESTIMATORS
+from armwise.agent.evaluation.candidates import BASELINE
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.reporting import GREY, GRID, INK, PALETTE, counted
+from armwise.feedback.ope import ESTIMATORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 import json
 import shlex
 
-from agent.config import CONFIG
-from agent.reporting import draw_svg, filled, moment
+from armwise.agent.config import CONFIG
+from armwise.agent.reporting import draw_svg, filled, moment
 
 
 class ReportSection(BaseModel):

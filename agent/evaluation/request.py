@@ -16,16 +16,22 @@ from pydantic import (
     model_validator,
 )
 
-from agent.config import AppConfig
-from agent.evaluation.candidates import BASELINE, CandidateError, CandidateKind, CandidateName, parse_name
-from agent.policies import FeatureSpec, PolicyError, check_untrusted, describe
-from arms.suggestions import did_you_mean
-from feedback.budget import Budget
-from feedback.clock import require_date
-from feedback.log import Store
-from feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
-from feedback.registry import arm_sets, versions
-from feedback.reward import Prices, RewardRule
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation.candidates import (
+    BASELINE,
+    CandidateError,
+    CandidateKind,
+    CandidateName,
+    parse_name,
+)
+from armwise.agent.policies import FeatureSpec, PolicyError, check_untrusted, describe
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.budget import Budget
+from armwise.feedback.clock import require_date
+from armwise.feedback.log import Store
+from armwise.feedback.ope import DEFAULT_ESTIMATORS, ESTIMATORS, INTERVALS, Model
+from armwise.feedback.registry import arm_sets, versions
+from armwise.feedback.reward import Prices, RewardRule
 
 Name = Annotated[StrictStr, Field(max_length=2000)]
 """Name of a candidate."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from agent.config import AppConfig
-from feedback.log import Store
-from feedback.ope import Interval, Weighted, confidence_sequences, intervals
-from feedback.registry import promotions
+from armwise.agent.config import AppConfig
+from armwise.feedback.log import Store
+from armwise.feedback.ope import Interval, Weighted, confidence_sequences, intervals
+from armwise.feedback.registry import promotions
 
 ERROR = 0.05
 """Largest probability that any interval of a comparison ever misses."""

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from contextlib import closing
 
-from agent.config import AppConfig, ConfigError
-from agent.routers import open_selector, saved
-from agent.telemetry import begin
-from arms.deployments import (
+from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.routers import open_selector, saved
+from armwise.agent.telemetry import begin
+from armwise.arms.deployments import (
     ArmHost,
     ArmSettings,
     Embedders,
@@ -16,11 +16,11 @@ from arms.deployments import (
     place,
     retrieval_cache,
 )
-from arms.llm import Generator
-from arms.retrievers import ArmSpec, catalog, closure
-from feedback.errors import LogUnavailableError
-from feedback.log import Store
-from feedback.registry import arm_sets
+from armwise.arms.llm import Generator
+from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
 
 Arms = Mapping[str, ArmSpec]
 

@@ -17,16 +17,16 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent.access import require_closed
-from agent.api import ApiError, code_of, create_app
-from agent.config import AppConfig
-from agent.evaluation import verdict
-from agent.hosts.arms import open_here
-from agent.proxy import listening
-from agent.run_folder import RUN_FOLDER
-from agent.serving import Backends, Replica, Telemetry
-from agent.telemetry import begin
-from arms.deployments import (
+from armwise.agent.access import require_closed
+from armwise.agent.api import ApiError, code_of, create_app
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation import verdict
+from armwise.agent.hosts.arms import open_here
+from armwise.agent.proxy import listening
+from armwise.agent.run_folder import RUN_FOLDER
+from armwise.agent.serving import Backends, Replica, Telemetry
+from armwise.agent.telemetry import begin
+from armwise.arms.deployments import (
     Embedders,
     RemoteArmHost,
     RemoteEmbedder,
@@ -34,9 +34,9 @@ from arms.deployments import (
     reach,
     retrieval_cache,
 )
-from arms.llm import writing
-from feedback.clock import SteadyClock
-from feedback.errors import LogUnavailableError, described
+from armwise.arms.llm import writing
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import LogUnavailableError, described
 
 OPENING_S = 1.0
 """Pause between two attempts of a replica to open a log that is unavailable."""

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 
-from agent.config import AppConfig
-from agent.evaluation import Evaluations, evaluate_apart
-from agent.jobs import Jobs, Task, this_process
-from agent.learning import configuration_of
-from agent.telemetry import begin
-from agent.warmstart import AutomaticCanaries, WarmStarts
-from feedback.clock import SteadyClock
-from feedback.log import Store
+from armwise.agent.config import AppConfig
+from armwise.agent.evaluation import Evaluations, evaluate_apart
+from armwise.agent.jobs import Jobs, Task, this_process
+from armwise.agent.learning import configuration_of
+from armwise.agent.telemetry import begin
+from armwise.agent.warmstart import AutomaticCanaries, WarmStarts
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.log import Store
 
 
 class JobsHost:

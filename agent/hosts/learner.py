@@ -4,14 +4,22 @@ import gc
 import logging
 from functools import cached_property
 
-from agent.config import AppConfig
-from agent.jobs import this_process
-from agent.learning import DIGEST_CHARS, Learner, LearnerThread, Recipe, active_recipe, known_arms, live_arms
-from agent.telemetry import begin
-from feedback.clock import SteadyClock
-from feedback.log import Store, open_log
-from feedback.registry import active_policy
-from feedback.training_log import lag, take_epoch
+from armwise.agent.config import AppConfig
+from armwise.agent.jobs import this_process
+from armwise.agent.learning import (
+    DIGEST_CHARS,
+    Learner,
+    LearnerThread,
+    Recipe,
+    active_recipe,
+    known_arms,
+    live_arms,
+)
+from armwise.agent.telemetry import begin
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.log import Store, open_log
+from armwise.feedback.registry import active_policy
+from armwise.feedback.training_log import lag, take_epoch
 
 logger = logging.getLogger(__name__)
 

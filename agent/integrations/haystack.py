@@ -5,7 +5,7 @@ from typing import Any, Self
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret
 
-from agent.client import Answer, AsyncClient, Client
+from armwise.agent.client import Answer, AsyncClient, Client
 
 
 @component
@@ -18,7 +18,7 @@ class ArmwiseRetriever:
         url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
         api_key: Key, where the service requires one.
         top_k: How many documents.
-        options: What else each question says, such as `{"arm": "bm25"}`; see `agent.client`.
+        options: What else each question says, such as `{"arm": "bm25"}`; see `armwise.agent.client`.
     """
 
     def __init__(

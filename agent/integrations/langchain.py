@@ -9,7 +9,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import Field, PrivateAttr, SecretStr
 from typing_extensions import override
 
-from agent.client import Answer, AsyncClient, Client
+from armwise.agent.client import Answer, AsyncClient, Client
 
 
 class ArmwiseRetriever(BaseRetriever):
@@ -21,7 +21,7 @@ class ArmwiseRetriever(BaseRetriever):
         url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
         api_key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
         k: How many documents.
-        options: What else each question says, such as `{"arm": "bm25"}`; see `agent.client`.
+        options: What else each question says, such as `{"arm": "bm25"}`; see `armwise.agent.client`.
     """
 
     url: str | None = None

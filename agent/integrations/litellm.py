@@ -1,7 +1,7 @@
 """The tap of LiteLLM: each call of a model is sent as a decision that was made there.
 
     import litellm
-    from agent.integrations.litellm import ArmwiseLogger
+    from armwise.agent.integrations.litellm import ArmwiseLogger
 
     litellm.callbacks = [ArmwiseLogger(point="models")]
 
@@ -23,7 +23,7 @@ from typing import Any
 from litellm.integrations.custom_logger import CustomLogger
 from typing_extensions import override
 
-from agent.client import Client, ClientError
+from armwise.agent.client import Client, ClientError
 
 logger = logging.getLogger(__name__)
 

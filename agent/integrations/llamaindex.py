@@ -7,7 +7,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from typing_extensions import override
 
-from agent.client import Answer, AsyncClient, Client
+from armwise.agent.client import Answer, AsyncClient, Client
 
 
 class ArmwiseRetriever(BaseRetriever):
@@ -20,7 +20,7 @@ class ArmwiseRetriever(BaseRetriever):
         url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
         api_key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
         similarity_top_k: How many nodes.
-        options: What else each question says, such as `{"arm": "bm25"}`; see `agent.client`.
+        options: What else each question says, such as `{"arm": "bm25"}`; see `armwise.agent.client`.
         more: Arguments of `BaseRetriever`.
     """
 

@@ -19,20 +19,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from agent.learning.recipe import Recipe
-from agent.learning.restore import load_checkpoint, resume_point, train_on
-from agent.learning.router_scores import MOST, score_unscored
-from agent.policies import PolicyError, restarts_of
-from arms.base import Progress
-from arms.models import Backbone
-from feedback.budget import Budget, Pacer, Price
-from feedback.drift import Change, DriftSpec, Watch
-from feedback.errors import LogGapError, LogUnavailableError, SupersededError
-from feedback.events import Example
-from feedback.log import Store, erasures
-from feedback.registry import Version, prices, versions
-from feedback.reward import TokenPrices
-from feedback.training_log import (
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.learning.restore import load_checkpoint, resume_point, train_on
+from armwise.agent.learning.router_scores import MOST, score_unscored
+from armwise.agent.policies import PolicyError, restarts_of
+from armwise.arms.base import Progress
+from armwise.arms.models import Backbone
+from armwise.feedback.budget import Budget, Pacer, Price
+from armwise.feedback.drift import Change, DriftSpec, Watch
+from armwise.feedback.errors import LogGapError, LogUnavailableError, SupersededError
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.registry import Version, prices, versions
+from armwise.feedback.reward import TokenPrices
+from armwise.feedback.training_log import (
     Joiner,
     Position,
     StartingPoint,

@@ -13,15 +13,15 @@ from itertools import islice
 
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
-from agent.learning.restore import train_on
-from agent.policies import PolicyError
-from feedback.events import Example
-from feedback.log import Store, erasures
-from feedback.registry import Version
-from feedback.registry import versions as registry_versions
-from feedback.training_log import (
+from armwise.agent.config import AppConfig
+from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
+from armwise.agent.learning.restore import train_on
+from armwise.agent.policies import PolicyError
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.registry import Version
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import (
     REBUILD,
     Position,
     Refold,

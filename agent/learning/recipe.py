@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agent.config import AppConfig, ConfigError
-from agent.learning.router_scores import open_router
-from agent.policies import Policy, PolicyError, PolicySpec, build_policy
-from agent.routers import RouterError
-from feedback.log import Store
-from feedback.registry import ActivePolicy, ArmSet, Version, active_policy, arm_sets, versions
-from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint
+from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.learning.router_scores import open_router
+from armwise.agent.policies import Policy, PolicyError, PolicySpec, build_policy
+from armwise.agent.routers import RouterError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, ArmSet, Version, active_policy, arm_sets, versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import StartingPoint
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from agent.learning.recipe import DIGEST_CHARS, Recipe, spec_of
-from agent.policies import Policy, PolicyError, build_policy
-from feedback.errors import LogGapError
-from feedback.events import Example
-from feedback.log import Store
-from feedback.registry import Version, arm_sets, versions
-from feedback.reward import RewardRule
-from feedback.training_log import learned_examples
+from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, spec_of
+from armwise.agent.policies import Policy, PolicyError, build_policy
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Version, arm_sets, versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import learned_examples
 
 logger = logging.getLogger(__name__)
 

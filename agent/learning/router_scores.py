@@ -2,9 +2,10 @@
 
     a folder of `armwise train`  --keep_router-->  the log  --open_router-->  replicas, learners, evaluations
 
-A recipe learns from contexts with the scores of its own router (`feedback.training_log.router_contexts`).
-Where a decision has none, they are computed from its question when they are first needed, and stored. On
-questions that the router was trained on, they are its out-of-fold scores.
+A recipe learns from contexts with the scores of its own router
+(`armwise.feedback.training_log.router_contexts`). Where a decision has none, they are computed from its
+question when they are first needed, and stored. On questions that the router was trained on, they are its
+out-of-fold scores.
 
 For a router that looks at passages, the log has the passages of the arm that was drawn alone. So the arms
 that could be drawn search again, as they would have before the draw: with the same question and seed, in the
@@ -23,18 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from agent.config import AppConfig
-from agent.policies import sampling
-from agent.routers import Features, RouterError, Stage, Trained, dataset, features, out_of_fold, saved
-from arms.base import Arm, ArmError, Passage, Progress, Query
-from arms.corpus import ingest_all
-from arms.indexes import PassageVectors, prepare_vectors
-from arms.models import Backbone, Embedder, build_embedder
-from arms.retrievers import Resources, build_arm, catalog, prepare
-from feedback.events import Decision
-from feedback.log import Store
-from feedback.registry import routers
-from feedback.training_log import router_contexts
+from armwise.agent.config import AppConfig
+from armwise.agent.policies import sampling
+from armwise.agent.routers import Features, RouterError, Stage, Trained, dataset, features, out_of_fold, saved
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
+from armwise.arms.corpus import ingest_all
+from armwise.arms.indexes import PassageVectors, prepare_vectors
+from armwise.arms.models import Backbone, Embedder, build_embedder
+from armwise.arms.retrievers import Resources, build_arm, catalog, prepare
+from armwise.feedback.events import Decision
+from armwise.feedback.log import Store
+from armwise.feedback.registry import routers
+from armwise.feedback.training_log import router_contexts
 
 MOST = 50_000
 """Newest decisions that the router of a candidate scores; earlier ones are learned without its scores."""

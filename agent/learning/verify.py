@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from agent.policies import Policy, choose, sampling, served_distribution
-from agent.replies import DecisionVerification, Draw, Recomputed, construct
-from feedback.events import INCUMBENT, OBSERVED, Decision, Mode
+from armwise.agent.policies import Policy, choose, sampling, served_distribution
+from armwise.agent.replies import DecisionVerification, Draw, Recomputed, construct
+from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
 TOLERANCE = 1e-12
 """Largest difference of two probabilities that count as equal; on one machine it is 0."""

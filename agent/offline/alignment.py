@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.routers import features as router_features
-from agent.simulation import SHAPE, Question, load_questions
-from arms.base import Progress
-from arms.portfolio import ScoreMatrix, read_matrix
-from feedback.events import LABELS, Mode
-from feedback.log import Store
-from feedback.training_log import read_examples
+from armwise.agent.config import AppConfig
+from armwise.agent.routers import features as router_features
+from armwise.agent.simulation import SHAPE, Question, load_questions
+from armwise.arms.base import Progress
+from armwise.arms.portfolio import ScoreMatrix, read_matrix
+from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import read_examples
 
 Floats = NDArray[np.float64]
 

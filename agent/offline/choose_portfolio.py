@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
-from agent.offline.portfolio_report import (
+from armwise.agent.offline.portfolio_report import (
     Bound,
     Budgeted,
     Known,
@@ -29,7 +29,7 @@ from agent.offline.portfolio_report import (
     notes,
     tables,
 )
-from arms.portfolio import (
+from armwise.arms.portfolio import (
     ArmTable,
     Portfolio,
     ScoreMatrix,
@@ -41,8 +41,8 @@ from arms.portfolio import (
     score_matrix,
     selection,
 )
-from arms.retrievers import ArmSpec, catalog, closure
-from arms.suggestions import did_you_mean, matches
+from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.suggestions import did_you_mean, matches
 
 TOLERABLE = 0.05
 """Error of a mean score for which the number of questions needed is reported."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from agent.routers import cost_quality, dataset
-from feedback.ope import Interval, intervals
+from armwise.agent.routers import cost_quality, dataset
+from armwise.feedback.ope import Interval, intervals
 
 TARGETS = (1.0, 0.99, 0.95)
 """Shares of the quality of the best single arm."""

@@ -21,10 +21,10 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from agent.offline.cost_curve import CostCurve, cost_curve
-from agent.offline.labelled_data import PLAIN, LabelledQuestions, of_arms
-from agent.offline.router_features import observed_features
-from agent.offline.train import (
+from armwise.agent.offline.cost_curve import CostCurve, cost_curve
+from armwise.agent.offline.labelled_data import PLAIN, LabelledQuestions, of_arms
+from armwise.agent.offline.router_features import observed_features
+from armwise.agent.offline.train import (
     cascade_labels,
     cascade_outcomes,
     cases_of,
@@ -34,13 +34,22 @@ from agent.offline.train import (
     validate_relevance,
     with_gold,
 )
-from agent.routers import RouterError, Trained, cascade, dataset, out_of_fold, read_trained, saved, validation
-from agent.routers import utility as router_utility
-from arms.base import Progress
-from arms.portfolio import Outcomes
-from arms.relevance import FILE, read_model
-from feedback.ope import Interval, intervals
-from feedback.reward import Prices
+from armwise.agent.routers import (
+    RouterError,
+    Trained,
+    cascade,
+    dataset,
+    out_of_fold,
+    read_trained,
+    saved,
+    validation,
+)
+from armwise.agent.routers import utility as router_utility
+from armwise.arms.base import Progress
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.relevance import FILE, read_model
+from armwise.feedback.ope import Interval, intervals
+from armwise.feedback.reward import Prices
 
 COLUMNS = ("utility", "em", "f1", "cost")
 

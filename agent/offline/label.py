@@ -19,19 +19,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
-from agent.routers import open_selector
-from agent.simulation import SHAPE
-from arms.base import Progress
-from arms.jobs import LabelJob, LabelReport, Measure, answer_measures, label
-from arms.llm import catalog, prompts
-from arms.portfolio import Outcomes
-from arms.questions import Question
-from arms.retrievers import ArmSpec, closure
-from arms.scoring import scorers
-from arms.suggestions import did_you_mean, select_names
-from feedback.answer_metrics import METRICS, recall_at_k
+from armwise.agent.config import AppConfig
+from armwise.agent.offline.score import JUDGE, Needed, arms_of, corpus_of, questions_of, some_of
+from armwise.agent.routers import open_selector
+from armwise.agent.simulation import SHAPE
+from armwise.arms.base import Progress
+from armwise.arms.jobs import LabelJob, LabelReport, Measure, answer_measures, label
+from armwise.arms.llm import catalog, prompts
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, closure
+from armwise.arms.scoring import scorers
+from armwise.arms.suggestions import did_you_mean, select_names
+from armwise.feedback.answer_metrics import METRICS, recall_at_k
 
 CLAIMS, EQUIVALENCE, RECALL = "answer_correctness", "bem", "recall"
 

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 
-from agent.config import AppConfig
-from agent.routers import RouterError, dataset, utility
-from agent.simulation import SHAPE, load_questions
-from arms import manifest
-from arms.base import Passage, Progress
-from arms.corpus import Corpus, ingest_all
-from arms.llm import prompts
-from arms.models import Backbone, digest_of
-from arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
-from arms.questions import Question
-from arms.retrievers import ArmSpec, catalog, closure
-from arms.suggestions import did_you_mean
+from armwise.agent.config import AppConfig
+from armwise.agent.routers import RouterError, dataset, utility
+from armwise.agent.simulation import SHAPE, load_questions
+from armwise.arms import manifest
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.llm import prompts
+from armwise.arms.models import Backbone, digest_of
+from armwise.arms.portfolio import ArmTable, Outcomes, read_matrix, read_outcomes, score_matrix, write_matrix
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.suggestions import did_you_mean
 
 OF_LOG = " of the log"
 """Suffix of the measure of a matrix that was made from the log."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from agent.reporting import GREY, INK, PALETTE
-from arms.portfolio import coverage
-from feedback.ope import Interval, Terms, intervals
+from armwise.agent.reporting import GREY, INK, PALETTE
+from armwise.arms.portfolio import coverage
+from armwise.feedback.ope import Interval, Terms, intervals
 
 Scores = NDArray[np.float32]
 
@@ -93,7 +93,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How many scores are known; `arms.portfolio.imputation` estimates the others.
+    """How many scores are known; `armwise.arms.portfolio.imputation` estimates the others.
 
     Attributes:
         share: Part of the scores that are known, of the arms and questions of which any is.

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config import AppConfig
-from agent.offline.labelled_data import Retrieved
-from agent.routers import Features, RouterError, Stage, cross_validation, dataset
-from agent.routers import features as router_features
-from arms.base import Passage, Progress
-from arms.corpus import Corpus, ingest_all
-from arms.indexes import PassageVectors, prepare_vectors
-from arms.models import Backbone, build_embedder
-from arms.portfolio import Outcomes
-from arms.profile import NO_PROFILES, Profile
-from arms.relevance import Case, Examples, Fitting, RelevanceModel
-from arms.retrievers import Resources, prepare_profiles, read_profiles
+from armwise.agent.config import AppConfig
+from armwise.agent.offline.labelled_data import Retrieved
+from armwise.agent.routers import Features, RouterError, Stage, cross_validation, dataset
+from armwise.agent.routers import features as router_features
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.indexes import PassageVectors, prepare_vectors
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel
+from armwise.arms.retrievers import Resources, prepare_profiles, read_profiles
 
 BLOCK = 256
 """Questions between two steps of the progress."""

@@ -20,24 +20,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.offline.labelled_data import OF_LOG, read_labelled, read_questions, write_scores
-from agent.routers import open_selector
-from agent.simulation import SHAPE, shuffled
-from arms.base import Progress
-from arms.corpus import Corpus, ingest_all
-from arms.jobs import ScoreJob, ScoreReport, score
-from arms.llm import Write
-from arms.models import Backbone
-from arms.portfolio import ArmTable, load_pool, read_matrix, write_matrix
-from arms.portfolio import pool as portfolio_pool
-from arms.questions import Question
-from arms.retrievers import ArmSpec, catalog, closure
-from arms.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
-from feedback.answer_metrics import METRICS, accuracy
-from feedback.log import Store
-from feedback.registry import arm_sets
-from feedback.training_log import logged_labels, read_examples
+from armwise.agent.config import AppConfig
+from armwise.agent.offline.labelled_data import OF_LOG, read_labelled, read_questions, write_scores
+from armwise.agent.routers import open_selector
+from armwise.agent.simulation import SHAPE, shuffled
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.jobs import ScoreJob, ScoreReport, score
+from armwise.arms.llm import Write
+from armwise.arms.models import Backbone
+from armwise.arms.portfolio import ArmTable, load_pool, read_matrix, write_matrix
+from armwise.arms.portfolio import pool as portfolio_pool
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, catalog, closure
+from armwise.arms.scoring import AnswerScorer, ContainsScorer, JudgeScorer, RetrievalScorer, Scorer
+from armwise.feedback.answer_metrics import METRICS, accuracy
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.training_log import logged_labels, read_examples
 
 Needed = Literal["answers", "gold_ids"]
 """What a measure needs of a question."""

@@ -14,14 +14,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.offline.score import corpus_of
-from arms.base import Progress
-from arms.corpus import Corpus
-from arms.jobs import digest_of_document
-from arms.llm import LateWriter, catalog
-from arms.suggestions import did_you_mean
-from arms.synthesis import PROMPTED, STYLES, Extraction, Made, Maker, Prompting, estimated_tokens, synthesize
+from armwise.agent.config import AppConfig
+from armwise.agent.offline.score import corpus_of
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs import digest_of_document
+from armwise.arms.llm import LateWriter, catalog
+from armwise.arms.suggestions import did_you_mean
+from armwise.arms.synthesis import (
+    PROMPTED,
+    STYLES,
+    Extraction,
+    Made,
+    Maker,
+    Prompting,
+    estimated_tokens,
+    synthesize,
+)
 
 SHOWN = 3
 """Questions of each style that are printed."""

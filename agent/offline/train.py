@@ -4,7 +4,7 @@ outcomes --> labels --fit--> model --> figures on held-out questions
                 '------fit-----------> the model that is kept, of all questions
 
 router       learns the utility of each arm; served by `router: {path: FOLDER}`, or by an ensemble of answers.
-             Scores of held-out questions are saved beside it (`agent.routers.out_of_fold`)
+             Scores of held-out questions are saved beside it (`armwise.agent.routers.out_of_fold`)
 relevance    learns which passages are gold; served by an arm of kind `learned_fusion`
 cascade      learns which stage answers well enough; served by an arm of kind `cascade`
 """
@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.offline.labelled_data import (
+from armwise.agent.config import AppConfig
+from armwise.agent.offline.labelled_data import (
     PLAIN,
     LabelledQuestions,
     Retrieved,
@@ -34,8 +34,8 @@ from agent.offline.labelled_data import (
     print_foreign,
     written,
 )
-from agent.offline.router_features import ObservedFeatures, observed_features, relevance_of_others
-from agent.routers import (
+from armwise.agent.offline.router_features import ObservedFeatures, observed_features, relevance_of_others
+from armwise.agent.routers import (
     Features,
     RouterError,
     RouterSpec,
@@ -50,14 +50,14 @@ from agent.routers import (
     saved,
     validation,
 )
-from agent.routers import utility as router_utility
-from arms.base import Progress
-from arms.llm import prompts
-from arms.models import digest_backbone
-from arms.portfolio import Outcomes
-from arms.relevance import Case, Examples, Fitting, RelevanceModel, write_model
-from arms.retrievers import fuse
-from arms.suggestions import did_you_mean, select_names
+from armwise.agent.routers import utility as router_utility
+from armwise.arms.base import Progress
+from armwise.arms.llm import prompts
+from armwise.arms.models import digest_backbone
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel, write_model
+from armwise.arms.retrievers import fuse
+from armwise.arms.suggestions import did_you_mean, select_names
 
 ABOUT = "relevance.json"
 """What a model of relevance was trained on, with digests of the questions, and figures on held-out ones."""

@@ -30,8 +30,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError, Restart
-from agent.policies.encoding import (
+from armwise.agent.policies.base import PolicyError, Restart
+from armwise.agent.policies.encoding import (
     check_context,
     check_reward,
     check_whole,
@@ -39,9 +39,9 @@ from agent.policies.encoding import (
     question_columns,
     question_contributions,
 )
-from agent.policies.sampling import greedy
-from agent.policies.serialization import pack, seal, unpack, unseal
-from feedback.events import ROUTER, Context, Decision
+from armwise.agent.policies.sampling import greedy
+from armwise.agent.policies.serialization import pack, seal, unpack, unseal
+from armwise.feedback.events import ROUTER, Context, Decision
 
 Array = NDArray[np.float64]
 

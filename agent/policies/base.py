@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.suggestions import did_you_mean
-from feedback.events import Context, Decision
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.events import Context, Decision
 
 
 class PolicyError(ValueError):

@@ -6,7 +6,7 @@ registers under the entry point group `armwise.policies`, by the name of its kin
     [project.entry-points."armwise.policies"]
     mean_softmax = "their_package:MeanSoftmax"
 
-What else the catalogue reads of a class is described in `agent.policies.base.Policy`.
+What else the catalogue reads of a class is described in `armwise.agent.policies.base.Policy`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +14,15 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from agent.policies.base import Policy, PolicyError
-from agent.spec import ClassCatalogue, Spec, build, lines
-from arms.suggestions import did_you_mean
+from armwise.agent.policies.base import Policy, PolicyError
+from armwise.agent.spec import ClassCatalogue, Spec, build, lines
+from armwise.arms.suggestions import did_you_mean
 
 GROUP = "armwise.policies"
 """Entry point group of policies of other packages."""
 
 
-POLICIES: ClassCatalogue[Policy] = ClassCatalogue("agent.policies", GROUP, "policy", PolicyError)
+POLICIES: ClassCatalogue[Policy] = ClassCatalogue("armwise.agent.policies", GROUP, "policy", PolicyError)
 """Every policy by its kind. None loads its library before it is built."""
 
 

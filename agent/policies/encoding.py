@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from feedback.events import ROUTER, SIMILARITY, Context, Decision
-from feedback.texts import by_pseudonym, pseudonym, value_of
+from armwise.agent.policies.base import PolicyError
+from armwise.feedback.events import ROUTER, SIMILARITY, Context, Decision
+from armwise.feedback.texts import by_pseudonym, pseudonym, value_of
 
 
 def check_whole(least: int, **settings: int) -> None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward
-from agent.policies.sampling import greedy
-from agent.policies.serialization import ObjectFormat, seal, unseal
-from arms import extras
-from arms.suggestions import did_you_mean
-from feedback.events import Context, Decision
-from feedback.texts import by_pseudonym
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import check_context, check_reward
+from armwise.agent.policies.sampling import greedy
+from armwise.agent.policies.serialization import ObjectFormat, seal, unseal
+from armwise.arms import extras
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import by_pseudonym
 
 if TYPE_CHECKING:
     from river.base import Regressor
@@ -267,7 +267,7 @@ def check_model(model: object, params: object) -> None:
     >>> check_model("river.tree.HoeffdingTreeRegressor", {"grace_period": 50})
     >>> check_model("river.tree.HoeffdingTree", None)
     Traceback (most recent call last):
-    agent.policies.base.PolicyError: model 'river.tree.HoeffdingTree' is not allowed; did you mean \
+    armwise.agent.policies.base.PolicyError: model 'river.tree.HoeffdingTree' is not allowed; did you mean \
 'river.tree.HoeffdingTreeRegressor'?
     """
     if not isinstance(model, str) or model not in MODELS:

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from arms.profile import ProfileSpec
-from feedback.events import ROUTER, Context
-from feedback.texts import FORM as FORM
-from feedback.texts import QUESTION_WORDS, compressed
+from armwise.arms.profile import ProfileSpec
+from armwise.feedback.events import ROUTER, Context
+from armwise.feedback.texts import FORM as FORM
+from armwise.feedback.texts import QUESTION_WORDS, compressed
 
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 

@@ -18,20 +18,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import (
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import (
     check_context,
     check_reward,
     check_whole,
     question_columns,
     question_contributions,
 )
-from agent.policies.features import FEATURE
-from agent.policies.ridge import ArmRidge, Array
-from agent.policies.sampling import greedy
-from agent.policies.serialization import pack, seal, unpack, unseal
-from feedback.events import Context, Decision
-from feedback.texts import OURS, by_pseudonym, pseudonym, value_of
+from armwise.agent.policies.features import FEATURE
+from armwise.agent.policies.ridge import ArmRidge, Array
+from armwise.agent.policies.sampling import greedy
+from armwise.agent.policies.serialization import pack, seal, unpack, unseal
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import OURS, by_pseudonym, pseudonym, value_of
 
 DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 """The default penalty with a `prior_feature`."""

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward, check_whole, question_columns
-from agent.policies.epsilon_greedy import Decay, Exploration
-from agent.policies.serialization import pack, seal, unpack, unseal
-from arms import extras
-from arms.models import ModelNotFoundError, compute_cores, locate
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import check_context, check_reward, check_whole, question_columns
+from armwise.agent.policies.epsilon_greedy import Decay, Exploration
+from armwise.agent.policies.serialization import pack, seal, unpack, unseal
+from armwise.arms import extras
+from armwise.arms.models import ModelNotFoundError, compute_cores, locate
+from armwise.feedback.events import Context, Decision
 
 if TYPE_CHECKING:
     import torch

@@ -3,10 +3,10 @@
     reward -> watch (adaptive) -> restart? -> a policy that has learned the latest rewards alone
            -> policy
 
-A policy that has learned much unlearns it slowly. Beside it, a linear model of the rewards follows the world
-(`agent.policies.adaptive`); where the errors of that say that the reward of an arm has changed, the policy is
-replaced by one that knows only the decisions since. All of it is a function of the rewards in their order, so
-a replay of the log restarts at the same places.
+A policy that has learned much unlearns it slowly. Beside it, a linear model of the rewards follows the
+world (`armwise.agent.policies.adaptive`); where the errors of that say that the reward of an arm has
+changed, the policy is replaced by one that knows only the decisions since. All of it is a function of the
+rewards in their order, so a replay of the log restarts at the same places.
 """
 
 import copy
@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.adaptive import MOST, Adaptive
-from agent.policies.base import Policy, PolicyError, Restart
-from agent.policies.serialization import pack, seal, unpack, unseal
-from feedback.events import Context, Decision
-from feedback.texts import by_pseudonym
+from armwise.agent.policies.adaptive import MOST, Adaptive
+from armwise.agent.policies.base import Policy, PolicyError, Restart
+from armwise.agent.policies.serialization import pack, seal, unpack, unseal
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import by_pseudonym
 
 _COMPRESSION = 1
 """Level of zlib: the latest decisions are saved with each version, so it has to be quick."""

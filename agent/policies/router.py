@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError, Uniform
-from agent.policies.features import FEATURE
-from agent.policies.sampling import greedy
-from arms.suggestions import did_you_mean
-from feedback.events import Context
-from feedback.texts import value_of
+from armwise.agent.policies.base import PolicyError, Uniform
+from armwise.agent.policies.features import FEATURE
+from armwise.agent.policies.sampling import greedy
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.events import Context
+from armwise.feedback.texts import value_of
 
 Explore = Literal["epsilon", "softmax", "squarecb"]
 """How scores become a distribution."""

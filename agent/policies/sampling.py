@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import Policy, PolicyError, Shadowing
-from feedback.events import Context
+from armwise.agent.policies.base import Policy, PolicyError, Shadowing
+from armwise.feedback.events import Context
 
 TOLERANCE = 1e-6
 """How far a distribution may be from summing to 1 before it is refused (VW's are float32)."""
@@ -86,7 +86,7 @@ def served_distribution(
     Raises:
         PolicyError: The policy returned no distribution over the arms.
 
-    >>> from agent.policies.base import Fixed
+    >>> from armwise.agent.policies.base import Fixed
     >>> served_distribution(Fixed("bm25"), Context("who?"), ["none", "bm25"], 0.1).round(3).tolist()
     [0.1, 0.9]
     """

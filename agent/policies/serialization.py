@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from arms import extras
+from armwise.agent.policies.base import PolicyError
+from armwise.arms import extras
 
 HEADER_CHARS = 300
 """Bytes of a refused header that a message quotes."""

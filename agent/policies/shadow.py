@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import Policy, PolicyError, Uniform
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import Policy, PolicyError, Uniform
+from armwise.feedback.events import Context, Decision
 
 
 class ShadowPolicy:

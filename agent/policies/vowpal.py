@@ -6,11 +6,11 @@ that the arguments may cross and ignore by their letters:
     s  the named features of the question       e  its embedding
     a  the name of the arm                      f  the features of the arm
 
-Features have pseudonyms for names (`feedback.texts`), so that an erasure changes nothing that was learned.
-So `-q sa` learns weights of the question for each arm, and `-q sf` for each feature of
+Features have pseudonyms for names (`armwise.feedback.texts`), so that an erasure changes nothing that was
+learned. So `-q sa` learns weights of the question for each arm, and `-q sf` for each feature of
 arms. Namespaces that are not crossed have linear weights: a router's score, as a feature
 of its arm, gets a weight in `f` within a few hundred rewards or labels. (VW cannot start
-from the score itself; `prior_feature` of `agent.policies.linear` can.)
+from the score itself; `prior_feature` of `armwise.agent.policies.linear` can.)
 
 Some algorithms keep state that is not in their model file: saved and loaded, they learn
 differently from then on. For these `resumes_exactly` is False, and the log is replayed.
@@ -43,13 +43,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, check_reward
-from agent.policies.serialization import seal, unseal
-from arms import extras
-from arms.suggestions import did_you_mean
-from feedback.events import Context, Decision
-from feedback.texts import by_pseudonym
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import check_context, check_reward
+from armwise.agent.policies.serialization import seal, unseal
+from armwise.arms import extras
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import by_pseudonym
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 

@@ -15,7 +15,7 @@ is still loading would refuse what another can answer. While none decides, their
 `starting` to any replica that answers, which says what it waits for.
 
 A request reaches a replica once its header and the first `BUFFER_BYTES` of its body are there. Where
-no replica runs, or a queue is full, the proxy itself refuses with the envelope of `agent.api.errors`.
+no replica runs, or a queue is full, the proxy itself refuses with the envelope of `armwise.agent.api.errors`.
 
 Connections are admitted by address (IPv4: the address, IPv6: its /64), before a byte is read:
 
@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the process that waits for the service needs none of it, and loading takes seconds
-    from agent.api import ApiError
-    from agent.config import AppConfig, Http
+    from armwise.agent.api import ApiError
+    from armwise.agent.config import AppConfig, Http
 
 BUFFER_BYTES = 64 * 1024
 """Bytes of a request that wait in the proxy until they are complete."""
@@ -147,7 +147,7 @@ def write_configuration(config: "AppConfig", listening: Listening) -> Path:
 
 
 def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
-    from agent.api import ApiError
+    from armwise.agent.api import ApiError
 
     http = config.http
     silent_s = config.limits.answer_s + SPARE_S
@@ -186,7 +186,7 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
 
 
 def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
-    from agent.api import KNOWN_CALLER, ApiError
+    from armwise.agent.api import KNOWN_CALLER, ApiError
 
     http, host = config.http, f"[{listening.host}]" if ":" in listening.host else listening.host
     limits = f"{http.header_bytes} bytes, or {http.headers} lines"
@@ -279,7 +279,7 @@ def _client(http: "Http") -> Iterator[str]:
 
 def _forwarded(http: "Http") -> Iterator[str]:
     """Yield the rules that look through trusted proxies, and limit the requests of a client behind them."""
-    from agent.api import ApiError
+    from armwise.agent.api import ApiError
 
     through = "trusted"
     for hop in range(1, HOPS + 1):

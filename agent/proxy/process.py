@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
+from armwise.agent.proxy.configuration import ADMIN_SOCKET, REFUSED_WITHOUT
 
 PR_SET_PDEATHSIG = 1
 """Option of Linux's prctl: which signal a process gets when its parent ends."""

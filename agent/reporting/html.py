@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.reporting.plain_text import visible
+from armwise.agent.reporting.plain_text import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +105,7 @@ def draw_svg(data: Data, draw: Callable[[Data], "Figure"], title: str) -> str:
     try:  # imported here as it takes a second that no other command should spend
         from matplotlib import rc_context
     except ModuleNotFoundError as error:
-        from arms.extras import advice
+        from armwise.arms.extras import advice
 
         return f"<p>{title}: {escape(advice(error) or str(error))}</p>"
 

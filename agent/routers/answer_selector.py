@@ -10,13 +10,19 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.cascade import Observed, TrainedCascade, read_cascade, stage_features, with_relevance
-from agent.routers.dataset import RouterError, Stage
-from agent.routers.features import features_of
-from agent.routers.saved import Trained, read_trained
-from arms.base import ArmBuildError, ArmError, Passage, Query
-from arms.llm import prompts
-from arms.retrievers import DeciderSpec, SelectorSpec, Verdict
+from armwise.agent.routers.cascade import (
+    Observed,
+    TrainedCascade,
+    read_cascade,
+    stage_features,
+    with_relevance,
+)
+from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.agent.routers.features import features_of
+from armwise.agent.routers.saved import Trained, read_trained
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query
+from armwise.arms.llm import prompts
+from armwise.arms.retrievers import DeciderSpec, SelectorSpec, Verdict
 
 
 class RouterSelector:

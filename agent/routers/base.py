@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from agent.routers.dataset import (
+from armwise.agent.routers.dataset import (
     SAME_AS,
     ArmTable,
     Features,

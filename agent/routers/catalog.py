@@ -9,14 +9,14 @@ registers under the entry point group `armwise.routers`, by the name of its kind
 
 from pydantic import Field
 
-from agent.routers.base import Router, read_header
-from agent.routers.dataset import RouterError
-from agent.spec import ClassCatalogue, Spec, build
+from armwise.agent.routers.base import Router, read_header
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.spec import ClassCatalogue, Spec, build
 
 GROUP = "armwise.routers"
 """Entry point group of routers of other packages."""
 
-ROUTERS: ClassCatalogue[Router] = ClassCatalogue("agent.routers", GROUP, "router", RouterError)
+ROUTERS: ClassCatalogue[Router] = ClassCatalogue("armwise.agent.routers", GROUP, "router", RouterError)
 """Every router by its kind. None loads its library before it is fitted or loaded."""
 
 

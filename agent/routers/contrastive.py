@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.routers.base import Parametrised, Schema, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
-from arms.models import Backbone, Embedder, build_embedder
+from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, Rows, on_threads, seeded
+from armwise.arms.models import Backbone, Embedder, build_embedder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

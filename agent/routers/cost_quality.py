@@ -10,7 +10,7 @@ Source: Hu et al. 2024, RouterBench, arXiv:2403.12031, section 3.
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.dataset import Floats, RouterError
+from armwise.agent.routers.dataset import Floats, RouterError
 
 POINTS = 64
 """Weights of a sweep."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.base import Router
-from agent.routers.dataset import Floats, RoutingDataset
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.dataset import Floats, RoutingDataset
 
 Rows = NDArray[np.intp]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.suggestions import did_you_mean
+from armwise.arms.suggestions import did_you_mean
 
 Floats = NDArray[np.float64]
 

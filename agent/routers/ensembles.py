@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parameters, Parametrised, Schema, State
-from agent.routers.catalog import build_router
-from agent.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.spec import Spec
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
+from armwise.agent.routers.catalog import build_router
+from armwise.agent.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.spec import Spec
 
 ROUNDING = 1e-9
 """A spread below this share of the largest score is rounding error."""

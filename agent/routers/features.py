@@ -15,12 +15,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies import FORM, form
-from agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
-from arms.base import Passage
-from arms.relevance import RelevanceModel
-from arms.scoring import signals as scoring_signals
-from arms.tokenizer import normalised
+from armwise.agent.policies import FORM, form
+from armwise.agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
+from armwise.arms.base import Passage
+from armwise.arms.relevance import RelevanceModel
+from armwise.arms.scoring import signals as scoring_signals
+from armwise.arms.tokenizer import normalised
 
 Vectors = NDArray[np.float32]
 

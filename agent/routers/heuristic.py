@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent.routers.base import Router, Schema, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage
+from armwise.agent.routers.base import Router, Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage
 
 UNKNOWN_SCORE = -2.0
 """Score of an arm without the feature: below all others, which are cosines or variances of cosines."""

@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parametrised, Schema, StageParameters, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
-from agent.routers.networks import Array, Network
-from agent.routers.optimizer import Descent, DescentParameters, on_threads, seeded
-from agent.routers.preprocessing import Preparation
-from agent.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
+from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.dataset import (
+    Features,
+    Floats,
+    RouterError,
+    RoutingDataset,
+    positions,
+    scored_in_parts,
+)
+from armwise.agent.routers.networks import Array, Network
+from armwise.agent.routers.optimizer import Descent, DescentParameters, on_threads, seeded
+from armwise.agent.routers.preprocessing import Preparation
+from armwise.agent.routers.ranking_targets import CentreParameters, Pairs, Points, Ranking, Target
 
 if TYPE_CHECKING:
-    from agent.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward
 
 
 class NeuralParameters(StageParameters, DescentParameters):
@@ -54,7 +61,9 @@ class Neural(Parametrised[N]):
     _network: Network
 
     def _fit(self, labels: RoutingDataset) -> None:
-        from agent.routers.neural import ltrr_training  # loads torch, which a fitted router does not need
+        from armwise.agent.routers.neural import (
+            ltrr_training,  # loads torch, which a fitted router does not need
+        )
 
         chosen = self.chosen
         self._preparation = Preparation.of(labels.features, chosen.dims)

@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.base import State
-from agent.routers.dataset import Floats
+from armwise.agent.routers.base import State
+from armwise.agent.routers.dataset import Floats
 
 AT_ONCE = 1024
 """Questions that are compared with all of training at a time."""

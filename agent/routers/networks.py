@@ -7,8 +7,8 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.base import State
-from agent.routers.dataset import Features, Floats
+from armwise.agent.routers.base import State
+from armwise.agent.routers.dataset import Features, Floats
 
 Array = NDArray[np.float32]
 

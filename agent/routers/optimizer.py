@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.routers.base import Parameters
-from arms import extras
+from armwise.agent.routers.base import Parameters
+from armwise.arms import extras
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn

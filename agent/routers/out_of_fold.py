@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from agent.routers.dataset import Floats, RouterError
-from agent.routers.saved import AGAIN, About, read_file, write_files
+from armwise.agent.routers.dataset import Floats, RouterError
+from armwise.agent.routers.saved import AGAIN, About, read_file, write_files
 
 FILE = "unseen.jsonl"
 

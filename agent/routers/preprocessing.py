@@ -6,8 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.routers.base import State
-from agent.routers.dataset import Features, Floats
+from armwise.agent.routers.base import State
+from armwise.agent.routers.dataset import Features, Floats
 
 
 @dataclass(frozen=True, slots=True)

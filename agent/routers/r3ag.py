@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parametrised, Schema, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.routers.networks import Encoder, Fusion, Head
-from agent.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
-from arms.models import Backbone, compute_cores, digest_backbone
+from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.networks import Encoder, Fusion, Head
+from armwise.agent.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
+from armwise.arms.models import Backbone, compute_cores, digest_backbone
 
 if TYPE_CHECKING:
-    from agent.routers.neural.r3ag_training import Tower
+    from armwise.agent.routers.neural.r3ag_training import Tower
 
 PARTS = ("quality.", "utility.")
 """Prefixes of the names of the arrays of the two encoders."""
@@ -100,7 +100,7 @@ class Capability(Parametrised[CapabilityParameters]):
     _fusion: Fusion
 
     def _fit(self, labels: RoutingDataset) -> None:
-        from agent.routers.neural.r3ag_training import fit_encoder, fit_fusion
+        from armwise.agent.routers.neural.r3ag_training import fit_encoder, fit_fusion
 
         chosen, features, fitted = self.chosen, labels.features, []
         full = chosen.encoder is not None
@@ -124,11 +124,11 @@ class Capability(Parametrised[CapabilityParameters]):
 
     def _tower(self, features: Features) -> "Tower":
         if self.chosen.encoder is not None:
-            from agent.routers.neural.text_encoder import TextTower
+            from armwise.agent.routers.neural.text_encoder import TextTower
 
             tower: Tower = TextTower(self.chosen.encoder, len(features.arms), self.chosen.at_once)
         elif features.embedding.shape[1]:
-            from agent.routers.neural.r3ag_training import HeadTower
+            from armwise.agent.routers.neural.r3ag_training import HeadTower
 
             tower = HeadTower(features.embedding.shape[1], len(features.arms), self.chosen.width)
         else:
@@ -160,7 +160,7 @@ class Capability(Parametrised[CapabilityParameters]):
     def _encoder(self, schema: Schema, state: State) -> Encoder:
         if self.chosen.encoder is None:
             return Head(state)
-        from agent.routers.neural.text_encoder import TextTower
+        from armwise.agent.routers.neural.text_encoder import TextTower
 
         return TextTower.restored(self.chosen.encoder, len(schema.arms), self.chosen.at_once, state)
 

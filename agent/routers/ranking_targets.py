@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parameters
-from agent.routers.dataset import Floats, RoutingDataset
-from agent.routers.optimizer import Rows
+from armwise.agent.routers.base import Parameters
+from armwise.agent.routers.dataset import Floats, RoutingDataset
+from armwise.agent.routers.optimizer import Rows
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor
 
-    from agent.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward
 
 
 class CentreParameters(Parameters):
@@ -77,7 +77,7 @@ class Points:
 
     def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
         """Return the squared errors of each question."""
-        from agent.routers.neural.ltrr_training import squared_losses
+        from armwise.agent.routers.neural.ltrr_training import squared_losses
 
         return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
 
@@ -108,7 +108,7 @@ class Ranking(_Uncentred):
 
     def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
         """Return ListNet's loss of each question."""
-        from agent.routers.neural.ltrr_training import top_one_losses
+        from armwise.agent.routers.neural.ltrr_training import top_one_losses
 
         return lambda rows: top_one_losses(
             network(*examples.inputs(rows)), examples.utility[rows] / self.temperature
@@ -129,7 +129,7 @@ class Pairs(_Uncentred):
 
     def losses(self, network: "FeedForward", examples: "Examples") -> "Callable[[Rows], Tensor]":
         """Return the mean loss of the pairs of each question."""
-        from agent.routers.neural.ltrr_training import pair_losses
+        from armwise.agent.routers.neural.ltrr_training import pair_losses
 
         rng = np.random.default_rng(self.seed)
         return lambda rows: pair_losses(network, examples, rows, self.most, rng)

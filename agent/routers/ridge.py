@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
-from agent.routers.cross_validation import Rows, best_candidate
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.routers.neighbors import Neighbors
-from agent.routers.preprocessing import Preparation
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
+from armwise.agent.routers.cross_validation import Rows, best_candidate
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.neighbors import Neighbors
+from armwise.agent.routers.preprocessing import Preparation
 
 
 class RidgeParameters(Parameters):

@@ -2,9 +2,9 @@
 
 router.model   the bytes from `Router.save`
 router.json    the facts of its training: what must be the same where it serves, and its results
-unseen.jsonl   its out-of-fold scores (`agent.routers.out_of_fold`)
-relevance.model   the relevance of passages, if the router has columns of it (`arms.relevance`)
-manifest.json  size and digest of each of these (`arms.manifest`)
+unseen.jsonl   its out-of-fold scores (`armwise.agent.routers.out_of_fold`)
+relevance.model   the relevance of passages, if the router has columns of it (`armwise.arms.relevance`)
+manifest.json  size and digest of each of these (`armwise.arms.manifest`)
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.routers.base import Router
-from agent.routers.catalog import load_router
-from agent.routers.dataset import RouterError, Stage
-from arms import manifest
-from arms.llm import prompts
-from arms.manifest import DamagedFileError
-from arms.models import Backbone, ModelNotFoundError, digest_backbone
-from arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
-from arms.suggestions import did_you_mean
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.arms import manifest
+from armwise.arms.llm import prompts
+from armwise.arms.manifest import DamagedFileError
+from armwise.arms.models import Backbone, ModelNotFoundError, digest_backbone
+from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
+from armwise.arms.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Parametrised, Schema, StageParameters, State, Strengths
-from agent.routers.cross_validation import Rows, best_candidate
-from agent.routers.dataset import Features, Floats, RoutingDataset, positions
-from agent.routers.preprocessing import Preparation
+from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State, Strengths
+from armwise.agent.routers.cross_validation import Rows, best_candidate
+from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions
+from armwise.agent.routers.preprocessing import Preparation
 
 
 class PointwiseParameters(StageParameters):

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from agent.routers.base import Schema, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from agent.routers.ltrr import Neural, NeuralParameters
-from agent.routers.optimizer import Descent, on_threads, seeded
-from agent.routers.ranking_targets import Points, Ranking, Target
-from arms.models import Backbone, compute_cores, digest_backbone
+from armwise.agent.routers.base import Schema, State
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.agent.routers.ltrr import Neural, NeuralParameters
+from armwise.agent.routers.optimizer import Descent, on_threads, seeded
+from armwise.agent.routers.ranking_targets import Points, Ranking, Target
+from armwise.arms.models import Backbone, compute_cores, digest_backbone
 
 if TYPE_CHECKING:
-    from agent.routers.neural.ltrr_training import Examples, FeedForward
-    from agent.routers.neural.text_encoder import TextReader
+    from armwise.agent.routers.neural.ltrr_training import Examples, FeedForward
+    from armwise.agent.routers.neural.text_encoder import TextReader
 
 PREFIX = "reader."
 """Prefix of the names of the arrays of the text model."""
@@ -81,7 +81,7 @@ class Transformer(Neural[TransformerParameters]):
         super()._fit(labels)
 
     def _load(self) -> "TextReader":
-        from agent.routers.neural.text_encoder import ScaledReader
+        from armwise.agent.routers.neural.text_encoder import ScaledReader
 
         reader = ScaledReader(self.chosen.model, self.chosen.at_once, self.chosen.max_length)
         reader.free_last(self.chosen.train_layers)
@@ -94,7 +94,7 @@ class Transformer(Neural[TransformerParameters]):
             return
         from torch import nn
 
-        from agent.routers.neural.ltrr_training import Reading
+        from armwise.agent.routers.neural.ltrr_training import Reading
 
         reading = Reading(
             examples.question, examples.own, examples.utility, self._reader, labels.features.texts

@@ -13,11 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.routers.base import Parametrised, Schema, StageParameters, State
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions, scored_in_parts
-from agent.routers.preprocessing import Preparation
-from agent.routers.ranking_targets import CentreParameters, centred
-from arms import extras
+from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.dataset import (
+    Features,
+    Floats,
+    RouterError,
+    RoutingDataset,
+    positions,
+    scored_in_parts,
+)
+from armwise.agent.routers.preprocessing import Preparation
+from armwise.agent.routers.ranking_targets import CentreParameters, centred
+from armwise.arms import extras
 
 THREADS = 1
 """One, so that a fit is deterministic. On busy cores, two took five times as long."""

@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.routers.dataset import Floats, RouterError, positions
-from agent.routers.features import scaled
-from arms.portfolio import Outcomes, ScoreMatrix
-from arms.suggestions import did_you_mean
-from feedback.reward import Prices
+from armwise.agent.routers.dataset import Floats, RouterError, positions
+from armwise.agent.routers.features import scaled
+from armwise.arms.portfolio import Outcomes, ScoreMatrix
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.reward import Prices
 
 PRIOR_MEASURE = "em"
 """R3AG's prior of an arm is its mean."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.table import Table
 
-from agent.routers.dataset import Floats, Stage
-from agent.routers.utility import Utility, cost_of, needed, utilities
-from arms.portfolio import Outcomes
-from arms.portfolio import outcomes as portfolio_outcomes
-from feedback.reward import Prices
+from armwise.agent.routers.dataset import Floats, Stage
+from armwise.agent.routers.utility import Utility, cost_of, needed, utilities
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.feedback.reward import Prices
 
 ROUTER, ORACLE = "router", "oracle"
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agent.config import AppConfig, ConfigError
-from agent.routers import saved
-from agent.turn import ArmInfo, Embeddings, TurnLoop
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import catalog as llm_catalog
-from arms.profile import NO_PROFILES, Profile, ProfileSpec
-from arms.retrievers import ArmSpec, catalog
-from feedback.log import Store
-from feedback.registry import ArmSet, arm_sets
+from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.routers import saved
+from armwise.agent.turn import ArmInfo, Embeddings, TurnLoop
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec
+from armwise.arms.retrievers import ArmSpec, catalog
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ArmSet, arm_sets
 
 logger = logging.getLogger(__name__)
 

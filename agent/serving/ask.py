@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from agent.access import Caller, RateLimitedError, SpentError
-from agent.policies import FeatureSpec
-from agent.serving.point import DecisionPoint
-from agent.telemetry import log_turn
-from agent.turn import (
+from armwise.agent.access import Caller, RateLimitedError, SpentError
+from armwise.agent.policies import FeatureSpec
+from armwise.agent.serving.point import DecisionPoint
+from armwise.agent.telemetry import log_turn
+from armwise.agent.turn import (
     Ask,
     Choices,
     Commit,
@@ -35,14 +35,14 @@ from agent.turn import (
     decision_of_call,
     paced,
 )
-from arms import tracing
-from arms.base import Retrieval
-from arms.filters import GROUPS, Comparison, Compound, comparisons, permits
-from arms.llm import UNPROMPTED, Chunk
-from feedback.arrays import TOLERANCE
-from feedback.errors import ConflictError
-from feedback.events import Cost, Execution, Status
-from feedback.log import Record, erasures
+from armwise.arms import tracing
+from armwise.arms.base import Retrieval
+from armwise.arms.filters import GROUPS, Comparison, Compound, comparisons, permits
+from armwise.arms.llm import UNPROMPTED, Chunk
+from armwise.feedback.arrays import TOLERANCE
+from armwise.feedback.errors import ConflictError
+from armwise.feedback.events import Cost, Execution, Status
+from armwise.feedback.log import Record, erasures
 
 POINT = "point/"
 """What a model begins with that names a decision point; the model there may follow, after a slash."""

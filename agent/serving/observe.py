@@ -19,15 +19,15 @@ from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
-from agent.config import Observations
-from agent.policies import sampling
-from agent.serving.telemetry import Telemetry
-from agent.turn import Ask, Commit, Places, TurnLoop, is_text
-from arms.base import ArmError, Passage
-from arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
-from feedback.answer_metrics import words
-from feedback.errors import StoreError, described
-from feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
+from armwise.agent.config import Observations
+from armwise.agent.policies import sampling
+from armwise.agent.serving.telemetry import Telemetry
+from armwise.agent.turn import Ask, Commit, Places, TurnLoop, is_text
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
+from armwise.feedback.answer_metrics import words
+from armwise.feedback.errors import StoreError, described
+from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, Source, Status
 
 logger = logging.getLogger(__name__)
 

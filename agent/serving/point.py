@@ -11,15 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from agent.access import Keyring, Quota
-from agent.config import DEFAULT_POINT, AppConfig
-from agent.policies import describe
-from agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
-from agent.serving.observe import Observer
-from agent.serving.router_scores import Scorers
-from agent.serving.telemetry import CountedRecall, Telemetry
-from agent.serving.versions import ServingState, Versions
-from agent.turn import (
+from armwise.agent.access import Keyring, Quota
+from armwise.agent.config import DEFAULT_POINT, AppConfig
+from armwise.agent.policies import describe
+from armwise.agent.serving.arms import ArmRegistry, Arms, LoggedArms, arm_infos
+from armwise.agent.serving.observe import Observer
+from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.serving.telemetry import CountedRecall, Telemetry
+from armwise.agent.serving.versions import ServingState, Versions
+from armwise.agent.turn import (
     ArmHealth,
     CountedLog,
     Decider,
@@ -31,15 +31,15 @@ from agent.turn import (
     TurnLoop,
     llm_key,
 )
-from arms.llm import Generator, catalog
-from arms.retrievers import ArmSpec
-from feedback.budget import Price
-from feedback.clock import SteadyClock
-from feedback.drift import read_alarms
-from feedback.errors import LogUnavailableError
-from feedback.events import Cost, KeptDraw
-from feedback.log import GroupCommit, Store, conversations
-from feedback.registry import ActivePolicy, arm_sets, prices
+from armwise.arms.llm import Generator, catalog
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.budget import Price
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.drift import read_alarms
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Cost, KeptDraw
+from armwise.feedback.log import GroupCommit, Store, conversations
+from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 
 logger = logging.getLogger(__name__)
 

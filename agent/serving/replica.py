@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from uuid import uuid4
 
-from agent.access import Keyring, Quota
-from agent.config import DEFAULT_POINT, AppConfig
-from agent.serving.point import STOP_S, Backends, DecisionPoint, Gate, Service
-from agent.serving.telemetry import Telemetry
-from agent.turn import Places
-from feedback.clock import SteadyClock
-from feedback.errors import LogUnavailableError, StoreError
-from feedback.log import SERVING_S, open_log
-from feedback.registry import usage
+from armwise.agent.access import Keyring, Quota
+from armwise.agent.config import DEFAULT_POINT, AppConfig
+from armwise.agent.serving.point import STOP_S, Backends, DecisionPoint, Gate, Service
+from armwise.agent.serving.telemetry import Telemetry
+from armwise.agent.turn import Places
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import LogUnavailableError, StoreError
+from armwise.feedback.log import SERVING_S, open_log
+from armwise.feedback.registry import usage
 
 
 class Replica:

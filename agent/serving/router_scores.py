@@ -10,12 +10,12 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.config import AppConfig
-from agent.learning import open_router
-from agent.routers import RouterError, Stage, Trained, features, read_trained
-from agent.turn import Embed
-from arms.base import ArmError, Passage, Query, Retrieval
-from feedback.log import Store
+from armwise.agent.config import AppConfig
+from armwise.agent.learning import open_router
+from armwise.agent.routers import RouterError, Stage, Trained, features, read_trained
+from armwise.agent.turn import Embed
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.feedback.log import Store
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ LoadVectors = Callable[[str, Sequence[str]], Awaitable[Vectors]]
 
 
 class RouterScorer:
-    """Implements `agent.turn.decide.Scorer`.
+    """Implements `armwise.agent.turn.decide.Scorer`.
 
     A passage that is not in the corpus, such as one that a search API returned, has no vector: it counts as
     not found.

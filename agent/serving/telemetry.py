@@ -24,13 +24,13 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from agent.config import DEFAULT_POINT
-from agent.turn import NONE_SERVED, Recall
-from arms.base import Query, Retrieval
-from feedback.events import Decision, Execution, Feedback, Mode
-from feedback.log import Receipt
-from feedback.registry import Version
-from feedback.training_log import lag as training_log_lag
+from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.turn import NONE_SERVED, Recall
+from armwise.arms.base import Query, Retrieval
+from armwise.feedback.events import Decision, Execution, Feedback, Mode
+from armwise.feedback.log import Receipt
+from armwise.feedback.registry import Version
+from armwise.feedback.training_log import lag as training_log_lag
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram buckets."""

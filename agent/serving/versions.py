@@ -4,8 +4,8 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.config import KEPT_FLOOR, AppConfig
-from agent.learning import (
+from armwise.agent.config import KEPT_FLOOR, AppConfig
+from armwise.agent.learning import (
     PolicyHistory,
     Recipe,
     active_recipe,
@@ -14,13 +14,13 @@ from agent.learning import (
     live_arms,
     restore_policy,
 )
-from agent.policies import Policy, PolicyError
-from agent.routers import RouterError
-from agent.serving.router_scores import RouterScorer, Scorers
-from agent.turn import Canary
-from feedback.drift import Alarms
-from feedback.log import Store
-from feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
+from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.routers import RouterError
+from armwise.agent.serving.router_scores import RouterScorer, Scorers
+from armwise.agent.turn import Canary
+from armwise.feedback.drift import Alarms
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions, versions
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from agent.reporting import GREY, INK, LEGEND, PALETTE, moving_average
+from armwise.agent.reporting import GREY, INK, LEGEND, PALETTE, moving_average
 
 Floats = NDArray[np.float64]
 

@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
-from agent.simulation.learning_curves import Summary, Traffic, Turn, draw, summarise, tables
-from agent.simulation.questions import SHAPE, Question, QuestionsError, load_questions, shuffled
-from feedback.answer_metrics import METRICS, recall_at_k
-from feedback.reward import RewardError, RewardRule
+from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
+from armwise.agent.simulation.learning_curves import Summary, Traffic, Turn, draw, summarise, tables
+from armwise.agent.simulation.questions import SHAPE, Question, QuestionsError, load_questions, shuffled
+from armwise.feedback.answer_metrics import METRICS, recall_at_k
+from armwise.feedback.reward import RewardError, RewardRule
 
 POLL_S = 0.2
 

@@ -13,8 +13,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from agent.reporting import visible
-from arms import tracing
+from armwise.agent.reporting import visible
+from armwise.arms import tracing
 
 turns = logging.getLogger("agent.turns")
 """Has a line for each turn."""

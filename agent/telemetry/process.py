@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from agent.reporting import log_plainly
-from agent.telemetry import logs
-from agent.telemetry.logs import TelemetrySpec
-from arms import tracing
-from arms.local_ray import UMASK
+from armwise.agent.reporting import log_plainly
+from armwise.agent.telemetry import logs
+from armwise.agent.telemetry.logs import TelemetrySpec
+from armwise.arms import tracing
+from armwise.arms.local_ray import UMASK
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from arms import tracing
+from armwise.arms import tracing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from arms import tracing
-from arms.tracing import Attribute, Span
-from feedback.events import Decision, Feedback
+from armwise.arms import tracing
+from armwise.arms.tracing import Attribute, Span
+from armwise.feedback.events import Decision, Feedback
 
 COMMITS = {"Decision": "decisions", "Execution": "executions", "Feedback": "feedback"}
 """Tables of the log, by fact."""

@@ -27,14 +27,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies import FeatureSpec, Policy, choose, describe, sampling, served_distribution
-from arms import tracing
-from arms.base import UNUSED, ArmError, Query, Retrieval
-from arms.filters import Comparison, Compound
-from arms.llm import UNPROMPTED, Bound, Message, base, writing
-from arms.profile import Profile, similarities
-from feedback.budget import Price
-from feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
+from armwise.agent.policies import FeatureSpec, Policy, choose, describe, sampling, served_distribution
+from armwise.arms import tracing
+from armwise.arms.base import UNUSED, ArmError, Query, Retrieval
+from armwise.arms.filters import Comparison, Compound
+from armwise.arms.llm import UNPROMPTED, Bound, Message, base, writing
+from armwise.arms.profile import Profile, similarities
+from armwise.feedback.budget import Price
+from armwise.feedback.events import INCUMBENT, OBSERVED, SIMILARITY, Context, Decision, KeptDraw, Mask, Mode
 
 MOST_DROPPED = 8
 """Number of the newest candidates that failed and are remembered: more than take part at once."""
@@ -268,7 +268,7 @@ class Ask:
         top_p: Nucleus sampling of the model.
         seed: Seed that the model samples by.
         stop: Strings that end the answer.
-        options: Further parameters of the model, as `arms.llm.Prompt` has them.
+        options: Further parameters of the model, as `armwise.arms.llm.Prompt` has them.
         continues: The decision whose arm, the forced one, searches again for the same question, with the
             same seed: the model has called functions, and the conversation has their results.
         actions: Features of the actions that came with the request, by their names in the log; empty to

@@ -28,9 +28,9 @@ from typing import TypeVar
 
 import orjson
 
-from agent.policies import FeatureSpec, sampling
-from agent.telemetry import turns
-from agent.turn.decide import (
+from armwise.agent.policies import FeatureSpec, sampling
+from armwise.agent.telemetry import turns
+from armwise.agent.turn.decide import (
     UNFILTERED,
     ArmInfo,
     Ask,
@@ -54,7 +54,7 @@ from agent.turn.decide import (
     refused,
     scorers_of,
 )
-from agent.turn.record import (
+from armwise.agent.turn.record import (
     AnsweredElsewhereError,
     CallNames,
     Commit,
@@ -68,9 +68,9 @@ from agent.turn.record import (
     TurnRecorder,
     tokens_in,
 )
-from arms.base import UNUSED, ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
-from arms.filters import permits
-from arms.llm import (
+from armwise.arms.base import UNUSED, ArmError, Passage, Query, QuestionRefusedError, Retrieval, Usage
+from armwise.arms.filters import permits
+from armwise.arms.llm import (
     MESSAGE_TOKENS,
     TOKENS_A_WORD,
     UNPROMPTED,
@@ -83,8 +83,8 @@ from arms.llm import (
     prompts,
     writing,
 )
-from feedback.errors import described
-from feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
+from armwise.feedback.errors import described
+from armwise.feedback.events import Context, Cost, Decision, Execution, KeptDraw, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class TurnLoop:
         search: Runs an arm by name.
         recall: Returns what the same search of an arm has found before, where that is kept.
         models: The language models by name, as arms name them; none to retrieve only.
-        templates: Prompts by name, likewise; the first form of `arms.llm.prompts` for another name.
+        templates: Prompts by name, likewise; the first form of `armwise.arms.llm.prompts` for another name.
         log: Where facts are committed.
         features: Which features a context has.
         cost_weight: Cost weight of a request that names none.

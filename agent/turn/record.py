@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from agent.telemetry import turns
-from agent.turn.decide import UNPROBED, ArmInfo, Probes
-from arms.base import UNUSED, Retrieval, Usage
-from arms.llm import Chunk, base, writing
-from feedback.errors import LogUnavailableError, described
-from feedback.events import Cost, Decision, Execution, ModelTokens, Status
+from armwise.agent.telemetry import turns
+from armwise.agent.turn.decide import UNPROBED, ArmInfo, Probes
+from armwise.arms.base import UNUSED, Retrieval, Usage
+from armwise.arms.llm import Chunk, base, writing
+from armwise.feedback.errors import LogUnavailableError, described
+from armwise.feedback.events import Cost, Decision, Execution, ModelTokens, Status
 
 SEPARATOR = "\x1e"
 
@@ -156,7 +156,7 @@ def decision_of_call(call_id: str) -> str | None:
 def unexplained(retrieval: Retrieval) -> int:
     """Return the tokens that a search has spent on models which its host does not count.
 
-    >>> from arms.base import Usage
+    >>> from armwise.arms.base import Usage
     >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
     6
     """

@@ -24,14 +24,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from agent.config import KEPT_FLOOR, AppConfig
-from agent.evaluation import EvaluationRequest, judged_as, verdict_on
-from agent.learning import Recipe, configuration_of
-from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
-from feedback.log import Store
-from feedback.ope import Verdict
-from feedback.registry import ActivePolicy, Evaluation, active_policy, arm_sets, evaluations, promotions
-from feedback.training_log import position_of
+from armwise.agent.config import KEPT_FLOOR, AppConfig
+from armwise.agent.evaluation import EvaluationRequest, judged_as, verdict_on
+from armwise.agent.learning import Recipe, configuration_of
+from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
+from armwise.feedback.log import Store
+from armwise.feedback.ope import Verdict
+from armwise.feedback.registry import (
+    ActivePolicy,
+    Evaluation,
+    active_policy,
+    arm_sets,
+    evaluations,
+    promotions,
+)
+from armwise.feedback.training_log import position_of
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +123,7 @@ def next_step(
     """Return what to do with a canary.
 
     Args:
-        verdict: Verdict of the gate, as `feedback.ope.gate.Verdict.document`.
+        verdict: Verdict of the gate, as `armwise.feedback.ope.gate.Verdict.document`.
         share: Share of the canary now, in (0, 0.5].
         first: Share with which a canary begins.
         width: Width of the range of rewards.
@@ -176,7 +183,8 @@ def next_step(
 class AutomaticCanaries:
     """Looks at the canaries that warm starts began: grows, ends or promotes them. Implements `Task`.
 
-    Evaluations are run by the task beside it (`agent.evaluation.Evaluations`), in a process of their own.
+    Evaluations are run by the task beside it (`armwise.agent.evaluation.Evaluations`), in a process of their
+    own.
 
     Args:
         store: The log.

@@ -20,17 +20,17 @@ from contextlib import suppress
 
 import orjson
 
-from agent.config import AppConfig, parse
-from agent.jobs import environment_of_a_child, next_run, this_process
-from agent.learning import Recipe
-from agent.low_priority import command_of_a_child
-from agent.reporting import Terminal, log_plainly
-from agent.warmstart.journal import HEARTBEAT_S
-from agent.warmstart.run import RunFailedError, carry_out
-from feedback.drift import read_alarms
-from feedback.errors import LogUnavailableError, SupersededError, UnderWayError
-from feedback.log import Store
-from feedback.registry import active_policy, runs
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.jobs import environment_of_a_child, next_run, this_process
+from armwise.agent.learning import Recipe
+from armwise.agent.low_priority import command_of_a_child
+from armwise.agent.reporting import Terminal, log_plainly
+from armwise.agent.warmstart.journal import HEARTBEAT_S
+from armwise.agent.warmstart.run import RunFailedError, carry_out
+from armwise.feedback.drift import read_alarms
+from armwise.feedback.errors import LogUnavailableError, SupersededError, UnderWayError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import active_policy, runs
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ END_S = 5.0
 
 
 class WarmStarts:
-    """Does the runs that are due. Implements `agent.jobs.Task`.
+    """Does the runs that are due. Implements `armwise.agent.jobs.Task`.
 
     Args:
         store: The log.

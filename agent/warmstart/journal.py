@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from agent.serving import same_document
-from feedback.errors import StoreError, described
-from feedback.log import Store
-from feedback.registry import Run, promotions, runs
+from armwise.agent.serving import same_document
+from armwise.feedback.errors import StoreError, described
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, promotions, runs
 
 HEARTBEAT_S = runs.LEASE_S / 6
 """Seconds between two renewals of the lease of a run."""

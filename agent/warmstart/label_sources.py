@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 from rich.console import Console
 
-from agent.config import AppConfig, WarmStartSpec, warm_start
-from agent.offline import (
+from armwise.agent.config import AppConfig, WarmStartSpec, warm_start
+from armwise.agent.offline import (
     CONTAINS,
     FEWEST,
     JUDGE,
@@ -34,15 +34,15 @@ from agent.offline import (
     on_par,
     score_arms,
 )
-from agent.warmstart.labels import WarmStartError
-from arms.base import Progress
-from arms.jobs import digest_of_document
-from arms.llm import catalog as llm_catalog
-from arms.models import digest_backbone, digest_of
-from arms.portfolio import read_matrix, write_matrix
-from feedback.log import Store
-from feedback.registry import Run
-from feedback.training_log import traffic
+from armwise.agent.warmstart.labels import WarmStartError
+from armwise.arms.base import Progress
+from armwise.arms.jobs import digest_of_document
+from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.models import digest_backbone, digest_of
+from armwise.arms.portfolio import read_matrix, write_matrix
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run
+from armwise.feedback.training_log import traffic
 
 DIGEST_CHARS = 16
 """Digits of a digest in the name of a folder."""

@@ -11,7 +11,7 @@ question. But they exclude one another, so they are not independent, as those of
 
 A running service learns labels with its next step, another one when it starts. Labels also close an open
 drift alarm. Those that a run of the warm start inserts are learned by its candidate alone, see
-`agent.warmstart.run`.
+`armwise.agent.warmstart.run`.
 
 Labels reach a policy in two ways; either is enough.
 
@@ -24,7 +24,7 @@ Labels reach a policy in two ways; either is enough.
 With a router in the configuration, the contexts of labels have its scores, as a service with this router
 would have computed them, so that a policy learns how reliable that feature is.
 
-    question that the router was trained on  -->  out-of-fold score      (agent.routers.out_of_fold)
+    question that the router was trained on  -->  out-of-fold score      (armwise.agent.routers.out_of_fold)
     any other question                       -->  score of the router
 
 For a router that reads passages, every arm that it knows searches first. So a label is charged what a turn
@@ -46,9 +46,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from agent.config import AppConfig
-from agent.offline import observed_features, of_arms, read_place, read_questions, sampled_profiles
-from agent.routers import (
+from armwise.agent.config import AppConfig
+from armwise.agent.offline import observed_features, of_arms, read_place, read_questions, sampled_profiles
+from armwise.agent.routers import (
     Features,
     RouterError,
     Stage,
@@ -60,22 +60,22 @@ from agent.routers import (
     utility,
     validation,
 )
-from agent.serving import arm_infos
-from agent.simulation import SHAPE, shuffled
-from agent.turn import Embeddings, context_of
-from arms.base import Progress
-from arms.jobs import seed_of
-from arms.models import build_embedder, digest_backbone
-from arms.portfolio import Outcomes
-from arms.profile import NO_PROFILES, Profile
-from arms.questions import Question
-from arms.suggestions import did_you_mean
-from feedback.drift import record_warm_start
-from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import Store
-from feedback.registry import arm_sets
-from feedback.reward import RewardRule
-from feedback.training_log import examples, imported_turns, traffic
+from armwise.agent.serving import arm_infos
+from armwise.agent.simulation import SHAPE, shuffled
+from armwise.agent.turn import Embeddings, context_of
+from armwise.arms.base import Progress
+from armwise.arms.jobs import seed_of
+from armwise.arms.models import build_embedder, digest_backbone
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.profile import NO_PROFILES, Profile
+from armwise.arms.questions import Question
+from armwise.arms.suggestions import did_you_mean
+from armwise.feedback.drift import record_warm_start
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import examples, imported_turns, traffic
 
 Floats = NDArray[np.float64]
 

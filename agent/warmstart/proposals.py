@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agent.config import AppConfig, read_portfolio, warm_start
-from agent.offline import (
+from armwise.agent.config import AppConfig, read_portfolio, warm_start
+from armwise.agent.offline import (
     YAML,
     Selection,
     Training,
@@ -20,13 +20,13 @@ from agent.offline import (
     train_router,
     write_scores,
 )
-from agent.routers import RouterSpec, Stage
-from agent.warmstart.journal import Step
-from agent.warmstart.label_sources import Lot
-from agent.warmstart.labels import WarmStartError
-from arms.base import Progress
-from arms.portfolio import score_matrix
-from arms.suggestions import did_you_mean
+from armwise.agent.routers import RouterSpec, Stage
+from armwise.agent.warmstart.journal import Step
+from armwise.agent.warmstart.label_sources import Lot
+from armwise.agent.warmstart.labels import WarmStartError
+from armwise.arms.base import Progress
+from armwise.arms.portfolio import score_matrix
+from armwise.arms.suggestions import did_you_mean
 
 KEPT = 5
 """Runs whose proposals are kept."""

@@ -24,10 +24,10 @@ from typing import Any
 
 from rich.console import Console
 
-from agent.config import AppConfig, ConfigError, WarmStartSpec
-from agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
-from agent.jobs import this_process
-from agent.learning import (
+from armwise.agent.config import AppConfig, ConfigError, WarmStartSpec
+from armwise.agent.evaluation import EvaluationFailedError, EvaluationRequest, run_evaluation, verdict_on
+from armwise.agent.jobs import this_process
+from armwise.agent.learning import (
     DIGEST_CHARS,
     Recipe,
     active_recipe,
@@ -36,20 +36,20 @@ from agent.learning import (
     publish_candidate,
     score_by_searching,
 )
-from agent.warmstart.canary import first_share
-from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
-from agent.warmstart.label_sources import LabelSources, Lot
-from agent.warmstart.labels import Beside, InsertSettings, insert_labels
-from agent.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
-from arms.base import Progress
-from arms.jobs import digest_of_document
-from feedback.drift import Alarm, read_alarms
-from feedback.errors import ChangedMeanwhileError, ConflictError
-from feedback.log import Store
-from feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
-from feedback.registry import runs as registry_runs
-from feedback.registry import versions as registry_versions
-from feedback.training_log import StartingPoint, position_of, traffic
+from armwise.agent.warmstart.canary import first_share
+from armwise.agent.warmstart.journal import HEARTBEAT_S, Journal, Step
+from armwise.agent.warmstart.label_sources import LabelSources, Lot
+from armwise.agent.warmstart.labels import Beside, InsertSettings, insert_labels
+from armwise.agent.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
+from armwise.arms.base import Progress
+from armwise.arms.jobs import digest_of_document
+from armwise.feedback.drift import Alarm, read_alarms
+from armwise.feedback.errors import ChangedMeanwhileError, ConflictError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
+from armwise.feedback.registry import runs as registry_runs
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import StartingPoint, position_of, traffic
 
 
 @dataclass(frozen=True, slots=True)

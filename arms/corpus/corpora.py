@@ -15,10 +15,10 @@ import orjson
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from arms.base import Passage, Progress, Query
-from arms.corpus.corpus import Corpus, Manifest, ingest
-from arms.corpus.permissions import Permitted
-from arms.corpus.records import CorpusError
+from armwise.arms.base import Passage, Progress, Query
+from armwise.arms.corpus.corpus import Corpus, Manifest, ingest
+from armwise.arms.corpus.permissions import Permitted
+from armwise.arms.corpus.records import CorpusError
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms import manifest as file_manifest
-from arms.base import Passage, Progress, Query
-from arms.corpus.permissions import Permissions, Permitted
-from arms.corpus.readers import Source, open_source
-from arms.corpus.records import CorpusError, Record
-from arms.filters import GROUPS, Metadata
+from armwise.arms import manifest as file_manifest
+from armwise.arms.base import Passage, Progress, Query
+from armwise.arms.corpus.permissions import Permissions, Permitted
+from armwise.arms.corpus.readers import Source, open_source
+from armwise.arms.corpus.records import CorpusError, Record
+from armwise.arms.filters import GROUPS, Metadata
 
 BATCH_RECORDS = 10_000
 """Records between two commits: a killed run repeats at most so many."""

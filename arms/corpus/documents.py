@@ -1,4 +1,4 @@
-r"""The text of PDF, HTML and DOCX files: the process that `arms.corpus.readers` starts.
+r"""The text of PDF, HTML and DOCX files: the process that `armwise.arms.corpus.readers` starts.
 
 A file may be made to fill the memory of its parser, to loop in it or to crash it, so parsers run in a process
 of their own, with a limit of memory, and are killed after a time. It imports nothing of this package, and is

@@ -1,7 +1,7 @@
 """Write the reference of the running interpreter's language as JSON lines.
 
-`arms.corpus.readers` runs this file as a program, as it does `arms.corpus.stdlib`. It imports nothing of
-this project.
+`armwise.arms.corpus.readers` runs this file as a program, as it does `armwise.arms.corpus.stdlib`. It imports
+nothing of this project.
 
 Each line is `{"id": "lambda", "title": "Lambdas", "text": ...}`: a topic of `help()`. Topics repeat one
 another: `compound` holds `if`, `for` and `with`. A section is written once, in the shortest topic with it.

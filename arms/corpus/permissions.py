@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.filters import GROUPS, Comparison, Compound, Metadata, matches, permits
+from armwise.arms.filters import GROUPS, Comparison, Compound, Metadata, matches, permits
 
 Rows = Callable[[], Iterable[tuple[int, Metadata]]]
 """Returns the position and the metadata of each passage that has some."""

@@ -4,8 +4,8 @@ A source yields records, lazily and always in the same order: a line, a file, a 
 documented name or a topic. A record holds passages, or a problem. Reading resumes after `n` records
 with `records(n)`.
 
-PDF, HTML and DOCX files are parsed by another process, `arms.corpus.documents`, and CSV files by
-`arms.corpus.tables`.
+PDF, HTML and DOCX files are parsed by another process, `armwise.arms.corpus.documents`, and CSV files by
+`armwise.arms.corpus.tables`.
 """
 
 import codecs
@@ -30,11 +30,11 @@ from typing import Any, BinaryIO, Protocol
 
 import orjson
 
-from arms.base import Passage
-from arms.corpus import documents, language, stdlib, tables
-from arms.corpus.chunking import WORD, chunks, spans_of
-from arms.corpus.records import MAX_TEXT, CorpusError, Record, checked, fingerprint_of, front_matter
-from arms.filters import Metadata
+from armwise.arms.base import Passage
+from armwise.arms.corpus import documents, language, stdlib, tables
+from armwise.arms.corpus.chunking import WORD, chunks, spans_of
+from armwise.arms.corpus.records import MAX_TEXT, CorpusError, Record, checked, fingerprint_of, front_matter
+from armwise.arms.filters import Metadata
 
 DOCUMENT_SUFFIXES = tuple(documents.READERS)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from arms.base import Passage
-from arms.filters import GROUPS, Metadata
+from armwise.arms.base import Passage
+from armwise.arms.filters import GROUPS, Metadata
 
 READER_VERSION = 3
 """Part of every fingerprint: raise it when the same source would read differently."""

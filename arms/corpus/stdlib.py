@@ -1,6 +1,6 @@
 """Write the documentation of the running interpreter's standard library as JSON lines.
 
-`arms.corpus.readers` runs this file as a program, without site-packages: importing some
+`armwise.arms.corpus.readers` runs this file as a program, without site-packages: importing some
 three hundred modules loads Tk, registers exit handlers and warns about deprecation. The
 process exits without running the handlers. It imports nothing of this project.
 

@@ -16,10 +16,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import AnyStr, BinaryIO
 
-from arms.base import Passage
-from arms.corpus.chunking import chunks
-from arms.corpus.records import MAX_NAMES, CorpusError, Record, checked, problem_of, short
-from arms.filters import GROUPS, Metadata, Scalar
+from armwise.arms.base import Passage
+from armwise.arms.corpus.chunking import chunks
+from armwise.arms.corpus.records import MAX_NAMES, CorpusError, Record, checked, problem_of, short
+from armwise.arms.filters import GROUPS, Metadata, Scalar
 
 SUFFIXES = (".csv", ".tsv")
 

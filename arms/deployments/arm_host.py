@@ -19,13 +19,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from arms import tracing
-from arms.async_bridge import Blocking
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
-from arms.corpus import Corpus, CorpusError, CorpusSource, ingest_all
-from arms.deployments.embedders import Embedders
-from arms.indexes import IndexMismatchError, PassageVectors, prepare_vectors
-from arms.llm import (
+from armwise.arms import tracing
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
+from armwise.arms.corpus import Corpus, CorpusError, CorpusSource, ingest_all
+from armwise.arms.deployments.embedders import Embedders
+from armwise.arms.indexes import IndexMismatchError, PassageVectors, prepare_vectors
+from armwise.arms.llm import (
     Chunk,
     Generator,
     GeneratorError,
@@ -36,9 +36,9 @@ from arms.llm import (
     blocking_writer,
     most_tokens,
 )
-from arms.models import Backbone, ModelNotFoundError
-from arms.profile import Profile, ProfileSpec
-from arms.retrievers import (
+from armwise.arms.models import Backbone, ModelNotFoundError
+from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.retrievers import (
     METER,
     ArmSpec,
     ArmSpecError,

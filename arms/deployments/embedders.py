@@ -12,10 +12,10 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from arms import tracing
-from arms.base import ArmError
-from arms.deployments import spans
-from arms.models import Backbone, build_embedder
+from armwise.arms import tracing
+from armwise.arms.base import ArmError
+from armwise.arms.deployments import spans
+from armwise.arms.models import Backbone, build_embedder
 
 In = TypeVar("In")
 

@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
 from pathlib import Path
 
-from arms import tracing
-from arms.deployments import spans
-from arms.llm import Chunk, LlmSpec, Prompt, build_generator
+from armwise.arms import tracing
+from armwise.arms.deployments import spans
+from armwise.arms.llm import Chunk, LlmSpec, Prompt, build_generator
 
 
 class GeneratorHost:

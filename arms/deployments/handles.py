@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from arms import tracing
-from arms.base import ArmError, Query, Retrieval
-from arms.deployments.arm_host import ArmHost, ArmSettings, Specs
-from arms.deployments.embedders import Embedders
-from arms.llm import Chunk, Generator, GeneratorError, Prompt
+from armwise.arms import tracing
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.deployments.arm_host import ArmHost, ArmSettings, Specs
+from armwise.arms.deployments.embedders import Embedders
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle

@@ -14,14 +14,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.deployments import retrieval_cache, spans
-from arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
-from arms.deployments.embedders import Embedders
-from arms.deployments.retrieval_cache import RetrievalCache
-from arms.profile import Profile, ProfileSpec
-from arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmSpec, catalog, closure, is_settled
-from arms.suggestions import did_you_mean
+from armwise.arms.base import ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.deployments import retrieval_cache, spans
+from armwise.arms.deployments.arm_host import ArmHost, Specs, UnknownArmError, key_of
+from armwise.arms.deployments.embedders import Embedders
+from armwise.arms.deployments.retrieval_cache import RetrievalCache
+from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.retrievers import DEFAULT_HOST, UNKNOWN, ArmSpec, catalog, closure, is_settled
+from armwise.arms.suggestions import did_you_mean
 
 
 def place(name: str, specs: Mapping[str, ArmSpec], deployments: Collection[str]) -> str | None:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from arms.base import Passage, Query, Retrieval
+from armwise.arms.base import Passage, Query, Retrieval
 
 FILE = "retrieval.sqlite"
 

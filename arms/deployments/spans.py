@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from arms import tracing
-from arms.base import Passage
-from arms.llm import Chunk, Prompt
-from arms.tracing import Attribute, Span
+from armwise.arms import tracing
+from armwise.arms.base import Passage
+from armwise.arms.llm import Chunk, Prompt
+from armwise.arms.tracing import Attribute, Span
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 The name of a folder has a hash of its identity: corpus, model, parameters. Another corpus
 or model means another folder, so an index is never stale, and is whole or absent. Its manifest
-(`arms.manifest`) finds a file that was damaged later: such an index is removed and built again.
+(`armwise.arms.manifest`) finds a file that was damaged later: such an index is removed and built again.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import orjson
 
-from arms import manifest
-from arms.manifest import Identity
+from armwise.arms import manifest
+from armwise.arms.manifest import Identity
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Passage
-from arms.corpus import Corpus
-from arms.indexes.vectors import embedded_text
-from arms.llm import (
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes.vectors import embedded_text
+from armwise.arms.llm import (
     MESSAGE_TOKENS,
     Bound,
     GeneratorError,
@@ -38,8 +38,8 @@ from arms.llm import (
     most_tokens,
     quotation,
 )
-from arms.models import ModelNotFoundError, digest_of, locate
-from arms.tokenizer import ENGLISH
+from armwise.arms.models import ModelNotFoundError, digest_of, locate
+from armwise.arms.tokenizer import ENGLISH
 
 LONGEST = 12
 """Most words of a name that is found in a text."""

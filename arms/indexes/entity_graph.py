@@ -17,11 +17,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Progress
-from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import build, check, folder
-from arms.indexes.entities import Extractor, title_names
-from arms.manifest import Identity
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes.build_once import build, check, folder
+from armwise.arms.indexes.entities import Extractor, title_names
+from armwise.arms.manifest import Identity
 
 FORMAT = 1
 """Format of the files below; raised when their contents or the extraction change."""

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Passage, Progress
-from arms.corpus import Corpus, Permitted
-from arms.indexes.build_once import IndexMismatchError, build, check, folder
-from arms.manifest import Identity
-from arms.models import Backbone, Embedder, build_embedder, digest_backbone
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes.build_once import IndexMismatchError, build, check, folder
+from armwise.arms.manifest import Identity
+from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
 BATCHES_PER_STEP = 2
 """Batches of the model between two checkpoints, a second or two; texts are sorted by length within them."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from arms.base import ArmError
-from arms.jobs.job import PoolWorker, digest_of_document, weights_of
-from arms.llm import judge
-from arms.questions import Question
-from arms.scoring import AnswerCorrectness, scorers
-from arms.scoring import correctness as scoring_correctness
+from armwise.arms.base import ArmError
+from armwise.arms.jobs.job import PoolWorker, digest_of_document, weights_of
+from armwise.arms.llm import judge
+from armwise.arms.questions import Question
+from armwise.arms.scoring import AnswerCorrectness, scorers
+from armwise.arms.scoring import correctness as scoring_correctness
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Measure(Generic[T]):
 
     Attributes:
         name: Name of the measure.
-        scores: Names of its scores, of `arms.portfolio.outcomes.SCORES`.
+        scores: Names of its scores, of `armwise.arms.portfolio.outcomes.SCORES`.
         make: Makes the grading function, once per worker; it must be thread-safe.
         needs: Field that a question must have to be graded.
         backbone: Name of the sentence encoder that it uses; empty for none.
@@ -101,7 +101,7 @@ def by_equivalence(model: str) -> Measure[str]:
     """Classify whether an answer is equivalent to a right one. Raises ModelNotFoundError."""
 
     def make(_: PoolWorker) -> Grade[str]:
-        from arms.scoring import Equivalence
+        from armwise.arms.scoring import Equivalence
 
         equivalence = Equivalence(model)
         return lambda question, answer: {"bem": equivalence(question.text, answer, question.answers)}

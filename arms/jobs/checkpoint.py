@@ -22,9 +22,9 @@ from typing import Any
 import orjson
 from filelock import FileLock, Timeout
 
-from arms import manifest
-from arms.indexes import build_once
-from arms.manifest import DamagedFileError, Identity
+from armwise.arms import manifest
+from armwise.arms.indexes import build_once
+from armwise.arms.manifest import DamagedFileError, Identity
 
 IDENTITY, NOTES, LOCK, SUFFIX = "identity.json", "notes", "lock", ".block"
 

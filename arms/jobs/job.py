@@ -20,13 +20,20 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Arm, ArmError, Progress, Query
-from arms.corpus import Corpus
-from arms.llm import GeneratorError, LateWriter, LlmSpec
-from arms.llm import catalog as llm_catalog
-from arms.models import Backbone, ModelNotFoundError, build_embedder, digest_backbone, digest_of, locate
-from arms.questions import Question
-from arms.retrievers import (
+from armwise.arms.base import Arm, ArmError, Progress, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import GeneratorError, LateWriter, LlmSpec
+from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.models import (
+    Backbone,
+    ModelNotFoundError,
+    build_embedder,
+    digest_backbone,
+    digest_of,
+    locate,
+)
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import (
     ArmSpec,
     Batch,
     OpenTrained,
@@ -38,7 +45,7 @@ from arms.retrievers import (
     no_selector,
     prepare,
 )
-from arms.scoring import scorers
+from armwise.arms.scoring import scorers
 
 MakeBatches = Callable[[Mapping[str, Any], Resources], Sequence[Batch]]
 
@@ -76,7 +83,7 @@ class Sweep:
 
     Raises:
         ArmSpecError: An arm cannot be built.
-        IndexMismatchError: An index is missing: call `arms.retrievers.catalog.prepare` first.
+        IndexMismatchError: An index is missing: call `armwise.arms.retrievers.catalog.prepare` first.
     """
 
     def __init__(self, resources: Resources, names: Sequence[str] | None = None) -> None:

@@ -18,18 +18,27 @@ from typing import Any, TypeVar
 
 import orjson
 
-from arms.base import ArmError, Progress
-from arms.corpus import Corpus
-from arms.indexes import build_once
-from arms.jobs.answer_measures import Grade, Measure
-from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
-from arms.jobs.job import FAILED, Found, PoolJob, PoolWorker, digest_of_document, language_model
-from arms.llm import Chunk, GeneratorError, LateWriter, LlmSpec, Message, WritingSpec, answer_to, prompts
-from arms.llm import writing as llm_writing
-from arms.portfolio import Outcomes, outcomes, read_outcomes
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.questions import Question
-from arms.scoring import ScoringError, scorers
+from armwise.arms.base import ArmError, Progress
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import build_once
+from armwise.arms.jobs.answer_measures import Grade, Measure
+from armwise.arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
+from armwise.arms.jobs.job import FAILED, Found, PoolJob, PoolWorker, digest_of_document, language_model
+from armwise.arms.llm import (
+    Chunk,
+    GeneratorError,
+    LateWriter,
+    LlmSpec,
+    Message,
+    WritingSpec,
+    answer_to,
+    prompts,
+)
+from armwise.arms.llm import writing as llm_writing
+from armwise.arms.portfolio import Outcomes, outcomes, read_outcomes
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.questions import Question
+from armwise.arms.scoring import ScoringError, scorers
 
 T = TypeVar("T")
 
@@ -367,7 +376,7 @@ def label(
     Args:
         job: The job.
         output: The folder of the outcomes; `<output>.blocks` holds finished blocks until all are.
-        workers: Processes, see `arms.jobs.worker_pool.worker_pool`.
+        workers: Processes, see `armwise.arms.jobs.worker_pool.worker_pool`.
         progress: Progress callback.
 
     Raises:
@@ -377,7 +386,7 @@ def label(
         ArmSpecError: An arm is described wrongly.
         ModelNotFoundError: A model cannot be found.
     """
-    from arms.jobs.worker_pool import unfinished, worker_pool  # loads Ray
+    from armwise.arms.jobs.worker_pool import unfinished, worker_pool  # loads Ray
 
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)

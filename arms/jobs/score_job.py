@@ -15,16 +15,16 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Progress
-from arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
-from arms.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
-from arms.llm import LateWriter, Write
-from arms.portfolio import ArmTable, read_matrix, write_matrix
-from arms.retrievers import catalog
-from arms.scoring import Scorer, scorers
+from armwise.arms.base import Progress
+from armwise.arms.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
+from armwise.arms.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
+from armwise.arms.llm import LateWriter, Write
+from armwise.arms.portfolio import ArmTable, read_matrix, write_matrix
+from armwise.arms.retrievers import catalog
+from armwise.arms.scoring import Scorer, scorers
 
 if TYPE_CHECKING:  # it loads Ray
-    from arms.jobs.worker_pool import WorkerPool
+    from armwise.arms.jobs.worker_pool import WorkerPool
 
 TIMED_QUESTIONS = 32
 """Questions that arms are timed on, in turn."""
@@ -167,7 +167,7 @@ def score(
     Args:
         job: The job.
         output: The folder of the matrix; `<output>.blocks` holds finished blocks until all are.
-        workers: Processes, see `arms.jobs.worker_pool.worker_pool`.
+        workers: Processes, see `armwise.arms.jobs.worker_pool.worker_pool`.
         progress: Progress callback.
 
     Raises:
@@ -178,7 +178,7 @@ def score(
         MatrixError: There is no arm, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    from arms.jobs.worker_pool import unfinished, worker_pool  # loads Ray
+    from armwise.arms.jobs.worker_pool import unfinished, worker_pool  # loads Ray
 
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))

@@ -17,10 +17,10 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from arms import local_ray
-from arms.base import Progress
-from arms.jobs.checkpoint import BlockFolder, JobError
-from arms.questions import Question
+from armwise.arms import local_ray
+from armwise.arms.base import Progress
+from armwise.arms.jobs.checkpoint import BlockFolder, JobError
+from armwise.arms.questions import Question
 
 ATTEMPTS = 3
 """How often a worker may die over one block before the job fails."""

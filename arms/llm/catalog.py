@@ -27,9 +27,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
 from typing_extensions import override
 
-from arms.async_bridge import Blocking
-from arms.llm import base
-from arms.llm.base import (
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.llm import base
+from armwise.arms.llm.base import (
     Chunk,
     Generator,
     GeneratorError,
@@ -39,7 +39,7 @@ from arms.llm.base import (
     Write,
     complete,
 )
-from arms.llm.pricing import PricedGenerator, Prices
+from armwise.arms.llm.pricing import PricedGenerator, Prices
 
 NEWEST = 200
 """Answers whose times to the first words are remembered."""
@@ -291,13 +291,13 @@ def build_generator(spec: LlmSpec) -> Generator:
 def _engine(spec: LlmSpec) -> Generator:
     match spec:
         case EmbeddedSpec():
-            from arms.llm.llama_cpp import EmbeddedGenerator
+            from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 
             return EmbeddedGenerator(
                 spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
             )
         case OpenAISpec():
-            from arms.llm.openai_api import OpenAIGenerator
+            from armwise.arms.llm.openai_api import OpenAIGenerator
 
             endpoint = OpenAIGenerator(
                 str(spec.base_url),
@@ -309,11 +309,11 @@ def _engine(spec: LlmSpec) -> Generator:
             )
             if spec.hedge_after is None:
                 return endpoint
-            from arms.llm.catalog import HedgedGenerator
+            from armwise.arms.llm.catalog import HedgedGenerator
 
             return HedgedGenerator(endpoint, spec.hedge_after)
         case VllmSpec():
-            from arms.llm.vllm_engine import VllmGenerator
+            from armwise.arms.llm.vllm_engine import VllmGenerator
 
             return VllmGenerator(spec.model, spec.engine_args)
         case ScriptedSpec():
@@ -327,7 +327,7 @@ class ModelStartError(ValueError):
 def blocking_writer(bridge: Blocking, generator: Generator) -> Write:
     """Return a function that waits for the whole answer to a prompt.
 
-    >>> from arms.llm.base import ScriptedGenerator
+    >>> from armwise.arms.llm.base import ScriptedGenerator
     >>> write = blocking_writer(Blocking(), ScriptedGenerator({"2 + 2?": "4"}))
     >>> write(Prompt(({"role": "user", "content": "2 + 2?"},)))[0]
     '4'

@@ -20,12 +20,12 @@ from typing import ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Passage
-from arms.llm.base import Write
-from arms.llm.pricing import Bound
-from arms.llm.prompts import passage_block
-from arms.llm.quotation import ONLY_DATA, tagged
-from arms.llm.structured_output import (
+from armwise.arms.base import Passage
+from armwise.arms.llm.base import Write
+from armwise.arms.llm.pricing import Bound
+from armwise.arms.llm.prompts import passage_block
+from armwise.arms.llm.quotation import ONLY_DATA, tagged
+from armwise.arms.llm.structured_output import (
     StructuredCaller,
     UnreadableError,
     asking_bound,

@@ -17,8 +17,8 @@ import orjson
 import xllamacpp
 from typing_extensions import override
 
-from arms.llm import tool_calls
-from arms.llm.base import (
+from armwise.arms.llm import tool_calls
+from armwise.arms.llm.base import (
     Chunk,
     Generator,
     GeneratorError,
@@ -26,7 +26,7 @@ from arms.llm.base import (
     PromptRefusedError,
     PromptTooLongError,
 )
-from arms.models import compute_cores, locate
+from armwise.arms.models import compute_cores, locate
 
 
 class EmbeddedGenerator(Generator):

@@ -21,7 +21,7 @@ from tenacity import (
 )
 from typing_extensions import override
 
-from arms.llm.base import (
+from armwise.arms.llm.base import (
     Chunk,
     Generator,
     GeneratorBusyError,
@@ -31,7 +31,7 @@ from arms.llm.base import (
     Prompt,
     PromptTooLongError,
 )
-from arms.secrets import secret_of
+from armwise.arms.secrets import secret_of
 
 PAUSE = wait_random_exponential(multiplier=0.5, max=8.0)
 """Wait between attempts without Retry-After: random, up to 0.5 s, then 1, 2 and so on."""

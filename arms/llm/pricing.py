@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, Field
 from typing_extensions import override
 
-from arms.llm.base import Chunk, Generator, Prompt
+from armwise.arms.llm.base import Chunk, Generator, Prompt
 
 BYTES_A_TOKEN, TOKENS_A_WORD = 3, 2
 """Fewest bytes of a token, and most tokens of a word, in most texts."""

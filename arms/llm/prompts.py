@@ -1,7 +1,7 @@
 """Prompts for answers, and the parsing of answers.
 
 Instructions are short, because small models lose the passages behind long ones. The
-passages go into the system message, between tags that they cannot close (`arms.llm.quotation`),
+passages go into the system message, between tags that they cannot close (`armwise.arms.llm.quotation`),
 and the conversation stays as the client wrote it.
 
     direct     one short sentence
@@ -21,10 +21,10 @@ from enum import StrEnum
 
 from typing_extensions import override
 
-from arms.base import Passage
-from arms.llm.base import Chunk, Message, Prompt, Write
-from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
-from arms.llm.quotation import one_line, quoted
+from armwise.arms.base import Passage
+from armwise.arms.llm.base import Chunk, Message, Prompt, Write
+from armwise.arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
+from armwise.arms.llm.quotation import one_line, quoted
 
 
 class Form(StrEnum):

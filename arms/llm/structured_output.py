@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from arms.base import ArmError
-from arms.llm.base import Message, Prompt, Write
-from arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
+from armwise.arms.base import ArmError
+from armwise.arms.llm.base import Message, Prompt, Write
+from armwise.arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
+from armwise.arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
 
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 

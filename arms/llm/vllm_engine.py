@@ -13,8 +13,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from arms.llm import tool_calls
-from arms.llm.base import (
+from armwise.arms.llm import tool_calls
+from armwise.arms.llm.base import (
     Chunk,
     Generator,
     GeneratorError,
@@ -22,7 +22,7 @@ from arms.llm.base import (
     PromptRefusedError,
     PromptTooLongError,
 )
-from arms.models import compute_cores, locate
+from armwise.arms.models import compute_cores, locate
 
 SHUTDOWN_S = 30.0
 """Time limit of closing; killed engine processes leave shared memory behind."""

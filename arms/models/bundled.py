@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from arms.models.files import PACKAGE, ModelNotFoundError
+from armwise.arms.models.files import PACKAGE, ModelNotFoundError
 
 PINS = Path(__file__).with_name("bundled.txt")
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.models.files import digest_weights, hub_commit, locate
-from arms.models.onnx_graph import Export, NotExportableError, fall_back_on_torch, has_gpu, open_graph
-from arms.tokenizer import words
+from armwise.arms.models.files import digest_weights, hub_commit, locate
+from armwise.arms.models.onnx_graph import Export, NotExportableError, fall_back_on_torch, has_gpu, open_graph
+from armwise.arms.tokenizer import words
 
 
 def compute_cores() -> list[int]:

@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from arms.models.onnx_graph import INPUTS
+from armwise.arms.models.onnx_graph import INPUTS
 
 OPSET, IR = 20, 10
 

@@ -1,4 +1,4 @@
-"""The export of a model to ONNX: `python -m arms.models.onnx_export EXPORT FOLDER`.
+"""The export of a model to ONNX: `python -m armwise.arms.models.onnx_export EXPORT FOLDER`.
 
 A process of its own: where torch is needed, it and transformers take seconds to load and hundreds of
 megabytes. Exit status: 0 where the graph in FOLDER gives what the model gives, 3 where it does not or cannot
@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.models import onnx_bert
-from arms.models.onnx_graph import MODEL, REFUSED, TOKENIZER, Export, NotExportableError, OnnxGraph, texts_of
+from armwise.arms.models import onnx_bert
+from armwise.arms.models.onnx_graph import (
+    MODEL,
+    REFUSED,
+    TOKENIZER,
+    Export,
+    NotExportableError,
+    OnnxGraph,
+    texts_of,
+)
 
 SAMPLES = (
     "What is a red fox?",
@@ -48,7 +56,7 @@ def main(export: Export, folder: Path) -> None:
     except onnx_bert.NoBertError as error:
         if find_spec("sentence_transformers") is None:
             raise NotExportableError(f"{error}, and torch, which reads others, is not installed") from None
-        from arms.models.onnx_torch import trace  # here: a BERT is written without torch
+        from armwise.arms.models.onnx_torch import trace  # here: a BERT is written without torch
 
         reference = trace(export, folder, SAMPLES)
     compare(OnnxGraph(folder, batch_size=2), texts, reference, "float32")

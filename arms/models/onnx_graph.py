@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.extras import installed
-from arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
+from armwise.arms.extras import installed
+from armwise.arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -218,7 +218,13 @@ def _export(export: Export, cache: Path, folder: Path, refusal: Path) -> None:
         unfinished = Path(scratch) / "graph"
         unfinished.mkdir()
         process = subprocess.run(
-            [sys.executable, "-m", "arms.models.onnx_export", json.dumps(asdict(export)), str(unfinished)],
+            [
+                sys.executable,
+                "-m",
+                "armwise.arms.models.onnx_export",
+                json.dumps(asdict(export)),
+                str(unfinished),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             capture_output=True,
             text=True,

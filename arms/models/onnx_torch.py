@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from torch import Tensor, nn
 
-from arms.models.onnx_graph import (
+from armwise.arms.models.onnx_graph import (
     INPUTS,
     MODEL,
     TOKENIZER,

@@ -13,7 +13,7 @@ group, so arms are chosen by their means in the groups and by the known scores.
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.portfolio.coverage import Scores, best_of, total
+from armwise.arms.portfolio.coverage import Scores, best_of, total
 
 Floats = NDArray[np.float64]
 

@@ -20,10 +20,10 @@ import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
-from arms import manifest
-from arms.llm import judge
-from arms.questions import Question
-from arms.suggestions import did_you_mean
+from armwise.arms import manifest
+from armwise.arms.llm import judge
+from armwise.arms.questions import Question
+from armwise.arms.suggestions import did_you_mean
 
 Floats = NDArray[np.float64]
 

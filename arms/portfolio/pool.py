@@ -22,10 +22,10 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from arms.base import checked_name
-from arms.models import Backbone
-from arms.retrievers import ArmSpec
-from arms.suggestions import did_you_mean, select_names
+from armwise.arms.base import checked_name
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec
+from armwise.arms.suggestions import did_you_mean, select_names
 
 DEFAULT_DEPTH = 1000
 """Passages of a first stage; names leave it out."""

@@ -22,13 +22,13 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from arms import manifest
-from arms.indexes import build_once
-from arms.manifest import DamagedFileError
-from arms.models import Backbone
-from arms.questions import Question
-from arms.retrievers import ArmSpec
-from arms.suggestions import did_you_mean
+from armwise.arms import manifest
+from armwise.arms.indexes import build_once
+from armwise.arms.manifest import DamagedFileError
+from armwise.arms.models import Backbone
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec
+from armwise.arms.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -8,7 +8,7 @@
     sample_error     error bound of F on n questions; `sample_size` is its inverse
 
 The factors follow from F being monotone and submodular. Scores are of shape (n_arms,
-n_questions), in [0, 1] and complete (see `arms.portfolio.imputation`), and are read in place.
+n_questions), in [0, 1] and complete (see `armwise.arms.portfolio.imputation`), and are read in place.
 Decisions are made in float64; of arms that tie the first is picked.
 
 Source: Retriever Portfolios, 2026, arXiv:2605.31176 (the objective, greedy, the sample size).
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.portfolio.coverage import (
+from armwise.arms.portfolio.coverage import (
     CLOSE,
     THREADS,
     Run,

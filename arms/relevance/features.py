@@ -18,8 +18,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Passage
-from arms.tokenizer import ENGLISH, words
+from armwise.arms.base import Passage
+from armwise.arms.tokenizer import ENGLISH, words
 
 Floats = NDArray[np.float64]
 

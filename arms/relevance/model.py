@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from arms import manifest
-from arms.base import Passage
-from arms.manifest import DamagedFileError
-from arms.relevance.features import NAMES, Candidates, Floats, candidates
+from armwise.arms import manifest
+from armwise.arms.base import Passage
+from armwise.arms.manifest import DamagedFileError
+from armwise.arms.relevance.features import NAMES, Candidates, Floats, candidates
 
 THREADS = 1
 """One, so that a fit is deterministic, and a prediction of some rows starts no thread."""

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Passage, Progress
-from arms.relevance.features import FALLING, NAMES, RISING, Candidates, candidates
-from arms.relevance.model import THREADS, Header, RelevanceError, RelevanceModel, rows_of
+from armwise.arms.base import Passage, Progress
+from armwise.arms.relevance.features import FALLING, NAMES, RISING, Candidates, candidates
+from armwise.arms.relevance.model import THREADS, Header, RelevanceError, RelevanceModel, rows_of
 
 Rows = NDArray[np.float32]
 Indices = NDArray[np.intp]

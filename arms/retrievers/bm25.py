@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Progress, Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import build_once
-from arms.manifest import Identity
-from arms.retrievers.kind import Kind, Members, Resources, of_corpus
-from arms.tokenizer import StopWords, words
-from arms.top_k import best
+from armwise.arms.base import Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import build_once
+from armwise.arms.manifest import Identity
+from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from armwise.arms.tokenizer import StopWords, words
+from armwise.arms.top_k import best
 
 FORMAT = 1
 """Format of the files below; raised when their contents change."""
@@ -139,7 +139,9 @@ class Columns:
         Raises:
             ValueError: No document has a word.
         """
-        from arms.retrievers._bm25_counts import Counts  # here: a service that only searches does not load it
+        from armwise.arms.retrievers._bm25_counts import (
+            Counts,  # here: a service that only searches does not load it
+        )
 
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__

@@ -22,13 +22,13 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
-from arms.base import Arm, ArmError, Progress
-from arms.catalog import Catalogue
-from arms.llm import UNPROMPTED, Bound
-from arms.models import is_below
-from arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
-from arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
-from arms.retrievers.kind import (
+from armwise.arms.base import Arm, ArmError, Progress
+from armwise.arms.catalog import Catalogue, present_name
+from armwise.arms.llm import UNPROMPTED, Bound
+from armwise.arms.models import is_below
+from armwise.arms.retrievers.engines.collection import EngineArm, EngineParams, NetworkParams
+from armwise.arms.retrievers.engines.ingest import Report, current_version, damage_of, fill_arm
+from armwise.arms.retrievers.kind import (
     EXTERNAL,
     NONE,
     ArmSpec,
@@ -38,9 +38,9 @@ from arms.retrievers.kind import (
     Resources,
     Trust,
 )
-from arms.retrievers.priced import PricedArm
-from arms.retrievers.versioned import VersionedArm
-from arms.suggestions import did_you_mean
+from armwise.arms.retrievers.priced import PricedArm
+from armwise.arms.retrievers.versioned import VersionedArm
+from armwise.arms.suggestions import did_you_mean
 
 MOST_LEVELS = 8
 """Levels of an arm with its members."""
@@ -84,7 +84,7 @@ class KindCatalogue(Catalogue[Kind[Any]]):
         return registered
 
 
-KINDS = KindCatalogue("arms.retrievers", GROUP, "kind", ArmSpecError, folders=True)
+KINDS = KindCatalogue("armwise.arms.retrievers", GROUP, "kind", ArmSpecError, folders=True)
 """The kinds of arms by name; `KINDS.own` has those of this package."""
 
 
@@ -617,6 +617,7 @@ def _size_of(
 
 def _kind(name: str, kind: str) -> Kind[Any]:
     """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
+    kind = present_name(kind)
     module, colon, attribute = kind.partition(":")
     if not colon and kind not in KINDS:
         raise ArmSpecError(

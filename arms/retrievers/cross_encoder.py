@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.base import ArmError, Passage, Query
-from arms.indexes import vectors
-from arms.models import (
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.indexes import vectors
+from armwise.arms.models import (
     Export,
     ModelNotFoundError,
     NotExportableError,
@@ -22,8 +22,8 @@ from arms.models import (
     open_graph,
     scorer_problem,
 )
-from arms.retrievers.kind import Kind, Members, Resources
-from arms.retrievers.rerank import RerankedArm, RerankParams
+from armwise.arms.retrievers.kind import Kind, Members, Resources
+from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
 
 
 class CrossEncoderParams(RerankParams):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Progress, Query, Retrieval
-from arms.corpus import Corpus, Permitted
-from arms.indexes import IndexParams, VectorIndex, Vectors
-from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.base import ArmError, Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes import IndexParams, VectorIndex, Vectors
+from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 
 CACHED_QUERIES = 8
 """Queries whose candidates are cached: more than run at once on a small machine."""

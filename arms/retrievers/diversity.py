@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.base import Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import IndexParams
-from arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
-from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import IndexParams
+from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
+from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
 
 DECIMALS = 9
 """Cosines are rounded: the last digits of a product depend on the shape of the matrices."""

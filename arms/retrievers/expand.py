@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, Passage, Query, Retrieval
-from arms.indexes import PassageVectors
-from arms.llm import TOKENS_A_WORD, Bound
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources
-from arms.tokenizer import words
+from armwise.arms.base import Arm, Passage, Query, Retrieval
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.llm import TOKENS_A_WORD, Bound
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
+from armwise.arms.tokenizer import words
 
 REPEATED = 100
 """Words of an expanded query, of which each is repeated by its weight: BM25 counts them."""

@@ -1,8 +1,8 @@
 """Federated search: the sources that fit a question best are asked in turn, until enough is found.
 
 It needs no label: sources are ordered by the score of the service's router where there is one, else by how
-near the question is to passages sampled from each (`arms.retrievers.profiles`); what is found is ranked, and
-judged, by a model of relevance.
+near the question is to passages sampled from each (`armwise.arms.retrievers.profiles`); what is found is
+ranked, and judged, by a model of relevance.
 
 Source: Shokouhi and Si 2011, Federated search, Foundations and Trends in Information Retrieval 5(1):
 resource selection, then the merging of results.
@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
-from arms.profile import Profile, ProfileSpec, similarities
-from arms.relevance import RelevanceModel
-from arms.retrievers.kind import Kind, MemberNames, Members, Resources
-from arms.retrievers.learned_fusion import PRETRAINED, relevance_model
-from arms.retrievers.profiles import prepare_profiles, read_profiles
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
+from armwise.arms.profile import Profile, ProfileSpec, similarities
+from armwise.arms.relevance import RelevanceModel
+from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
+from armwise.arms.retrievers.learned_fusion import PRETRAINED, relevance_model
+from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
 
 logger = logging.getLogger(__name__)
 

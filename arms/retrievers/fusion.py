@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, MemberNames, Members, Resources
+from armwise.arms.base import Arm, Passage, Query, Retrieval
+from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
 
 class FusionParams(BaseModel):

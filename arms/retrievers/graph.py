@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.base import Progress, Query, Retrieval
-from arms.corpus import Corpus, Permitted
-from arms.indexes import Graph, IndexParams, entity_graph
-from arms.indexes import entities as indexe_entities
-from arms.llm import UNPROMPTED
-from arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
-from arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
-from arms.top_k import best
+from armwise.arms.base import Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes import Graph, IndexParams, entity_graph
+from armwise.arms.indexes import entities as indexe_entities
+from armwise.arms.llm import UNPROMPTED
+from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
+from armwise.arms.retrievers.kind import Batch, Kind, Members, Resources, of_corpus
+from armwise.arms.top_k import best
 
 
 class GraphParams(IndexParams):

@@ -1,6 +1,6 @@
 """The contract of a kind of arm, and the resources that arms are built from.
 
-Each family of arms defines its kinds in its own file; `arms.retrievers.catalog` lists them.
+Each family of arms defines its kinds in its own file; `armwise.arms.retrievers.catalog` lists them.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-from arms.base import Arm, ArmBuildError, ArmError, Embed, NoRetrieval, Passage, Progress, Query
-from arms.corpus import Corpus
-from arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
-from arms.models import Backbone, digest_backbone
-from arms.retrievers.new_arms import NewArms
+from armwise.arms.base import Arm, ArmBuildError, ArmError, Embed, NoRetrieval, Passage, Progress, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
+from armwise.arms.models import Backbone, digest_backbone
+from armwise.arms.retrievers.new_arms import NewArms
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -390,7 +390,7 @@ def vectors_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Kind(Generic[P]):
-    """The definition of a kind of arm. `arms.retrievers.catalog` finds those that are names of a module here.
+    """The definition of a kind of arm; `armwise.arms.retrievers.catalog` finds those named in a module here.
 
     Its row of the table in `docs/guide/arms.md` and its section of the configuration reference are written
     from it.
@@ -405,7 +405,7 @@ class Kind(Generic[P]):
         backbones: Return the backbones that parameters refer to.
         embeds: Return those that a query must have; None for all of them.
         members: Return the arms that parameters refer to.
-        models: Return the models that it loads itself, for `arms.models.locate`.
+        models: Return the models that it loads itself, for `armwise.arms.models.locate`.
         check_reach: Refuse parameters that reach what a new arm may not. Raises ArmError.
         features: Numeric parameters that a policy sees.
         steps: Return the expected rounds of retrieval.

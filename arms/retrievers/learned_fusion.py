@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
-from arms.models import ModelNotFoundError, locate
-from arms.relevance import RelevanceError, RelevanceModel, read_model
-from arms.retrievers.kind import Kind, MemberNames, Members, Resources
+from armwise.arms.base import Arm, ArmBuildError, Progress, Query, Retrieval
+from armwise.arms.models import ModelNotFoundError, locate
+from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model
+from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
 PRETRAINED = "package:arms/relevance/pretrained"
 """The model of this package."""

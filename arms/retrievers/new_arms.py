@@ -16,7 +16,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import override
 
-from arms.base import ArmError
+from armwise.arms.base import ArmError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 

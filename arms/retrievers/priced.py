@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from arms.base import UNUSED, Arm, ArmError, Query, Retrieval, Usage
+from armwise.arms.base import UNUSED, Arm, ArmError, Query, Retrieval, Usage
 
 
 @dataclass(slots=True)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from arms.base import Arm, ArmError, Passage, Progress, Query
-from arms.corpus import Corpus
-from arms.indexes import build_once, embedded_text
-from arms.manifest import Identity
-from arms.models import Embedder, build_embedder, digest_backbone
-from arms.profile import Profile, ProfileSpec
-from arms.retrievers.catalog import build_arm, closure, described, search_digest
-from arms.retrievers.kind import NONE, Resources
-from arms.tokenizer import words
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import build_once, embedded_text
+from armwise.arms.manifest import Identity
+from armwise.arms.models import Embedder, build_embedder, digest_backbone
+from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.retrievers.catalog import build_arm, closure, described, search_digest
+from armwise.arms.retrievers.kind import NONE, Resources
+from armwise.arms.tokenizer import words
 
 logger = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from pydantic import (
     model_validator,
 )
 
-from arms.async_bridge import Blocking
-from arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources, reach_of
-from arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
-from arms.secrets import secret_of
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
+from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, place_of
+from armwise.arms.secrets import secret_of
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

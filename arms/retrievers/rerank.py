@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
-from arms.corpus import Corpus, CorpusError
-from arms.indexes import Vectors
-from arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus, CorpusError
+from armwise.arms.indexes import Vectors
+from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""

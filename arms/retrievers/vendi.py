@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.retrievers.dense import Candidates
-from arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
+from armwise.arms.retrievers.dense import Candidates
+from armwise.arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
 
 ROUNDING = 1e-6
 """Larger than rounding errors of a bound; candidates within it of the best are compared exactly."""

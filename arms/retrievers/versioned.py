@@ -7,9 +7,9 @@ members of a fused arm, the version is all of them, joined by `+`; `?` stands fo
 from collections.abc import Sequence
 from dataclasses import replace
 
-from arms.base import Arm, ArmError, Query, Retrieval
-from arms.retrievers.engines.collection import BETWEEN
-from arms.retrievers.kind import ReadVersion
+from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.retrievers.engines.collection import BETWEEN
+from armwise.arms.retrievers.kind import ReadVersion
 
 UNKNOWN = "?"
 

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from arms.base import ArmError
-from arms.llm import Write, quotation, structured_output
-from arms.models import ModelNotFoundError, compute_cores, locate
+from armwise.arms.base import ArmError
+from armwise.arms.llm import Write, quotation, structured_output
+from armwise.arms.models import ModelNotFoundError, compute_cores, locate
 
 MODEL_TOKENS = 512
 """Most tokens of a case."""

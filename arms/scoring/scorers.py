@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from arms.base import ArmError, Passage
-from arms.corpus import Corpus, CorpusError
-from arms.llm import GeneratorError, Prompt, Write, judge, prompts
-from arms.questions import Question
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.corpus import Corpus, CorpusError
+from armwise.arms.llm import GeneratorError, Prompt, Write, judge, prompts
+from armwise.arms.questions import Question
 
 Ranking = tuple[Passage, ...]
 """Passages, best first."""

@@ -19,9 +19,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Passage
-from arms.retrievers import regularized
-from arms.tokenizer import normalised, words
+from armwise.arms.base import Passage
+from armwise.arms.retrievers import regularized
+from armwise.arms.tokenizer import normalised, words
 
 Floats = NDArray[np.float64]
 

@@ -23,13 +23,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from arms.base import Passage, Progress
-from arms.corpus import Corpus
-from arms.indexes import entities
-from arms.synthesis import wording as english
-from arms.synthesis.job import Made
-from arms.synthesis.wording import Definition, about, ask
-from arms.tokenizer import ENGLISH, words
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import entities
+from armwise.arms.synthesis import wording as english
+from armwise.arms.synthesis.job import Made
+from armwise.arms.synthesis.wording import Definition, about, ask
+from armwise.arms.tokenizer import ENGLISH, words
 
 NAMED = (
     "What is the {phrase} of {title}?",

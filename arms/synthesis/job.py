@@ -18,10 +18,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Progress
-from arms.corpus import Corpus
-from arms.jobs import checkpoint
-from arms.tokenizer import words
+from armwise.arms.base import Progress
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs import checkpoint
+from armwise.arms.tokenizer import words
 
 STYLES: Mapping[str, str] = {
     "keywords": "A search by the salient words of a passage.",

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Passage
-from arms.corpus import Corpus
-from arms.llm import Prompt, Write, prompts, quotation, structured_output
-from arms.synthesis.extraction import Extraction
-from arms.synthesis.job import Made
-from arms.tokenizer import normalised, words
+from armwise.arms.base import Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import Prompt, Write, prompts, quotation, structured_output
+from armwise.arms.synthesis.extraction import Extraction
+from armwise.arms.synthesis.job import Made
+from armwise.arms.tokenizer import normalised, words
 
 TASKS: Mapping[str, str] = {
     "keywords": "Write what a person who needs this passage would type into a search box: two to six words, "

@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from agent.cli.console import console, explained, progress
-from agent.cli.options import settings_options
-from agent.cli.serve import address_of
-from arms.local_ray import UMASK
+from armwise.agent.cli.console import console, explained, progress
+from armwise.agent.cli.options import settings_options
+from armwise.agent.cli.serve import address_of
+from armwise.arms.local_ray import UMASK
 from examples.demo import demonstrate
 
 app = typer.Typer(add_completion=False)

@@ -20,13 +20,13 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.cli.console import ProgressCallback
-from agent.cli.serve import LaunchError, address_of, require_free_port
-from agent.client import AsyncClient
-from agent.config import AppConfig, ConfigError, load
-from agent.simulation import load_questions
-from agent.simulation.questions import QuestionsError
-from arms.retrievers.bm25 import BM25Arm, BM25Params
+from armwise.agent.cli.console import ProgressCallback
+from armwise.agent.cli.serve import LaunchError, address_of, require_free_port
+from armwise.agent.client import AsyncClient
+from armwise.agent.config import AppConfig, ConfigError, load
+from armwise.agent.simulation import load_questions
+from armwise.agent.simulation.questions import QuestionsError
+from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 from examples.demo.operator import Operator
 from examples.demo.page import page
 from examples.demo.record import Story

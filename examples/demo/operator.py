@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.client import ClientError
-from agent.simulation.questions import Question
-from agent.warmstart.canary import READ_S
+from armwise.agent.client import ClientError
+from armwise.agent.simulation.questions import Question
+from armwise.agent.warmstart.canary import READ_S
+from armwise.feedback.answer_metrics import recall_at_k
 from examples.demo.record import Chapter, Story, Trail
 from examples.demo.service import Desk
 from examples.demo.traffic import METRIC
-from feedback.answer_metrics import recall_at_k
 
 POLL_S = 0.5
 """Pause between two looks at what works beside the service."""

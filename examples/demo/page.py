@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agent.evaluation import CandidateKind
-from agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled, moving_average
+from armwise.agent.evaluation import CandidateKind
+from armwise.agent.reporting import GREY, GRID, INK, PALETTE, draw_svg, filled, moving_average
 from examples.demo.record import Story
 
 if TYPE_CHECKING:

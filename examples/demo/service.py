@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import orjson
 
-from agent.cli.serve import LaunchError
-from agent.client import ClientError
-from agent.client.calls import BUSY
-from agent.client.client import retry_after_s
+from armwise.agent.cli.serve import LaunchError
+from armwise.agent.client import ClientError
+from armwise.agent.client.calls import BUSY
+from armwise.agent.client.client import retry_after_s
 from examples.demo.record import Exchange
 
 START_S = 300.0

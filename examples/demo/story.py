@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.evaluation.report import CandidateResult
-from arms.base import Progress
+from armwise.agent.evaluation.report import CandidateResult
+from armwise.arms.base import Progress
 from examples.demo.operator import Document, Operator
 from examples.demo.record import Chapter, Mark, Story, Value
 from examples.demo.traffic import Traffic, World

@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from arms.base import Arm, Query
+from armwise.arms.base import Arm, Query
 
 OLD = "withdrawn/"
 """What the ids of passages of an index that is out of date begin with: they support no answer."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agent.client import Answer, AnswerFailedError, AsyncClient
-from agent.simulation.learning_curves import Turn
-from agent.simulation.questions import Question
-from agent.simulation.simulation import in_parallel
-from arms.base import Progress
-from feedback.answer_metrics import recall_at_k
-from feedback.reward import RewardRule
+from armwise.agent.client import Answer, AnswerFailedError, AsyncClient
+from armwise.agent.simulation.learning_curves import Turn
+from armwise.agent.simulation.questions import Question
+from armwise.agent.simulation.simulation import in_parallel
+from armwise.arms.base import Progress
+from armwise.feedback.answer_metrics import recall_at_k
+from armwise.feedback.reward import RewardRule
 
 METRIC = "recall"
 """What the feedback of the demo says: the share of the supporting passages that was found."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from feedback.arrays import Integers
-from feedback.dataset.log import Categorize, Describe
-from feedback.events import ROUTER, SIMILARITY, Context, Example
-from feedback.texts import by_pseudonym
+from armwise.feedback.arrays import Integers
+from armwise.feedback.dataset.log import Categorize, Describe
+from armwise.feedback.events import ROUTER, SIMILARITY, Context, Example
+from armwise.feedback.texts import by_pseudonym
 
 _CHUNK = 4096
 

@@ -23,10 +23,18 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
-from feedback.events import ESTIMATED, LABELS, Cost, Example, Mode
-from feedback.reward import Arithmetic, Prices, RewardRule
-from feedback.texts import value_of
+from armwise.feedback.arrays import (
+    TOLERANCE,
+    Flags,
+    Floats,
+    Integers,
+    drawn_of,
+    refuse,
+    refuse_unless_distributions,
+)
+from armwise.feedback.events import ESTIMATED, LABELS, Cost, Example, Mode
+from armwise.feedback.reward import Arithmetic, Prices, RewardRule
+from armwise.feedback.texts import value_of
 
 
 @dataclass(frozen=True, slots=True)

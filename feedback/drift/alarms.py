@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from feedback.drift.monitor import Change, DriftSpec, Monitor, start_of
-from feedback.events import Example
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import ActivePolicy
-from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed
+from armwise.feedback.drift.monitor import Change, DriftSpec, Monitor, start_of
+from armwise.feedback.events import Example
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import ActivePolicy
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed
 
 
 @dataclass(frozen=True, slots=True)

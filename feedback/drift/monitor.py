@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from feedback.events import LABELS, Context, Example
-from feedback.reward import RewardRule, seconds_of
+from armwise.feedback.events import LABELS, Context, Example
+from armwise.feedback.reward import RewardRule, seconds_of
 
 if TYPE_CHECKING:
     from river.base import DriftDetector
@@ -241,7 +241,7 @@ def start_of(seq: int) -> int:
 def span(rule: RewardRule) -> float:
     """Return how far apart two rewards can be, costs aside.
 
-    >>> from feedback.reward import Metric
+    >>> from armwise.feedback.reward import Metric
     >>> span(RewardRule(metrics={"right": Metric(), "thumb": Metric(range=(-1, 1))}))
     2.0
     """

@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from feedback.arrays import TOLERANCE
-from feedback.events import IMPORTED, Context, Cost, Decision, Example
-from feedback.exchange.imported import LeftOut, drawn_first, possible, rewarded, sound, worth
-from feedback.exchange.jsonl import ExchangeError, explain, read_lines
+from armwise.feedback.arrays import TOLERANCE
+from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
+from armwise.feedback.exchange.imported import LeftOut, drawn_first, possible, rewarded, sound, worth
+from armwise.feedback.exchange.jsonl import ExchangeError, explain, read_lines
 
 
 def write_dsjson(

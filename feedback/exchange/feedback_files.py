@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.records import Record, names_in, value_at
-from feedback.exchange.table import is_missing, nearest, seconds
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.records import Record, names_in, value_at
+from armwise.feedback.exchange.table import is_missing, nearest, seconds
 
 
 @dataclass(frozen=True, slots=True)

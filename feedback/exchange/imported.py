@@ -7,9 +7,9 @@ unchanged; a row that no evaluation can use is left out and counted.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from feedback.events import LABELS, Decision, Example, Mode
-from feedback.exchange.jsonl import ExchangeError, problems, unlikely
-from feedback.reward import Metric, RewardRule
+from armwise.feedback.events import LABELS, Decision, Example, Mode
+from armwise.feedback.exchange.jsonl import ExchangeError, problems, unlikely
+from armwise.feedback.reward import Metric, RewardRule
 
 REWARD = "reward"
 """Default name of the metric that holds the reward of an imported log."""
@@ -61,7 +61,7 @@ def worth(reward: float, scale: tuple[float, float]) -> float:
 
     >>> worth(2.0, (0.0, 1.0))
     Traceback (most recent call last):
-    feedback.exchange.imported.LeftOut: reward not in [0, 1]
+    armwise.feedback.exchange.imported.LeftOut: reward not in [0, 1]
     """
     low, high = scale
     if not low <= reward <= high:

@@ -29,10 +29,10 @@ from typing import BinaryIO, Literal, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from feedback.arrays import TOLERANCE
-from feedback.clock import require_date
-from feedback.events import Decision, Example
-from feedback.reward import RewardRule
+from armwise.feedback.arrays import TOLERANCE
+from armwise.feedback.clock import require_date
+from armwise.feedback.events import Decision, Example
+from armwise.feedback.reward import RewardRule
 
 SCHEMA = 1
 """Version of the schema of a line."""
@@ -266,7 +266,7 @@ def problems(example: Example) -> Iterator[str]:
 def unlikely(d: Decision) -> Iterator[str]:
     """Yield the problems of the probabilities of a decision: one an arm, that of the drawn arm, or none.
 
-    >>> from feedback.events import Context
+    >>> from armwise.feedback.events import Context
     >>> next(unlikely(Decision("d", Context(""), ("a", "b"), (0.5, 0.4), "a", "uniform", 1)))
     'the probabilities sum to 0.9 and not to 1'
     """

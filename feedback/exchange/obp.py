@@ -33,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from feedback.arrays import TOLERANCE
-from feedback.events import IMPORTED, Context, Cost, Decision, Example
-from feedback.exchange.imported import LeftOut, possible, rewarded, sound, worth
-from feedback.exchange.jsonl import ExchangeError, explain
+from armwise.feedback.arrays import TOLERANCE
+from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
+from armwise.feedback.exchange.imported import LeftOut, possible, rewarded, sound, worth
+from armwise.feedback.exchange.jsonl import ExchangeError, explain
 
 POSITION = "position"
 """The feature with the position of an arm in a list, from 1."""

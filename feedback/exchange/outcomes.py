@@ -20,9 +20,9 @@ from typing import Any
 
 import orjson
 
-from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.records import Record
-from feedback.exchange.table import (
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.records import Record
+from armwise.feedback.exchange.table import (
     BadValue,
     Columns,
     Faults,

@@ -16,15 +16,23 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from feedback.events import ESTIMATED, Example
-from feedback.exchange.feedback_files import Scores
-from feedback.exchange.imported import REWARD
-from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.outcomes import WIDE, Draws, Outcomes, battle, columns_of_arms, outcome_lines, wide
-from feedback.exchange.propensities import LEAST_DRAWS, LEAST_ROWS, Frequencies
-from feedback.exchange.records import Record, names_in, read_records, value_at
-from feedback.exchange.systems import READERS, Reader
-from feedback.exchange.table import (
+from armwise.feedback.events import ESTIMATED, Example
+from armwise.feedback.exchange.feedback_files import Scores
+from armwise.feedback.exchange.imported import REWARD
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.outcomes import (
+    WIDE,
+    Draws,
+    Outcomes,
+    battle,
+    columns_of_arms,
+    outcome_lines,
+    wide,
+)
+from armwise.feedback.exchange.propensities import LEAST_DRAWS, LEAST_ROWS, Frequencies
+from armwise.feedback.exchange.records import Record, names_in, read_records, value_at
+from armwise.feedback.exchange.systems import READERS, Reader
+from armwise.feedback.exchange.table import (
     MOST_ARMS,
     SAMPLE,
     TABLE,

@@ -2,13 +2,13 @@
 
 The estimate is right where the context that was counted is all that the logging policy saw, and where the
 policy stayed the same all the while. Neither can be seen in the log, so decisions with such a propensity are
-marked (`feedback.events.ESTIMATED`), and reports name it.
+marked (`armwise.feedback.events.ESTIMATED`), and reports name it.
 """
 
 import hashlib
 from collections import Counter, defaultdict
 
-from feedback.exchange.table import Row
+from armwise.feedback.exchange.table import Row
 
 LEAST_ROWS = 30
 """Rows of a context below which its rows stay without a propensity."""

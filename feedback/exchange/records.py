@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import orjson
 
-from feedback.exchange.jsonl import LONGEST_LINE, ExchangeError, read_lines
+from armwise.feedback.exchange.jsonl import LONGEST_LINE, ExchangeError, read_lines
 
 TABLES = (".csv", ".tsv")
 

@@ -1,7 +1,7 @@
 """Exports of LiteLLM, Langfuse, TensorZero and OpenTelemetry: how their records become rows and scores.
 
-Each system has a `Layout` for `feedback.exchange.table`. A `Reader` goes through all files once for what is
-joined with a decision (scores, tokens of its model calls), then yields the decisions as rows.
+Each system has a `Layout` for `armwise.feedback.exchange.table`. A `Reader` goes through all files once for
+what is joined with a decision (scores, tokens of its model calls), then yields the decisions as rows.
 
 Sources, of each the columns that are read:
 
@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from feedback.exchange.feedback_files import Score, Scores, TableScores, time_of
-from feedback.exchange.records import Record, opened_up
-from feedback.exchange.table import Layout, is_missing, number, seconds
+from armwise.feedback.exchange.feedback_files import Score, Scores, TableScores, time_of
+from armwise.feedback.exchange.records import Record, opened_up
+from armwise.feedback.exchange.table import Layout, is_missing, number, seconds
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:

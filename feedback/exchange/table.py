@@ -6,8 +6,9 @@
     costs, features                                                 a column for each name
     distribution                                                    a column of JSON, or a column an arm
 
-All formats of other systems end here (`feedback.exchange.systems`, `feedback.exchange.outcomes`), so a value
-is read, and a wrong one named, in the same way whatever wrote the file.
+All formats of other systems end here (`armwise.feedback.exchange.systems`,
+`armwise.feedback.exchange.outcomes`), so a value is read, and a wrong one named, in the same way whatever
+wrote the file.
 """
 
 import difflib
@@ -22,13 +23,13 @@ from typing import Any
 
 import orjson
 
-from feedback.arrays import TOLERANCE
-from feedback.clock import require_date
-from feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
-from feedback.exchange.imported import LeftOut
-from feedback.exchange.jsonl import ExchangeError, problems
-from feedback.exchange.records import Record, names_in, opened_up, value_at
-from feedback.texts import compressed
+from armwise.feedback.arrays import TOLERANCE
+from armwise.feedback.clock import require_date
+from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
+from armwise.feedback.exchange.imported import LeftOut
+from armwise.feedback.exchange.jsonl import ExchangeError, problems
+from armwise.feedback.exchange.records import Record, names_in, opened_up, value_at
+from armwise.feedback.texts import compressed
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
 """What a column can hold, besides costs and features."""

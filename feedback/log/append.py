@@ -31,9 +31,9 @@ from typing import Any, TypeVar
 import orjson
 import sqlalchemy as sa
 
-from feedback.clock import GRACE_S, check_behind, check_stamp
-from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import (
+from armwise.feedback.clock import GRACE_S, check_behind, check_stamp
+from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
+from armwise.feedback.events import (
     COMMENT,
     DEMONSTRATION,
     Context,
@@ -46,10 +46,10 @@ from feedback.events import (
     Status,
     Tick,
 )
-from feedback.log import tables as t
-from feedback.log.backend import Database, ResultRows, Statement, compiled, dumps, storable
-from feedback.log.schema import require_head
-from feedback.texts import by_pseudonym, pseudonym
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import Database, ResultRows, Statement, compiled, dumps, storable
+from armwise.feedback.log.schema import require_head
+from armwise.feedback.texts import by_pseudonym, pseudonym
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 

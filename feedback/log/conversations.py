@@ -6,9 +6,9 @@ newest of them in the episode, and the turns of that draw.
 
 import sqlalchemy as sa
 
-from feedback.events import KeptDraw, Mode, Status
-from feedback.log import tables as t
-from feedback.log.store import Store
+from armwise.feedback.events import KeptDraw, Mode, Status
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.store import Store
 
 
 def kept_draw(store: Store, episode: str) -> KeptDraw | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.errors import LogUnavailableError, SchemaError, StoreError
-from feedback.log.backend import ANSWER_S, Database
-from feedback.log.sqlite import SQLite
+from armwise.feedback.errors import LogUnavailableError, SchemaError, StoreError
+from armwise.feedback.log.backend import ANSWER_S, Database
+from armwise.feedback.log.sqlite import SQLite
 
 SUCH_AS = "sqlite:////var/lib/armwise/log.db or postgresql://armwise@localhost/armwise"
 
@@ -72,7 +72,7 @@ def open_database(url: str, answer_s: float = ANSWER_S) -> Database:
         case "sqlite" | "sqlite+pysqlite":
             return SQLite(parsed)
         case "postgresql" | "postgresql+psycopg":
-            from feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
+            from armwise.feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
 
             point = parsed.query.get(_PARAMETER, "")
             if point and (not isinstance(point, str) or not POINT.fullmatch(point)):

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from feedback.archived import MOVED
-from feedback.log import tables as t
-from feedback.log.append import UNDER_WAY_S as UNDER_WAY_S
-from feedback.log.append import Scope as Scope
-from feedback.log.append import subject_digest, without_texts
-from feedback.log.rows import feedback_of
-from feedback.log.store import Store, insert, row_time
-from feedback.texts import bare_features
+from armwise.feedback.archived import MOVED
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import UNDER_WAY_S as UNDER_WAY_S
+from armwise.feedback.log.append import Scope as Scope
+from armwise.feedback.log.append import subject_digest, without_texts
+from armwise.feedback.log.rows import feedback_of
+from armwise.feedback.log.store import Store, insert, row_time
+from armwise.feedback.texts import bare_features
 
 DAY_S = 86_400.0
 

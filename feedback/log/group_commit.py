@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
-from feedback.log.append import Fact, Receipt
-from feedback.log.store import Store
+from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SchemaError, StoreError
+from armwise.feedback.log.append import Fact, Receipt
+from armwise.feedback.log.store import Store
 
 MAX_BATCH = 512
 """Facts in one transaction; with more, the first waits too long for the last."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Cost, Decision, Kind, Status
-from feedback.log import tables as t
-from feedback.log.backend import dumps
-from feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, reward_of, tokens_of
-from feedback.log.store import Store
-from feedback.reward import RewardRule
+from armwise.feedback.events import LABELS, Cost, Decision, Kind, Status
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import dumps
+from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, decision_of, reward_of, tokens_of
+from armwise.feedback.log.store import Store
+from armwise.feedback.reward import RewardRule
 
 WINDOW = 100_000
 """Positions of the log that one page looks at: a rare condition takes several pages, and none takes long."""

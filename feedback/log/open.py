@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 
 import sqlalchemy as sa
 
-from feedback.errors import MetricRedefinedError
-from feedback.events import Kind
-from feedback.log import tables as t
-from feedback.log.backend import ANSWER_S
-from feedback.log.store import Store
-from feedback.reward import RewardRule
+from armwise.feedback.errors import MetricRedefinedError
+from armwise.feedback.events import Kind
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import ANSWER_S
+from armwise.feedback.log.store import Store
+from armwise.feedback.reward import RewardRule
 
 SERVING_S = 10.0
 """Longest that a statement may take where a request waits for it, and holds a thread, in seconds."""

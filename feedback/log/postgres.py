@@ -17,9 +17,18 @@ from psycopg.abc import PQGen
 from sqlalchemy.dialects.postgresql import ARRAY
 from typing_extensions import override
 
-from feedback.errors import StoreError
-from feedback.log import tables as t
-from feedback.log.backend import ANSWER_S, CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import (
+    ANSWER_S,
+    CONNECTIONS,
+    WAIT_S,
+    Addition,
+    ResultRows,
+    Rows,
+    Statement,
+    dumps,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +92,7 @@ class _Connection(psycopg.Connection):
 
 
 class PostgreSQL:
-    """A database on a server. Implements `feedback.log.backend.Database`.
+    """A database on a server. Implements `armwise.feedback.log.backend.Database`.
 
     Args:
         url: URL of the database; options in it override our defaults.

@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import sqlalchemy as sa
 
-from feedback.archived import resolved
-from feedback.events import (
+from armwise.feedback.archived import resolved
+from armwise.feedback.events import (
     Context,
     Cost,
     Decision,
@@ -22,8 +22,8 @@ from feedback.events import (
     Source,
     Status,
 )
-from feedback.log import tables as t
-from feedback.reward import NUMBERS, RewardRule
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import NUMBERS, RewardRule
 
 
 def observation_of(row: sa.Row[Any]) -> Observation:
@@ -205,7 +205,7 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
 def turns_of(executions: Sequence[Execution]) -> dict[str, Any]:
     """Return what turns cost together, as a row of `examples` has it.
 
-    >>> from feedback.events import Status
+    >>> from armwise.feedback.events import Status
     >>> two = [Execution("d1", "a", Status.OK, Cost(steps=n, usd=0.5)) for n in (1, 2)]
     >>> turns_of(two)["n"], turns_of(two)["cost"]["steps"], turns_of(two)["cost"]["usd"]
     (2, 3, 1.0)

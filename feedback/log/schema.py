@@ -1,7 +1,7 @@
 """Create, check and migrate the tables of a log.
 
 The number of the newest revision that a database has been through is in its table `alembic_version`. The
-revisions are in `feedback.log.migrations`; only `migrate` loads Alembic.
+revisions are in `armwise.feedback.log.migrations`; only `migrate` loads Alembic.
 """
 
 import secrets
@@ -14,9 +14,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from feedback.errors import LogGapError, SchemaError
-from feedback.log import tables as t
-from feedback.log.database import open_database, translated
+from armwise.feedback.errors import LogGapError, SchemaError
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.database import open_database, translated
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.errors import StoreError
-from feedback.log.backend import CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log.backend import CONNECTIONS, WAIT_S, Addition, ResultRows, Rows, Statement, dumps
 
 _AWAY = {
     sqlite3.SQLITE_BUSY,
@@ -34,7 +34,7 @@ _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT}
 
 
 class SQLite:
-    """A database in a file. Implements `feedback.log.backend.Database`.
+    """A database in a file. Implements `armwise.feedback.log.backend.Database`.
 
     Args:
         url: URL of the database; the folder of the file is created if it is missing.

@@ -15,14 +15,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.clock import check_clock
-from feedback.errors import LogGapError, LogUnavailableError, StoreError
-from feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
-from feedback.log import tables as t
-from feedback.log.append import Appender, Fact, Receipt
-from feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
-from feedback.log.database import borrowed, open_database, translated
-from feedback.log.rows import (
+from armwise.feedback.clock import check_clock
+from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import Appender, Fact, Receipt
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
+from armwise.feedback.log.database import borrowed, open_database, translated
+from armwise.feedback.log.rows import (
     DECISION,
     WITHOUT_FEATURES,
     decision_of,
@@ -30,7 +30,7 @@ from feedback.log.rows import (
     load_executions,
     observation_of,
 )
-from feedback.log.schema import check, prepare
+from armwise.feedback.log.schema import check, prepare
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ observations second answers and grades of a judge, which are not part of the rew
 ticks        the time, written when nothing else is: closes decisions that wait for feedback
 log_head     last position and latest time of the facts: locked by every transaction that appends
 draw_secret  what makes draws unpredictable: one row, made with the log and never shown
-erasures     that texts of facts were removed, by `feedback.log.erasures`; their numbers stay
+erasures     that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
 
 Derived from the facts, and from nothing else:
 examples     training logs: for each join, each decision once, in order

@@ -1,6 +1,6 @@
 """Which column and which file can hold a text, and what becomes of it in an erasure.
 
-    python -m feedback.log.text_columns > docs/reference/texts.md
+    python -m armwise.feedback.log.text_columns > docs/reference/texts.md
 
 A test compares `COLUMNS` with the tables: a new column of texts, JSON or bytes fails it until it has a row.
 """
@@ -17,7 +17,7 @@ class Fate(StrEnum):
     OVERWRITTEN = "overwritten"
     """It is empty."""
     PSEUDONYM = "pseudonym"
-    """A digest of 64 bits stands in its place (`feedback.texts.pseudonym`)."""
+    """A digest of 64 bits stands in its place (`armwise.feedback.texts.pseudonym`)."""
     KEPT = "kept"
     """It stays, for the reason that the row names."""
     NONE = "no text"
@@ -260,8 +260,8 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "Written by `python -m feedback.log.text_columns`. What becomes of a text when a user, an episode",
-        "or a decision is erased, or by its age; [the guide](../guide/data.md) says how to erase.",
+        "Written by `python -m armwise.feedback.log.text_columns`. What becomes of a text when a user, an",
+        "episode or a decision is erased, or by its age; [the guide](../guide/data.md) says how to erase.",
         "",
         "| fate | means |",
         "| --- | --- |",

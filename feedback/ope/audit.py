@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse
 
 ERROR = 0.01
 """Largest probability that an audit of a true log finds any fault by a test."""

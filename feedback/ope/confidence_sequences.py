@@ -38,7 +38,7 @@ from math import log, log1p, sqrt
 
 import numpy as np
 
-from feedback.arrays import Flags, Floats, Integers, refuse
+from armwise.feedback.arrays import Flags, Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
 """Bets as shares of the stake; small ones are for long logs and large weights."""

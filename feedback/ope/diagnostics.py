@@ -10,8 +10,8 @@ from math import inf
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers
-from feedback.ope.sample import Sample, effective_size
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope.sample import Sample, effective_size
 
 
 @dataclass(frozen=True, slots=True)

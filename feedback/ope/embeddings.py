@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from feedback.arrays import TOLERANCE, Flags, Floats
-from feedback.ope.sample import NeverDrawnError, Sample, Terms, ones, row_products
-from feedback.ope.shrinkage import Trials, slope
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats
+from armwise.feedback.ope.sample import NeverDrawnError, Sample, Terms, ones, row_products
+from armwise.feedback.ope.shrinkage import Trials, slope
 
 
 def category_weight(sample: Sample, features: tuple[int, ...] | None = None) -> Floats:
@@ -63,7 +63,7 @@ def select_features(sample: Sample) -> tuple[int, ...]:
     Features are dropped one at a time, each time the one without which the estimate varies least; of the sets
     that result, from most features to one, SLOPE takes the narrowest that agrees with all wider ones.
 
-    Source: Saito and Joachims (2022), section 3.4, with `feedback.ope.shrinkage.slope`.
+    Source: Saito and Joachims (2022), section 3.4, with `armwise.feedback.ope.shrinkage.slope`.
     """
     if sample.categories is None:
         return ()

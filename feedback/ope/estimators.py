@@ -34,10 +34,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from feedback.arrays import Floats
-from feedback.ope.embeddings import category_weight, select_features
-from feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
-from feedback.ope.shrinkage import Shrinker, clipped, fit_clip, fit_shrinkage, fit_threshold, shrunk, switched
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope.embeddings import category_weight, select_features
+from armwise.feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
+from armwise.feedback.ope.shrinkage import (
+    Shrinker,
+    clipped,
+    fit_clip,
+    fit_shrinkage,
+    fit_threshold,
+    shrunk,
+    switched,
+)
 
 
 class Rows(Enum):
@@ -215,7 +223,7 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
 
     Args:
         sample: The log and the target.
-        clip: Largest weight, above 0; chosen from the log when None (`feedback.ope.shrinkage`).
+        clip: Largest weight, above 0; chosen from the log when None (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -364,7 +372,7 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
     Args:
         sample: The log and the target.
         threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity;
-            chosen from the log when None (`feedback.ope.shrinkage`).
+            chosen from the log when None (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -400,7 +408,7 @@ def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
     Args:
         sample: The log and the target.
         shrinkage: Above 0: near `dm` at 0, `dr` at infinity; chosen from the log when
-            None (`feedback.ope.shrinkage`).
+            None (`armwise.feedback.ope.shrinkage`).
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -540,7 +548,8 @@ def mips(sample: Sample, *, features: tuple[int, ...] | None = None) -> Terms:
 
     Args:
         sample: The log and the target, with `categories` and `p_log`.
-        features: Which features count; chosen from the log by SLOPE when None (`feedback.ope.embeddings`).
+        features: Which features count; chosen from the log by SLOPE when None
+        (`armwise.feedback.ope.embeddings`).
 
     Raises:
         NeverDrawnError: The target draws no arm with logged features.
@@ -606,7 +615,7 @@ def rips(sample: Sample) -> Terms:
     Source: McInerney, Brost, Chandar, Mehrotra and Carterette (2020), "Counterfactual evaluation of slate
     recommendations with sequential reward interactions".
 
-    >>> from feedback.ope.sample import SlateRows
+    >>> from armwise.feedback.ope.sample import SlateRows
     >>> first, pairs = np.array([[1.0, 0.0]] * 4), SlateRows.of(np.array([0, 0, 1, 1]))
     >>> log = Sample(np.full(4, 0.5), np.array([0, 0, 0, 1]), np.ones(4), first, slates=pairs)
     >>> rips(log).numerator.tolist()
@@ -641,7 +650,7 @@ def cascade_dr(sample: Sample) -> Terms:
     """
     q_slate = sample.q_hat if sample.q_slate is None and sample.slates is None else sample.q_slate
     if q_slate is None:
-        raise ValueError("cascade_dr needs q_slate, see feedback.ope.reward_model.predict_slates")
+        raise ValueError("cascade_dr needs q_slate, see armwise.feedback.ope.reward_model.predict_slates")
     prediction = Prediction.of(sample, q_slate, "q_slate")
     before = _whole(sample, sample.slate_rows.before(sample.supported_weight))
     weight = before * sample.weight

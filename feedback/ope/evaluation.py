@@ -14,12 +14,12 @@ from math import inf
 
 import numpy as np
 
-from feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse_unless_distributions
-from feedback.dataset import Log, ProgressCallback
-from feedback.ope import confidence_sequences as sequences
-from feedback.ope.diagnostics import Diagnostics, diagnose
-from feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows, mrdr_weight
-from feedback.ope.intervals import (
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse_unless_distributions
+from armwise.feedback.dataset import Log, ProgressCallback
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
+from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows, mrdr_weight
+from armwise.feedback.ope.intervals import (
     FEW,
     LEVEL,
     Interval,
@@ -34,8 +34,8 @@ from feedback.ope.intervals import (
     replicates,
     shown,
 )
-from feedback.ope.reward_model import Model, cross_fit, predict_slates
-from feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, SlateRows, Terms, effective_size
+from armwise.feedback.ope.reward_model import Model, cross_fit, predict_slates
+from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, SlateRows, Terms, effective_size
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
@@ -437,7 +437,7 @@ def evaluate(
         kept: Rows that a target is evaluated on, shape (n,), at least one; all where none are given.
         baseline: The target that others are compared with; None for the logging policy.
         estimators: Names out of `ESTIMATORS`.
-        interval: A name out of `feedback.ope.evaluation.INTERVALS`; where it does not
+        interval: A name out of `armwise.feedback.ope.evaluation.INTERVALS`; where it does not
             apply to an estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
         reward_range: Smallest and largest possible reward; those in the log by default, which is

@@ -4,7 +4,7 @@
     for one in found.estimates:
         print(one.estimator, one.value)
 
-Slates have a call of their own: `feedback.ope.evaluate_slates`.
+Slates have a call of their own: `armwise.feedback.ope.evaluate_slates`.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers, refuse
-from feedback.dataset import Log
-from feedback.ope.evaluation import DEFAULT_ESTIMATORS, Evaluation, evaluate
-from feedback.ope.intervals import LEVEL
-from feedback.ope.reward_model import Model
+from armwise.feedback.arrays import Floats, Integers, refuse
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope.evaluation import DEFAULT_ESTIMATORS, Evaluation, evaluate
+from armwise.feedback.ope.intervals import LEVEL
+from armwise.feedback.ope.reward_model import Model
 
 
 def evaluate_arrays(
@@ -59,10 +59,10 @@ def evaluate_arrays(
         clusters: What rows that are one observation share, such as a user, shape (n,); each row by itself,
             and for estimators of slates each slate, when None.
         names: Names of the actions; their columns when None.
-        estimators: Names out of `feedback.ope.ESTIMATORS`.
-        interval: A name out of `feedback.ope.INTERVALS`.
+        estimators: Names out of `armwise.feedback.ope.ESTIMATORS`.
+        interval: A name out of `armwise.feedback.ope.INTERVALS`.
         level: Coverage of the intervals, in (0, 1).
-        reward_range: Smallest and largest possible reward; see `feedback.ope.evaluate`.
+        reward_range: Smallest and largest possible reward; see `armwise.feedback.ope.evaluate`.
         reward_model: `ridge`, or `means`; by default `ridge` where there are contexts.
         resamples: Number of resamples of the interval `bootstrap`.
         seed: Draws folds and resamples.

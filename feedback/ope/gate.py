@@ -4,8 +4,8 @@
     verdict.promote, verdict.reasons
 
 A candidate is promoted when the lower bound of its gain over the logging policy is above the margin, and
-the checks of the log pass. The bound is a confidence sequence (`feedback.ope.confidence_sequences`): it
-may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
+the checks of the log pass. The bound is a confidence sequence (`armwise.feedback.ope.confidence_sequences`):
+it may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
 hold a candidate back, so they do not affect its validity.
 
 Decisions are taken in the order in which they were made. In the order in which they were learned, those with
@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of
-from feedback.dataset import Log
-from feedback.ope import confidence_sequences as sequences
-from feedback.ope.diagnostics import diagnose
-from feedback.ope.sample import Sample
+from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, drawn_of
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.diagnostics import diagnose
+from armwise.feedback.ope.sample import Sample
 
 TRAIL = 200
 """Maximum number of points of the trail."""

@@ -5,7 +5,7 @@
     bernstein          means of bounded rows, and `replay`; holds at every sample size; wide
     clopper_pearson    `replay` with rewards of two values; the same, and as narrow as can be
 
-`feedback.ope.confidence_sequences` has bounds that stay valid under repeated evaluation while the
+`armwise.feedback.ope.confidence_sequences` has bounds that stay valid under repeated evaluation while the
 log grows, which no other interval does. Coverage: docs/benchmarks/interval-coverage.md.
 
 A log whose policy keeps a small floor hides its own variance: the few rows with a large weight may not
@@ -20,9 +20,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers
-from feedback.ope.estimators import ESTIMATORS, Estimator, Rows
-from feedback.ope.sample import Terms
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Rows
+from armwise.feedback.ope.sample import Terms
 
 LEVEL = 0.95
 """Default coverage of intervals."""

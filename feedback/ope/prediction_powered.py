@@ -18,9 +18,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from feedback.arrays import Floats, refuse
-from feedback.ope.intervals import LEVEL, Interval, shown, tail_of
-from feedback.ope.sample import effective_size
+from armwise.feedback.arrays import Floats, refuse
+from armwise.feedback.ope.intervals import LEVEL, Interval, shown, tail_of
+from armwise.feedback.ope.sample import effective_size
 
 BINS = 5
 """Bins of a calibration curve."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from feedback.arrays import Floats, Integers, refuse
-from feedback.ope.sample import SlateRows
+from armwise.feedback.arrays import Floats, Integers, refuse
+from armwise.feedback.ope.sample import SlateRows
 
 Model = Literal["ridge", "means"]
 
@@ -46,7 +46,7 @@ def cross_fit(
         weight: Sample weights, shape (n,), at least 0; all alike when None. Only the ratios
             matter. Rows without weight are ignored, unless all rows of the other folds have
             none. For `mrdr`, see
-            `feedback.ope.estimators.mrdr_weight`.
+            `armwise.feedback.ope.estimators.mrdr_weight`.
         folds: How many parts the questions are cut into; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
             one imaginary row with the mean reward of all arms to each arm.
@@ -100,7 +100,8 @@ def predict_slates(
     Raises:
         ValueError: Fewer than two groups or folds: nothing to hold out.
 
-    Source: Kiyohara et al. (2022), as in `feedback.ope.estimators.cascade_dr`, with a table for their model.
+    Source: Kiyohara et al. (2022), as in `armwise.feedback.ope.estimators.cascade_dr`, with a table for their
+    model.
     """
     _, groups = np.unique(groups, return_inverse=True)
     fold, folds = _folds(groups, folds, rng, "groups")

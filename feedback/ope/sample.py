@@ -1,8 +1,8 @@
 """Inputs and outputs of estimators: a log with a target policy, and the terms of an estimate.
 
 A `Sample` is validated once; its weights and predictions are computed once and shared by all
-estimators (`feedback.ope.estimators`). `Terms` are an estimate row by row, from which the value and
-any interval are computed (`feedback.ope.intervals`).
+estimators (`armwise.feedback.ope.estimators`). `Terms` are an estimate row by row, from which the value and
+any interval are computed (`armwise.feedback.ope.intervals`).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from feedback.arrays import (
+from armwise.feedback.arrays import (
     TOLERANCE,
     Flags,
     Floats,
@@ -174,7 +174,7 @@ class Sample:
         reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that
-            did not see the row (`feedback.ope.reward_model`); None where there is no model.
+            did not see the row (`armwise.feedback.ope.reward_model`); None where there is no model.
         q_mrdr: As `q_hat`, by a model that was weighted for this target; for `mrdr`.
         q_slate: Predicted sum of the rewards from the position of a row to the end of its slate, with the
             target at the positions after it, for each arm at this one, shape (n, n_arms); for `cascade_dr`.
@@ -284,7 +284,7 @@ class Sample:
         """The predictions for this target. Raises ValueError where there is no `q_hat`."""
         if self.q_hat is None:
             raise ValueError(
-                "the direct and the doubly robust estimates need q_hat, see feedback.ope.reward_model"
+                "the direct and the doubly robust estimates need q_hat, see armwise.feedback.ope.reward_model"
             )
         return Prediction.of(self, self.q_hat, "q_hat")
 

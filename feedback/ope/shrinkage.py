@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from feedback.arrays import TOLERANCE, Floats
+from armwise.feedback.arrays import TOLERANCE, Floats
 
 Shrinker = Callable[[Floats, float], Floats]
 

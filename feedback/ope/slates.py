@@ -11,8 +11,8 @@
     found["rips"].value, found["rips"].low, found["rips"].high
 
 The value is the expected sum of the rewards of a slate. On a log of our own, where each position is a
-decision and a slate is an episode, `feedback.ope.evaluate` has `sips`, `rips` and `cascade_dr` too: there the
-value is that of a decision, as it is for all estimators (`feedback.ope.estimators`).
+decision and a slate is an episode, `armwise.feedback.ope.evaluate` has `sips`, `rips` and `cascade_dr` too:
+there the value is that of a decision, as it is for all estimators (`armwise.feedback.ope.estimators`).
 
 Source: for each estimator, in its docstring.
 """
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
-from feedback.dataset import Log
-from feedback.ope.intervals import LEVEL, bootstrap, by_group, hedged, normal
-from feedback.ope.sample import NeverDrawnError, SlateRows, Terms, row_products
+from armwise.feedback.arrays import TOLERANCE, Floats, Integers, drawn_of, refuse, refuse_unless_distributions
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope.intervals import LEVEL, bootstrap, by_group, hedged, normal
+from armwise.feedback.ope.sample import NeverDrawnError, SlateRows, Terms, row_products
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,8 +409,8 @@ def evaluate_slates(
 ) -> dict[str, SlateEstimate]:
     """Estimate the value of a target from slates, by several estimators.
 
-    Intervals are hedged (`feedback.ope.intervals.hedged`) by two imaginary slates of the largest weight that
-    was drawn: the probabilities of other slates are not known.
+    Intervals are hedged (`armwise.feedback.ope.intervals.hedged`) by two imaginary slates of the largest
+    weight that was drawn: the probabilities of other slates are not known.
 
     Args:
         slates: The slates.

@@ -15,9 +15,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.errors import ConflictError
-from feedback.log import Store, row_time
-from feedback.log import tables as t
+from armwise.feedback.errors import ConflictError
+from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import tables as t
 
 Arms = Mapping[str, Mapping[str, Any]]
 """Arm name -> its description as JSON, without defaults."""

@@ -21,9 +21,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.errors import QueueFullError, SupersededError
-from feedback.log import Store, dumps, insert, storable
-from feedback.log import tables as t
+from armwise.feedback.errors import QueueFullError, SupersededError
+from armwise.feedback.log import Store, dumps, insert, storable
+from armwise.feedback.log import tables as t
 
 MAX_PENDING = 20
 """Evaluations that may be queued or running at once."""

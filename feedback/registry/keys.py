@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields
 
 import sqlalchemy as sa
 
-from feedback.errors import ProjectTakenError
-from feedback.log import Store, row_time
-from feedback.log import tables as t
+from armwise.feedback.errors import ProjectTakenError
+from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import tables as t
 
 TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
 """A key as callers send it: its public id and its secret."""

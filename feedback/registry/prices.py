@@ -6,13 +6,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.budget import Budget, Price, mean_costs
-from feedback.events import ELSEWHERE, LABELS, Mode
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import TokenPrices, usd_today
-from feedback.training_log import confirm_epoch
+from armwise.feedback.budget import Budget, Price, mean_costs
+from armwise.feedback.events import ELSEWHERE, LABELS, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import TokenPrices, usd_today
+from armwise.feedback.training_log import confirm_epoch
 
 KEPT = 1000
 """Newest prices of a budget that are kept; a decision holds the price and the costs that it was made with."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.errors import ChangedMeanwhileError
-from feedback.log import Store, row_time
-from feedback.log import tables as t
-from feedback.registry import arm_sets
-from feedback.registry.runs import Run, State, update
-from feedback.registry.versions import digest_of, store_checkpoint
+from armwise.feedback.errors import ChangedMeanwhileError
+from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.registry.runs import Run, State, update
+from armwise.feedback.registry.versions import digest_of, store_checkpoint
 
 LARGEST_SHARE = 0.5
 """Most of the traffic that a candidate may take."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.log import Store
-from feedback.log import tables as t
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 
 
 @dataclass(frozen=True, slots=True)

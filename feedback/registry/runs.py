@@ -15,10 +15,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.clock import utc
-from feedback.errors import SupersededError, UnderWayError
-from feedback.log import Store, insert, storable
-from feedback.log import tables as t
+from armwise.feedback.clock import utc
+from armwise.feedback.errors import SupersededError, UnderWayError
+from armwise.feedback.log import Store, insert, storable
+from armwise.feedback.log import tables as t
 
 LEASE_S = 60.0
 """Time without a heartbeat after which the worker of a run counts as dead."""

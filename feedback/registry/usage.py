@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from feedback.log import Store
-from feedback.log import tables as t
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 
 ALIVE_S = 5.0
 """Seconds after which the leases of a replica that reports nothing any more do not count."""

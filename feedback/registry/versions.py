@@ -12,10 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.errors import RebuiltError
-from feedback.log import Store, insert
-from feedback.log import tables as t
-from feedback.training_log import REBUILD, confirm_epoch, newest_epoch
+from armwise.feedback.errors import RebuiltError
+from armwise.feedback.log import Store, insert
+from armwise.feedback.log import tables as t
+from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch
 
 KEPT_CHECKPOINTS = 20
 """How many of the newest versions all keep their checkpoints. So do the newest version of each recipe, and
@@ -40,7 +40,7 @@ class Version:
         digest: SHA-256 of the state.
         epoch: Epoch of the learner that wrote it.
         created_at: Seconds since the epoch, UTC.
-        start: Where learning began, a `feedback.training_log.StartingPoint` document; None for the
+        start: Where learning began, a `armwise.feedback.training_log.StartingPoint` document; None for the
             beginning of the log.
         router: Digest of the router whose scores it learned from; None for the configured one, or none.
         arms: The arms that it brings with it, by name, as JSON; None where it takes those that are live.

@@ -17,11 +17,11 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback import archived
-from feedback.errors import StoreError
-from feedback.log import Store, listing
-from feedback.log import tables as t
-from feedback.texts import bare_features
+from armwise.feedback import archived
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import tables as t
+from armwise.feedback.texts import bare_features
 
 SEGMENT = 50_000
 """Decisions of one file."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Cost, Decision, Kind, Mode, Status
-from feedback.log import Store, listing
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.served_turns import BATCH, LATE_S, pages
+from armwise.feedback.events import LABELS, Cost, Decision, Kind, Mode, Status
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.served_turns import BATCH, LATE_S, pages
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from feedback.events import LABELS, Decision, Example
-from feedback.log import Store
-from feedback.reward import RewardRule
-from feedback.training_log.imported_turns import read_turns
-from feedback.training_log.join import read_examples
-from feedback.training_log.observed import Also, Beside
-from feedback.training_log.router_contexts import with_router
+from armwise.feedback.events import LABELS, Decision, Example
+from armwise.feedback.log import Store
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.imported_turns import read_turns
+from armwise.feedback.training_log.join import read_examples
+from armwise.feedback.training_log.observed import Also, Beside
+from armwise.feedback.training_log.router_contexts import with_router
 
 EPISODE = "warm-start/"
 """Prefix of the episodes of labels; the API refuses it in requests."""

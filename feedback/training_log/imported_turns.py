@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Decision, Execution, Feedback, Kind
-from feedback.log import Fact, Store, rows
-from feedback.log import tables as t
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Kind
+from armwise.feedback.log import Fact, Store, rows
+from armwise.feedback.log import tables as t
 
 CHUNK = 1000
 """Turns in one query."""

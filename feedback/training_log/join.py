@@ -29,14 +29,14 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.clock import GRACE_S
-from feedback.errors import LogGapError, RebuiltError, SupersededError
-from feedback.events import LABELS, Cost, Example, Execution, Feedback, Kind, Mode, Status, Tick
-from feedback.log import Store, insert
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.texts import pseudonym
+from armwise.feedback.clock import GRACE_S
+from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
+from armwise.feedback.events import LABELS, Cost, Example, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.log import Store, insert
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.texts import pseudonym
 
 SPARE = 1000
 """Closed decisions that the heap of deadlines may hold beyond the number of open ones."""

@@ -12,13 +12,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from feedback.clock import GRACE_S
-from feedback.errors import LogUnavailableError, SupersededError
-from feedback.events import LABELS, Decision, Mode, Status
-from feedback.log import Store, rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.join import head_of, newest_epoch, position_of
+from armwise.feedback.clock import GRACE_S
+from armwise.feedback.errors import LogUnavailableError, SupersededError
+from armwise.feedback.events import LABELS, Decision, Mode, Status
+from armwise.feedback.log import Store, rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.join import head_of, newest_epoch, position_of
 
 ABANDONED_S = 60.0
 """Time without progress after which a learner with unread facts counts as gone."""

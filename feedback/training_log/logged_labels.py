@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.events import Example, Mode
-from feedback.reward import RewardRule
-from feedback.training_log.examples import run_of
+from armwise.feedback.events import Example, Mode
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.examples import run_of
 
 REWARD = "reward"
 """Name of the declared reward, unless a metric has this name."""
@@ -61,8 +61,8 @@ def value_of(rule: RewardRule, name: str) -> Value:
     Raises:
         UnknownMetricError: No metric has this name.
 
-    >>> from feedback.events import Context, Cost, Decision
-    >>> from feedback.reward import Metric
+    >>> from armwise.feedback.events import Context, Cost, Decision
+    >>> from armwise.feedback.reward import Metric
     >>> thumb = value_of(RewardRule(metrics={"thumb": Metric(range=(-1, 1))}), "thumb")
     >>> thumb(Example(1, Decision("d", Context("?"), ("a",), (1.0,), "a", "p", 1), Cost(), {"thumb": 0.5}))
     0.75

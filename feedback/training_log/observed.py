@@ -25,12 +25,12 @@ import orjson
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from feedback.events import LABELS, Cost, Decision, Example, Observation, Source
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.router_contexts import contexts_of
+from armwise.feedback.events import LABELS, Cost, Decision, Example, Observation, Source
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.router_contexts import contexts_of
 
 EPISODE = "beside/"
 """Prefix of the episodes of observations that are learned; such decisions are not in the log."""
@@ -139,7 +139,7 @@ class Calibration:
 def fraction(rule: RewardRule, metrics: Mapping[str, float]) -> float:
     """Return the weighted mean of metrics as fractions of their ranges, 1 the best.
 
-    >>> from feedback.reward import Metric
+    >>> from armwise.feedback.reward import Metric
     >>> fraction(RewardRule(metrics={"stars": Metric(range=(1, 5))}), {"stars": 4.0})
     0.75
     """
@@ -154,7 +154,7 @@ def fraction(rule: RewardRule, metrics: Mapping[str, float]) -> float:
 def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
     """Return metrics moved by a share of their ranges, up for better, and cut to them.
 
-    >>> from feedback.reward import Metric
+    >>> from armwise.feedback.reward import Metric
     >>> rule = RewardRule(metrics={"right": Metric(), "errors": Metric(range=(0, 10), optimize="min")})
     >>> moved(rule, {"right": 0.75, "errors": 4.0}, 0.5)
     {'right': 1.0, 'errors': 0.0}

@@ -16,13 +16,13 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.errors import LogGapError
-from feedback.events import Example, Status
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.join import (
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import Example, Status
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.join import (
     Fold,
     Position,
     confirm_epoch,

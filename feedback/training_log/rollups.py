@@ -20,13 +20,13 @@ import orjson
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from feedback.arrays import Flags, Floats, Integers
-from feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
-from feedback.log import Store, listing
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.join import head_of, position_of
+from armwise.feedback.arrays import Flags, Floats, Integers
+from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Mode, Status
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.join import head_of, position_of
 
 rollups, rollup_positions = t.rollups, t.rollup_positions
 

@@ -20,9 +20,9 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import Context, Decision, Example, Mode
-from feedback.log import Store, rows
-from feedback.log import tables as t
+from armwise.feedback.events import Context, Decision, Example, Mode
+from armwise.feedback.log import Store, rows
+from armwise.feedback.log import tables as t
 
 CHUNK = 500
 """Examples that are looked up together."""

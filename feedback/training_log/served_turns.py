@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import ELSEWHERE, Cost, Mode, Status
-from feedback.log import Store, listing
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.reward import RewardRule
-from feedback.training_log.rollups import NOT_SERVED
+from armwise.feedback.events import ELSEWHERE, Cost, Mode, Status
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log.rollups import NOT_SERVED
 
 BATCH = 2000
 """Turns that are read at a time."""

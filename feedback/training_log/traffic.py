@@ -5,10 +5,10 @@ from collections.abc import Collection
 import orjson
 import sqlalchemy as sa
 
-from feedback.events import LABELS
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.training_log.examples import episode_of
+from armwise.feedback.events import LABELS
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.training_log.examples import episode_of
 
 _d = t.decisions.c
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from agent.config import AppConfig
-from feedback.events import Decision
-from feedback.log import Record, Store
-from feedback.training_log import Joiner, take_epoch
+from armwise.agent.config import AppConfig
+from armwise.feedback.events import Decision
+from armwise.feedback.log import Record, Store
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.agent.fakes import Service, hanging, pass_time
 
 QUESTION = "which river runs through Vienna?"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import AppConfig
-from feedback.log import Store
+from armwise.agent.config import AppConfig
+from armwise.feedback.log import Store
 from tests.agent.fakes import Service
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import orjson
 
-from agent import checks
-from agent.cli.serve import prepare
-from agent.config import AppConfig, ConfigError, parse
-from agent.offline import read_place
-from agent.routers import open_selector, out_of_fold, read_trained
-from arms.base import Query
-from arms.corpus import Corpus
-from arms.indexes import build_once
-from arms.models.embedding import HashingEmbedder
-from arms.portfolio import ArmTable, outcomes, write_matrix
-from arms.questions import Question
-from arms.relevance import read_model, write_model
-from arms.retrievers import ArmSpec, Resources, build_arm, catalog
+from armwise.agent import checks
+from armwise.agent.cli.serve import prepare
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.offline import read_place
+from armwise.agent.routers import open_selector, out_of_fold, read_trained
+from armwise.arms.base import Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import build_once
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.portfolio import ArmTable, outcomes, write_matrix
+from armwise.arms.questions import Question
+from armwise.arms.relevance import read_model, write_model
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.trained_routers import ARMS, TEXTS, kept
 

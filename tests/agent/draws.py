@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from feedback.events import Mode
+from armwise.feedback.events import Mode
 from tests.agent.traffic import ARMS, MODES, Draws, failing
 
 LEAST_P, LARGEST_Z = 1e-6, 5.0

@@ -12,24 +12,24 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.api import code_of, create_app
-from agent.config import DEFAULT_POINT, parse
-from agent.evaluation import Evaluations, verdict
-from agent.evaluation.job import evaluate_here
-from agent.jobs import Jobs
-from agent.learning import Learner, Recipe, active_recipe, configuration_of
-from agent.serving import Backends, Gate, Replica, Telemetry
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import Generator, base
-from arms.models.embedding import HashingEmbedder
-from arms.profile import Profile, ProfileSpec
-from arms.retrievers import ArmSpec
-from feedback.clock import SteadyClock
-from feedback.errors import LogUnavailableError
-from feedback.events import Context, Decision, Execution
-from feedback.log import Receipt, Store
-from feedback.registry import ActivePolicy
-from feedback.training_log import take_epoch
+from armwise.agent.api import code_of, create_app
+from armwise.agent.config import DEFAULT_POINT, parse
+from armwise.agent.evaluation import Evaluations, verdict
+from armwise.agent.evaluation.job import evaluate_here
+from armwise.agent.jobs import Jobs
+from armwise.agent.learning import Learner, Recipe, active_recipe, configuration_of
+from armwise.agent.serving import Backends, Gate, Replica, Telemetry
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import Generator, base
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Context, Decision, Execution
+from armwise.feedback.log import Receipt, Store
+from armwise.feedback.registry import ActivePolicy
+from armwise.feedback.training_log import take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -396,7 +396,7 @@ class Service:
 
     @contextmanager
     def working(self, point: str = DEFAULT_POINT) -> Iterator[None]:
-        """Answer evaluations meanwhile, in a thread where `agent.hosts.JobsHost` has processes."""
+        """Answer evaluations meanwhile, in a thread where `armwise.agent.hosts.JobsHost` has processes."""
         config = self.config.of(point)
         with closing(Store(config.database_url, clock=self.clock)) as store:
             evaluate, clock = partial(evaluate_here, config), self.clock

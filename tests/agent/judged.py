@@ -4,10 +4,10 @@ from contextlib import closing
 
 import numpy as np
 
-from agent.config import AppConfig
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import Store
-from feedback.training_log import Joiner, take_epoch
+from armwise.agent.config import AppConfig
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import Joiner, take_epoch
 
 ARMS = ("none", "bm25", "dense")
 RIGHT = {"none": 0.2, "bm25": 0.8, "dense": 0.4}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ray.serve import Application
 
-from agent.app import build
-from agent.config import ConfigError
+from armwise.agent.app import build
+from armwise.agent.config import ConfigError
 from tests.agent.fakes import CONFIG
 
 ARGS = {
@@ -42,7 +42,7 @@ FEW_NEED = (
 
 
 def test_what_is_deployed_loads_no_library_that_few_services_call() -> None:
-    code = f"import sys, agent.app; print([name for name in {FEW_NEED} if name in sys.modules])"
+    code = f"import sys, armwise.agent.app; print([name for name in {FEW_NEED} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[-2] == "[]"
 

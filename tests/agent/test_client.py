@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from agent.client import Answer, AnswerFailedError, AsyncClient, Client, ClientError
-from agent.client.client import retry_after_s
+from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, Client, ClientError
+from armwise.agent.client.client import retry_after_s
 from tests.agent.asking import QUESTION, record
 from tests.agent.fakes import Service
 
@@ -388,7 +388,7 @@ async def test_a_point_an_arm_and_an_id_go_where_the_service_looks_for_them() ->
 def test_a_connection_that_was_never_made_is_tried_again_also_for_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.client.client.sleep", lambda _: None)
+    monkeypatch.setattr("armwise.agent.client.client.sleep", lambda _: None)
     replies: list[httpx.Response | Exception] = [
         httpx.Response(200, json={}),
         httpx.ConnectError("refused"),
@@ -632,7 +632,7 @@ async def test_a_stream_that_is_lost_is_a_failed_answer_and_its_connection_is_cl
 async def test_a_service_that_has_begun_a_stream_was_reached_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
-    monkeypatch.setattr("agent.client.client.sleep", pauses.append)
+    monkeypatch.setattr("armwise.agent.client.client.sleep", pauses.append)
 
     def replies() -> Answering:
         said = httpx.Response(200, content=lines(BEGIN, word("Ada"), END) + DONE)

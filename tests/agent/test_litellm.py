@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.client import Client
+from armwise.agent.client import Client
 
 START = datetime(2026, 11, 25, 3, 0).astimezone()
 
@@ -27,9 +27,9 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("litellm", "litellm.integrations"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, custom.__name__, custom)
-    monkeypatch.delitem(sys.modules, "agent.integrations.litellm", raising=False)
-    yield importlib.import_module("agent.integrations.litellm")
-    sys.modules.pop("agent.integrations.litellm", None)
+    monkeypatch.delitem(sys.modules, "armwise.agent.integrations.litellm", raising=False)
+    yield importlib.import_module("armwise.agent.integrations.litellm")
+    sys.modules.pop("armwise.agent.integrations.litellm", None)
 
 
 def call(**changes: Any) -> dict[str, Any]:

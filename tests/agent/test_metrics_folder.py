@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import metrics_folder
-from agent.run_folder import RUN_FOLDER
+from armwise.agent.app import metrics_folder
+from armwise.agent.run_folder import RUN_FOLDER
 
 
 @pytest.fixture(autouse=True)

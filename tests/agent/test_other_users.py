@@ -13,8 +13,8 @@ import psutil
 import pytest
 import yaml
 
-from agent.config import configured, make_home
-from arms import local_ray
+from armwise.agent.config import configured, make_home
+from armwise.arms import local_ray
 from tests.agent.fakes import CONFIG
 from tests.other_users import IS_ROOT, NOBODY, USUAL, exposed, refused
 
@@ -51,7 +51,7 @@ def armwise(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     names = ("ARMWISE_HOME", "RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.run(
-        [sys.executable, "-m", "agent.cli", *words],
+        [sys.executable, "-m", "armwise", *words],
         cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT), "HOME": str(folder)},
         umask=USUAL,
@@ -133,7 +133,7 @@ def test_a_link_in_a_home_leads_the_repair_nowhere(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal
-from arms import local_ray
+from armwise.arms import local_ray
 with local_ray.private_folder() as folder:
     (folder / "cache").touch()
     print(folder, flush=True)
@@ -166,7 +166,7 @@ def aged(folder: Path, seconds: float) -> Path:
 
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(base: Path) -> None:
-    script = "from arms import local_ray; local_ray.LONGEST_BASE = 1000" + KILLED
+    script = "from armwise.arms import local_ray; local_ray.LONGEST_BASE = 1000" + KILLED
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     left = Path(killed.stdout.strip())
@@ -238,8 +238,8 @@ JOB = """
 import sys
 from pathlib import Path
 import ray
-from arms import local_ray
-from arms.jobs import worker_pool
+from armwise.arms import local_ray
+from armwise.arms.jobs import worker_pool
 
 @ray.remote
 def mask():

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from agent.cli import service
-from agent.client import Answer, Client
-from agent.reporting import Terminal
-from agent.reporting.plain_text import LogRecord, visible
+from armwise.agent.cli import service
+from armwise.agent.client import Answer, Client
+from armwise.agent.reporting import Terminal
+from armwise.agent.reporting.plain_text import LogRecord, visible
 
 PLANTED = (
     "[link=https://evil.example]click[/link] [bold]x[/bold] :smile:"
@@ -137,7 +137,7 @@ def test_a_console_that_reads_markup_is_found_out() -> None:
     assert "[link=y]x[/link]" in output.getvalue()
 
 
-FORGED = "cannot be read\nWARNING agent.api: all is well\x1b[2J"
+FORGED = "cannot be read\nWARNING armwise.agent.api: all is well\x1b[2J"
 
 
 def formatted(log: Any) -> list[str]:
@@ -172,5 +172,5 @@ def test_a_traceback_forges_no_line() -> None:
 
     first, *rest = formatted(fail)
     assert first == "ERROR planted: failed"
-    assert rest[-1].startswith("  WARNING agent.api: all is well")
+    assert rest[-1].startswith("  WARNING armwise.agent.api: all is well")
     assert all(line.startswith("  ") and "\x1b" not in line for line in rest)

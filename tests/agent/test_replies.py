@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from agent.replies import AnswerMessage, FeedbackReceipts, Passage, construct
+from armwise.agent.replies import AnswerMessage, FeedbackReceipts, Passage, construct
 
 
 def test_a_constructed_reply_is_equal_to_the_validated_one() -> None:

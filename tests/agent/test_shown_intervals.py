@@ -8,22 +8,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.api.console import overview, worth
-from agent.config import AppConfig, parse
-from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.request import EvaluationRequest
-from agent.offline.evaluate import evaluate_scores
-from agent.offline.portfolio_report import Outcomes
-from agent.routers import Stage, cascade
-from agent.routers.utility import Utility
-from feedback.arrays import Floats
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Observation, Source, Status
-from feedback.log import Store, listing
-from feedback.ope import ESTIMATORS, Interval, prediction_powered
-from feedback.ope.evaluation import INTERVALS
-from feedback.reward import Prices
-from feedback.sources import LogSource
-from feedback.training_log import observed, rollups
+from armwise.agent.api.console import overview, worth
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation.evaluate import evaluate_log
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.offline.evaluate import evaluate_scores
+from armwise.agent.offline.portfolio_report import Outcomes
+from armwise.agent.routers import Stage, cascade
+from armwise.agent.routers.utility import Utility
+from armwise.feedback.arrays import Floats
+from armwise.feedback.events import (
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    Mode,
+    Observation,
+    Source,
+    Status,
+)
+from armwise.feedback.log import Store, listing
+from armwise.feedback.ope import ESTIMATORS, Interval, prediction_powered
+from armwise.feedback.ope.evaluation import INTERVALS
+from armwise.feedback.reward import Prices
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import observed, rollups
 from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.offline.test_evaluate_router import table

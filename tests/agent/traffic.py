@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.policies import FeatureSpec, Policy, sampling, served_distribution
-from agent.policies.vowpal import VowpalWabbit
-from agent.turn import (
+from armwise.agent.policies import FeatureSpec, Policy, sampling, served_distribution
+from armwise.agent.policies.vowpal import VowpalWabbit
+from armwise.agent.turn import (
     ArmHealth,
     ArmInfo,
     Ask,
@@ -30,11 +30,11 @@ from agent.turn import (
     TurnError,
     TurnLoop,
 )
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
-from arms.llm.writing import DEFAULT
-from feedback.events import Context, Decision, Execution, Mode, Status
-from feedback.log import Receipt
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
+from armwise.arms.llm.writing import DEFAULT
+from armwise.feedback.events import Context, Decision, Execution, Mode, Status
+from armwise.feedback.log import Receipt
 
 ARMS = ("none", "bm25", "dense", "graph", "paid", "shaky")
 INFO = {name: ArmInfo(features={"steps": float(i > 0), "hops": i / 8}) for i, name in enumerate(ARMS)}

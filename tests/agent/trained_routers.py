@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agent.routers import (
+from armwise.agent.routers import (
     Features,
     Router,
     RouterSpec,
@@ -18,9 +18,9 @@ from agent.routers import (
     features,
     saved,
 )
-from arms.llm import prompts
-from arms.models import Backbone, digest_backbone
-from arms.models.embedding import HashingEmbedder
+from armwise.arms.llm import prompts
+from armwise.arms.models import Backbone, digest_backbone
+from armwise.arms.models.embedding import HashingEmbedder
 from tests.agent.fakes import DIM
 
 ARMS = ("none", "bm25", "dense")

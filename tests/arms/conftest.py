@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from arms.base import Passage
-from arms.corpus import Corpus, ingest
+from armwise.arms.base import Passage
+from armwise.arms.corpus import Corpus, ingest
 
 ENCYCLOPEDIA = (
     # not in order of their ids: what sorts by position by mistake is found out

@@ -1,8 +1,8 @@
 """What every arm promises; a new arm calls `check_arm` on itself and inherits these tests."""
 
-from arms.base import Arm, Query, Retrieval
-from arms.corpus import Corpus
-from arms.models.embedding import HashingEmbedder
+from armwise.arms.base import Arm, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.models.embedding import HashingEmbedder
 
 DIM = 64
 """Of the hashing backbone that the tests of arms use."""
@@ -25,7 +25,7 @@ def ask(text: str, backbones: frozenset[str] = frozenset()) -> Query:
 
 
 def check_arm(arm: Arm, corpus: Corpus) -> None:
-    """Hold an arm to the contract of `arms.base.Arm`."""
+    """Hold an arm to the contract of `armwise.arms.base.Arm`."""
     assert isinstance(arm, Arm)
     passages = {passage.id: passage for passage in corpus}
     for question in QUESTIONS:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from arms.llm import Chunk, Prompt, Write, base
+from armwise.arms.llm import Chunk, Prompt, Write, base
 
 
 def writing(*texts: str, prompts: list[Prompt] | None = None) -> Write:

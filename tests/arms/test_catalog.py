@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from typing_extensions import override
 
-from arms.catalog import Catalogue
+from armwise.arms.catalog import Catalogue
 from tests.packages import install_package
 
 

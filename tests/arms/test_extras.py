@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.cli import main as cli
-from arms import extras
+from armwise.agent.cli import main as cli
+from armwise.arms import extras
 from tests.test_requirements import PACKAGES, PROJECT, ROOT, imported
 
 BASE = {line.partition(">")[0].replace("_", "-") for line in PROJECT["dependencies"]}
@@ -110,14 +110,17 @@ def small(code: str, folder: Path) -> str:
 
 IMPORTED = (
     *(
-        "agent.client",
-        "agent.policies",
-        "agent.routers",
-        "feedback.ope",
-        "feedback.exchange",
-        "arms.portfolio",
+        "armwise.agent.client",
+        "armwise.agent.policies",
+        "armwise.agent.routers",
+        "armwise.feedback.ope",
+        "armwise.feedback.exchange",
+        "armwise.arms.portfolio",
     ),
-    *(f"agent.cli.{name}" for name in ("main", "service", "import_log", "audit", "evaluate", "report")),
+    *(
+        f"armwise.agent.cli.{name}"
+        for name in ("main", "service", "import_log", "audit", "evaluate", "report")
+    ),
 )
 
 
@@ -137,7 +140,7 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
         "replay --from log.jsonl -o replay.html",
         "report --from log.jsonl -o report.html",
     ]
-    code = "from agent.cli.main import main\n"
+    code = "from armwise.agent.cli.main import main\n"
     for verb in verbs:
         code += f"sys.argv[1:] = {verb.split()!r}\n"
         code += "try: main()\nexcept SystemExit as end: print('exit', end.code)\n"
@@ -154,11 +157,11 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
     ("code", "extra"),
     [
         (
-            "from agent.policies import *; build_policy(PolicySpec(kind='vowpal'), ['a'])",
+            "from armwise.agent.policies import *; build_policy(PolicySpec(kind='vowpal'), ['a'])",
             "serve",
         ),
-        ("from agent.policies.serialization import pack; pack({}, {})", "serve"),
-        ("from agent.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
+        ("from armwise.agent.policies.serialization import pack; pack({}, {})", "serve"),
+        ("from armwise.agent.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
     ],
 )
 def test_a_policy_or_a_router_without_its_library_says_what_brings_it(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from arms.filters import Comparison, Compound, Filter, matches, permits
+from armwise.arms.filters import Comparison, Compound, Filter, matches, permits
 
 SCALARS = st.booleans() | st.integers(-3, 3) | st.sampled_from(["a", "b"])
 KEYS = st.sampled_from(["x", "y"])

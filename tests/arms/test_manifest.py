@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from arms import manifest
-from arms.manifest import MANIFEST, DamagedFileError, problems
+from armwise.arms import manifest
+from armwise.arms.manifest import MANIFEST, DamagedFileError, problems
 
 
 @pytest.fixture

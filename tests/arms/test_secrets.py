@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from arms.secrets import secret_of
+from armwise.arms.secrets import secret_of
 
 
 def test_a_file_is_read_where_the_variable_is_not_set(

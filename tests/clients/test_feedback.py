@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.client import Client
+from armwise.agent.client import Client
 from tests.agent.fakes import CONFIG
 from tests.clients.conftest import Listening, listening
 

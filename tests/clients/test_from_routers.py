@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config import parse
-from arms.base import Query, Retrieval
-from arms.corpus import CorpusSource, ingest_all
-from arms.retrievers import Resources, build_arm, prepare
-from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.agent.config import parse
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.corpus import CorpusSource, ingest_all
+from armwise.arms.retrievers import Resources, build_arm, prepare
+from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 from tests.agent.fakes import FakeArms
 from tests.clients.conftest import listening
 

@@ -12,10 +12,10 @@ from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.utils import Secret
 
-from agent.client import Client
-from agent.integrations.haystack import ArmwiseRetriever
-from arms.base import Query
-from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.agent.client import Client
+from armwise.agent.integrations.haystack import ArmwiseRetriever
+from armwise.arms.base import Query
+from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 async def test_documents_name_their_decision(server: Listening) -> None:
@@ -34,7 +34,7 @@ def test_a_pipeline_can_be_written_and_read(server: Listening, monkeypatch: pyte
     pipeline.add_component("search", ArmwiseRetriever(server.url, Secret.from_env_var("SEARCH_KEY"), top_k=3))
     written = pipeline.dumps()
     assert "secret" not in written
-    read = Pipeline.loads(written, allowed_modules=["agent.integrations.*"])
+    read = Pipeline.loads(written, allowed_modules=["armwise.agent.integrations.*"])
     assert read.to_dict() == pipeline.to_dict()
     assert len(read.run({"search": {"query": QUESTION}})["search"]["documents"]) == 3
     assert len(read.run({"search": {"query": QUESTION, "top_k": 1}})["search"]["documents"]) == 1

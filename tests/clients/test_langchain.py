@@ -15,10 +15,10 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests, RetrieversIntegrationTests
 
-from agent.client import Client
-from agent.integrations.langchain import ArmwiseRetriever
-from arms.base import Query
-from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.agent.client import Client
+from armwise.agent.integrations.langchain import ArmwiseRetriever
+from armwise.arms.base import Query
+from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 class TestRetriever(RetrieversIntegrationTests):

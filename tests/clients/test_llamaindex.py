@@ -14,10 +14,10 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from agent.client import Client
-from agent.integrations.llamaindex import ArmwiseRetriever
-from arms.base import Query
-from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
+from armwise.agent.client import Client
+from armwise.agent.integrations.llamaindex import ArmwiseRetriever
+from armwise.arms.base import Query
+from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverArm, RetrieverParams
 
 
 async def test_nodes_name_their_decision(server: Listening) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
-from arms.retrievers.bm25 import BM25Params, Columns
+from armwise.arms.retrievers.bm25 import BM25Params, Columns
 
 # few words, so that some are in over half of the documents and some queries repeat one
 WORD = st.sampled_from([*"abcdefgh", "rare", "rarer"])

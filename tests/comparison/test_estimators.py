@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from feedback.arrays import Floats
-from feedback.ope import ESTIMATORS, Sample, Terms, intervals
-from feedback.ope.estimators import (
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope import ESTIMATORS, Sample, Terms, intervals
+from armwise.feedback.ope.estimators import (
     clipped_ips,
     cressie_read,
     dros,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armwise.feedback.ope import ESTIMATORS, Sample
+from armwise.feedback.ope.estimators import clipped_ips, dros, switch_dr
+from armwise.feedback.ope.shrinkage import clipped, select_parameter, shrunk, switched, try_all
 from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, invent
-from feedback.ope import ESTIMATORS, Sample
-from feedback.ope.estimators import clipped_ips, dros, switch_dr
-from feedback.ope.shrinkage import clipped, select_parameter, shrunk, switched, try_all
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())
 NAMED = [pytest.param(case, id=case.name) for case in CASES]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armwise.feedback.arrays import drawn_of
+from armwise.feedback.ope import Sample, mips, slates
 from benchmarks.obp_slates_golden import CASES, CATEGORIES, checksum, invent, invent_categories
-from feedback.arrays import drawn_of
-from feedback.ope import Sample, mips, slates
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp_slates.json").read_text())
 

@@ -11,7 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from ray.serve.schema import ServeDeploySchema
 
-from agent.config import AppConfig, parse
+from armwise.agent.config import AppConfig, parse
 from tests.agent.api.test_routes import OPEN, ROUTES
 from tests.deploy.chart import CHART, GOLDEN, ROOT, VALUES, ChartError, rendered, values_of
 

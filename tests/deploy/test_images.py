@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from agent.config import parse
+from armwise.agent.config import parse
 
 ROOT = Path(__file__).parents[2]
 DOCKER, COMPOSE = ROOT / "deploy/docker", ROOT / "deploy/compose"
@@ -66,7 +66,7 @@ def test_what_is_copied_exists_and_reaches_the_builder() -> None:
     allowed = [line.removeprefix("!") for line in lines if line.startswith("!")]
     assert "*" in lines
     sources = [word for rest in of("COPY") if "--from" not in rest for word in rest.split()[:-1]]
-    assert {"agent", "arms", "feedback", "requirements/base.txt"} <= set(sources)
+    assert {"armwise", "agent", "arms", "feedback", "requirements/base.txt"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         assert any(source == path or source.startswith(f"{path}/") for path in allowed), source

@@ -19,12 +19,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from typer.testing import CliRunner
 
-from agent.cli.serve import LaunchError
-from agent.client import AsyncClient, ClientError
-from agent.config import ConfigError
-from agent.simulation.questions import QuestionsError
-from arms.base import Passage, Query, Retrieval
-from arms.retrievers.remote import RemoteArm, RemoteParams
+from armwise.agent.cli.serve import LaunchError
+from armwise.agent.client import AsyncClient, ClientError
+from armwise.agent.config import ConfigError
+from armwise.agent.simulation.questions import QuestionsError
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.retrievers.remote import RemoteArm, RemoteParams
 from examples.demo import __main__ as demo_command
 from examples.demo import demonstrate as demo
 from examples.demo import service as demo_service

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from arms.base import Passage
-from arms.corpus import open_source
+from armwise.arms.base import Passage
+from armwise.arms.corpus import open_source
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from arms.models import ModelNotFoundError
+from armwise.arms.models import ModelNotFoundError
 from examples.unpack_gguf import unpack
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Store
 
 
 @pytest.fixture

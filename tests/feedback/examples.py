@@ -6,10 +6,20 @@ from dataclasses import replace
 import numpy as np
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Mode, ModelTokens, Status
-from feedback.log import Store, append
-from feedback.log import tables as t
-from feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.events import (
+    LABELS,
+    Context,
+    Cost,
+    Decision,
+    Example,
+    Execution,
+    Mode,
+    ModelTokens,
+    Status,
+)
+from armwise.feedback.log import Store, append
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, Prices, RewardRule
 
 ARMS = ("bm25", "dense", 'what, "else"%\n\'')
 METRICS = ("right", "thumb", "late")

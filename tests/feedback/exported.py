@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Mode
 
 ARMS = ("bm25", "dense", "none")
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import ConflictError, LogUnavailableError, SupersededError
-from feedback.events import LABELS, Cost, Decision, Execution, Feedback, Kind, Mode, Status, Tick
-from feedback.log import Receipt, Store
-from feedback.log import tables as t
-from feedback.log.append import FeedbackStatus
-from feedback.reward import RewardRule
-from feedback.training_log import Joiner, Position, take_epoch
+from armwise.feedback.errors import ConflictError, LogUnavailableError, SupersededError
+from armwise.feedback.events import LABELS, Cost, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.log import Receipt, Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import Joiner, Position, take_epoch
 from tests.feedback.conftest import decision, execution
 from tests.feedback.reference import Fact, Learned, Placed, closing_of, stamp, subject_of, training_log
 

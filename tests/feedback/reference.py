@@ -13,8 +13,8 @@ from itertools import accumulate
 from math import fsum
 from typing import Any
 
-from feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
-from feedback.reward import Aggregation, Complete, Metric, RewardRule
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 
 GRACE_S = 2.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from feedback.answer_metrics import METRICS, accuracy, exact_match, recall_at_k, token_f1, words
+from armwise.feedback.answer_metrics import METRICS, accuracy, exact_match, recall_at_k, token_f1, words
 
 TEXTS = st.text(max_size=30)
 GOLDS = st.lists(TEXTS, min_size=1, max_size=4)

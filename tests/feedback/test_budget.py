@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from feedback.budget import Budget, Pacer, Price
-from feedback.events import Cost
+from armwise.feedback.budget import Budget, Pacer, Price
+from armwise.feedback.events import Cost
 
 ARMS = ("none", "bm25", "graph", "multi")
 STEPS = np.array([0.0, 1.0, 3.0, 6.0])

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.clock import SteadyClock, check_clock
-from feedback.errors import BehindError, ClockError
-from feedback.events import Tick
-from feedback.log import Store
-from feedback.log import tables as t
+from armwise.feedback.clock import SteadyClock, check_clock
+from armwise.feedback.errors import BehindError, ClockError
+from armwise.feedback.events import Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 from tests.feedback.conftest import decision, value
 
 AHEAD_S, JUMP_S = 60.0, 1.0

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from feedback.errors import LogGapError
-from feedback.events import Feedback, Kind, Mode, Status
-from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from feedback.training_log.join import SPARE, DecisionFact, Executed, Fact, FeedbackFact, Fold, TickFact
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import Feedback, Kind, Mode, Status
+from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
+from armwise.feedback.training_log.join import (
+    SPARE,
+    DecisionFact,
+    Executed,
+    Fact,
+    FeedbackFact,
+    Fold,
+    TickFact,
+)
 
 GRACE_S = 2.0
 """Seconds after its deadline in which a decision is open, as the document has it."""

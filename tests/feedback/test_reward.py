@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from feedback.dataset.log import rewards
-from feedback.events import Cost, ModelTokens
-from feedback.reward import Aggregation, Complete, Metric, Prices, RewardError, RewardRule, UnknownMetricError
+from armwise.feedback.dataset.log import rewards
+from armwise.feedback.events import Cost, ModelTokens
+from armwise.feedback.reward import (
+    Aggregation,
+    Complete,
+    Metric,
+    Prices,
+    RewardError,
+    RewardRule,
+    UnknownMetricError,
+)
 from tests.feedback.conftest import value
 from tests.feedback.examples import example
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from arms.base import Passage, Query, Retrieval
+from armwise.arms.base import Passage, Query, Retrieval
 
 
 class Oracle:

@@ -183,7 +183,7 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
     application = {
         "name": "armwise",
         "route_prefix": "/",
-        "import_path": "agent.app:build",
+        "import_path": "armwise.agent.app:build",
         "args": args,
         "deployments": [{"name": "Ingress", "num_replicas": 2}],
     }

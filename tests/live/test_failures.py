@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.start_ray import GAVE_UP
+from armwise.agent.cli.start_ray import GAVE_UP
 from tests.live.conftest import ROOT, configuration, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -18,7 +18,7 @@ def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_p
     config = configuration(
         tmp_path, free_port(), arms=arms, router=None, backbones={}, points={}, personalizer=None
     )
-    command = [sys.executable, "-m", "agent.cli", "serve", "--cold", "-c", str(config)]
+    command = [sys.executable, "-m", "armwise", "serve", "--cold", "-c", str(config)]
     once = {**os.environ, "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}  # not thrice, each in a new process
     done = subprocess.run(
         command, cwd=ROOT, env=once, capture_output=True, text=True, timeout=240, check=False

@@ -15,8 +15,8 @@ import pytest
 from ray.serve.generated.serve_pb2 import ASGIRequest
 from ray.serve.generated.serve_pb2_grpc import ASGIServiceStub
 
-from agent.checks import process_name
-from agent.proxy import haproxy_binary
+from armwise.agent.checks import process_name
+from armwise.agent.proxy import haproxy_binary
 from tests.live.conftest import ROOT, Live, until
 from tests.other_users import IS_ROOT, refused
 

@@ -20,17 +20,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.client import Client
-from agent.config import AppConfig, load
-from agent.policies import build_policy, sampling
-from arms.models.embedding import HashingEmbedder
-from feedback.events import Mode
-from feedback.log import Store
-from feedback.log import rows as log_rows
-from feedback.log import tables as t
-from feedback.registry import versions
-from feedback.training_log import REBUILD
+from armwise.agent.cli.main import app
+from armwise.agent.client import Client
+from armwise.agent.config import AppConfig, load
+from armwise.agent.policies import build_policy, sampling
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.feedback.events import Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import REBUILD
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 

@@ -98,6 +98,6 @@ def test_the_default_service_sends_nothing_to_another_machine(tmp_path: Path) ->
     args["warm_start"]["sources"]["corpora"]["questions"] = 60
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(document))
-    serve = ["-m", "agent.cli", "serve", "--config", str(config)]
+    serve = ["-m", "armwise", "serve", "--config", str(config)]
     assert outgoing(tmp_path, [*serve, "--prepare-only"]) == []
     assert outgoing(tmp_path, [*serve, "--ask", "How is an arm of my own added?"]) == []

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from agent.config import load
-from agent.learning import Recipe, publish_candidate
-from agent.policies import PolicySpec
-from feedback.log import Store
+from armwise.agent.config import load
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.log import Store
 from tests.live.conftest import Live, until
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.main import app
+from armwise.agent.cli.main import app
 from tests.live.conftest import ROOT, Live, configuration, free_port, has_model, started, until
 from tests.neighbours import write_corpus
 

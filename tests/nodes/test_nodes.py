@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.proxy import haproxy_binary
+from armwise.agent.proxy import haproxy_binary
 from benchmarks.nodes import Scenario, scenario
 from benchmarks.nodes_cluster import ARMS, SECOND
 from benchmarks.nodes_machines import NetworkError

@@ -15,7 +15,7 @@ Arguments = dict[str, str]
 Face = dict[str, Arguments | None]
 """By the name of a class, a function or a method, its arguments; None for another value."""
 
-OURS = ("agent", "arms", "feedback")
+OURS = "armwise"
 
 
 def face_of(package: str) -> Face:
@@ -34,7 +34,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods of a class that our packages define."""
     for name, value in sorted(inspect.getmembers(kind, callable)):
         module = getattr(value, "__module__", None) or ""
-        if not name.startswith("_") and module.partition(".")[0] in OURS:
+        if not name.startswith("_") and module.partition(".")[0] == OURS:
             yield name, value
 
 

@@ -22,12 +22,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from agent.api.documented import document
-from agent.api.errors import ERRORS
-from agent.api.routes import ROUTES, VERSION
-from agent.config.schema import config_schema
-from feedback.log.database import open_database
-from feedback.log.schema import MIGRATIONS, prepare
+from armwise.agent.api.documented import document
+from armwise.agent.api.errors import ERRORS
+from armwise.agent.api.routes import ROUTES, VERSION
+from armwise.agent.config.schema import config_schema
+from armwise.feedback.log.database import open_database
+from armwise.feedback.log.schema import MIGRATIONS, prepare
 from tests.postgres import running
 from tests.release import faces, history, log, openapi
 from tests.release.schemas import Schema, Use, bare, compare
@@ -39,8 +39,8 @@ ACCEPTED = RELEASES / "accepted.toml"
 CONFIGURATIONS = ("serve_config.yaml", "agent/config/template.yaml")
 
 FACES = (
-    *("agent.client", "agent.policies", "agent.routers", "arms", "arms.retrievers"),
-    *("feedback", "feedback.ope"),
+    *("armwise", "armwise.agent.client", "armwise.agent.policies", "armwise.agent.routers"),
+    *("armwise.arms", "armwise.arms.retrievers", "armwise.feedback", "armwise.feedback.ope"),
 )
 """Packages whose exported names users import."""
 

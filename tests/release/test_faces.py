@@ -70,7 +70,7 @@ def test_a_face_is_what_the_package_exports(monkeypatch: pytest.MonkeyPatch) -> 
 
         def _hidden(self) -> None: ...
 
-    Counter.add.__module__ = "agent.counter"
+    Counter.add.__module__ = "armwise.counter"
     module = ModuleType("counted")
     module.__all__ = ["Counter", "START", "floor"]  # type: ignore[attr-defined]
     for name, value in {"Counter": Counter, "START": 3, "floor": math.floor, "hidden": print}.items():
@@ -90,8 +90,8 @@ def test_a_face_is_what_the_package_exports(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_faces_of_the_packages_have_their_names() -> None:
-    assert face_of("feedback.ope").keys() >= {"ips", "snips", "dr", "evaluate_arrays"}
-    client = face_of("agent.client")
+    assert face_of("armwise.feedback.ope").keys() >= {"ips", "snips", "dr", "evaluate_arrays"}
+    client = face_of("armwise.agent.client")
     assert client["Client.ask"] is not None
     assert client["Answer"] is None, "a reply may have further fields"
     assert client["Client.ask"]["question"] == "required, number 2"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from feedback.log.database import open_database
-from feedback.log.schema import MIGRATIONS, prepare
+from armwise.feedback.log.database import open_database
+from armwise.feedback.log.schema import MIGRATIONS, prepare
 from tests.release.changes import Change, changed
 from tests.release.log import broken_migrations, broken_tables, migrations_of, tables_of
 

@@ -17,11 +17,11 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from agent.cli import start_ray
-from agent.config import parse
-from feedback.log import Store
-from feedback.log.database import open_database
-from feedback.log.schema import MIGRATIONS, migrate
+from armwise.agent.cli import start_ray
+from armwise.agent.config import parse
+from armwise.feedback.log import Store
+from armwise.feedback.log.database import open_database
+from armwise.feedback.log.schema import MIGRATIONS, migrate
 from tests.agent.fakes import Service
 from tests.postgres import Server
 from tests.release import history, snapshot
@@ -81,7 +81,7 @@ def test_an_accepted_break_is_read_by_release_and_sentence(tmp_path: Path) -> No
         (("log", "migrations", 0), "migration 16: is gone"),
         (("log", "sqlite", "ticks"), "sqlite: table ticks: is gone"),
         (("log", "postgresql", "feedback", "columns", "tags"), "postgresql: column feedback.tags: is gone"),
-        (("python", "feedback.ope", "ips"), "feedback.ope.ips: is gone"),
+        (("python", "armwise.feedback.ope", "ips"), "armwise.feedback.ope.ips: is gone"),
     ],
     ids=lambda one: ".".join(map(str, one)) if isinstance(one, tuple) else "",
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from feedback.ope import intervals
+from armwise.feedback.ope import intervals
 
 
 def chart_of(x: Sequence[float], series: Sequence[Mapping[str, Any]], **rest: Any) -> str:

@@ -8,21 +8,21 @@ import orjson
 from fastapi import Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from agent.api import decisions as api
-from agent.api import feedback as api_feedback
-from agent.api import ranking
-from agent.api.console import explanation
-from agent.api.console.page import ACTION, colours, form_of, page, pages, valid
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.responses import StdlibJson
-from agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
-from agent.evaluation import Moment
-from agent.serving import DecisionPoint
-from arms.base import ArmError
-from feedback.events import OBSERVED, Mask, Status
-from feedback.log import listing
-from feedback.registry import Version, versions
+from armwise.agent.api import decisions as api
+from armwise.agent.api import feedback as api_feedback
+from armwise.agent.api import ranking
+from armwise.agent.api.console import explanation
+from armwise.agent.api.console.page import ACTION, colours, form_of, page, pages, valid
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
+from armwise.agent.evaluation import Moment
+from armwise.agent.serving import DecisionPoint
+from armwise.arms.base import ArmError
+from armwise.feedback.events import OBSERVED, Mask, Status
+from armwise.feedback.log import listing
+from armwise.feedback.registry import Version, versions
 
 router = pages()
 

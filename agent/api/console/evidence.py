@@ -8,16 +8,16 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from pydantic import Field, ValidationError
 
-from agent.api.console.charts import chart_of
-from agent.api.console.page import ACTION, form_of, page, pages, seen, valid
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.operations import evaluations as api
-from agent.api.operations.evaluations import EvaluationResult, EvaluationState
-from agent.api.schemas import LARGEST, PathNumber
-from agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
-from agent.serving import DecisionPoint
-from feedback.registry import active_policy, evaluations, versions
+from armwise.agent.api.console.charts import chart_of
+from armwise.agent.api.console.page import ACTION, form_of, page, pages, seen, valid
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import evaluations as api
+from armwise.agent.api.operations.evaluations import EvaluationResult, EvaluationState
+from armwise.agent.api.schemas import LARGEST, PathNumber
+from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, judged_as
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.registry import active_policy, evaluations, versions
 
 router = pages()
 
@@ -41,7 +41,7 @@ class Judged:
         name: Name of the candidate, as in the request.
         version: Number, where it is a version or the recipe of one.
         evaluation: That which judged it.
-        verdict: As `feedback.ope.gate.Verdict.document` returns it.
+        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it.
         chart: The gain, its lower bound and the margin over time; None without decisions.
     """
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agent.api.decisions import with_policies
-from agent.api.errors import ApiError
-from agent.policies import Policy, PolicyError, served_distribution
-from agent.serving import DecisionPoint
-from feedback.events import LABELS, OBSERVED, Context, Decision, Mode
-from feedback.registry import versions
+from armwise.agent.api.decisions import with_policies
+from armwise.agent.api.errors import ApiError
+from armwise.agent.policies import Policy, PolicyError, served_distribution
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.events import LABELS, OBSERVED, Context, Decision, Mode
+from armwise.feedback.registry import versions
 
 SHOWN = 12
 """Contributions that are shown; the others are added up."""

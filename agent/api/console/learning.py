@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.access import Caller
-from agent.api import decisions
-from agent.api.console.charts import band, chart_of
-from agent.api.console.page import COLOURS, colours
-from agent.api.schemas import DecisionQuery
-from agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
-from agent.serving import DecisionPoint
-from feedback.training_log import rollups
+from armwise.agent.access import Caller
+from armwise.agent.api import decisions
+from armwise.agent.api.console.charts import band, chart_of
+from armwise.agent.api.console.page import COLOURS, colours
+from armwise.agent.api.schemas import DecisionQuery
+from armwise.agent.evaluation import LearningCurve, least_floor, read_curve, shares_by_kind, summary_of
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.training_log import rollups
 
 NEWEST = 1000
 """Explored decisions whose kinds are counted."""

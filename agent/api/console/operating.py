@@ -6,16 +6,16 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from agent.api.console import overview, worth
-from agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.operations import arms, evaluations, warm_starts
-from agent.api.schemas import ArmSwitch, PageBefore, PathNumber
-from agent.evaluation import EvaluationRequest, least_floor
-from agent.serving import DecisionPoint
-from feedback.ope import ESTIMATORS, INTERVALS
-from feedback.registry import runs as registry_runs
-from feedback.training_log import rollups
+from armwise.agent.api.console import overview, worth
+from armwise.agent.api.console.page import ACTION, colours, form_of, page, pages, seen, valid
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import arms, evaluations, warm_starts
+from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
+from armwise.agent.evaluation import EvaluationRequest, least_floor
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import ESTIMATORS, INTERVALS
+from armwise.feedback.registry import runs as registry_runs
+from armwise.feedback.training_log import rollups
 
 router = pages()
 

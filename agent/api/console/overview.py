@@ -11,18 +11,18 @@ import numpy as np
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
-from agent.api.console import learning
-from agent.api.console.charts import band, chart_of
-from agent.api.console.page import COLOURS, HEADERS, colours, page, pages
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.operations import policies
-from agent.api.operations.policies import Agreement
-from agent.evaluation import least_floor
-from agent.serving import DecisionPoint
-from feedback.ope import intervals
-from feedback.reward import RewardRule
-from feedback.training_log import rollups
+from armwise.agent.api.console import learning
+from armwise.agent.api.console.charts import band, chart_of
+from armwise.agent.api.console.page import COLOURS, HEADERS, colours, page, pages
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.policies import Agreement
+from armwise.agent.evaluation import least_floor
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import intervals
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import rollups
 
 router = pages()
 

@@ -16,13 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import cookie_parser
 from typing_extensions import override
 
-from agent.api import errors
-from agent.api.errors import ApiError
-from agent.api.middleware import NOBODY, Dialect, RequestPoint
-from agent.config import DEFAULT_POINT
-from agent.reporting import filled
-from agent.serving import DecisionPoint
-from feedback.registry import arm_sets
+from armwise.agent.api import errors
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import NOBODY, Dialect, RequestPoint
+from armwise.agent.config import DEFAULT_POINT
+from armwise.agent.reporting import filled
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.registry import arm_sets
 
 logger = logging.getLogger(__name__)
 

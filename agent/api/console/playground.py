@@ -5,14 +5,23 @@ import asyncio
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from agent.api import decisions as api
-from agent.api import ranking
-from agent.api.console.page import ACTION, CONSOLE, colours, form_of, page, pages, unless_refused, valid
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.openai import chat
-from agent.api.openai.schemas import ChatRequest
-from agent.api.schemas import DecisionId, RankRequest
+from armwise.agent.api import decisions as api
+from armwise.agent.api import ranking
+from armwise.agent.api.console.page import (
+    ACTION,
+    CONSOLE,
+    colours,
+    form_of,
+    page,
+    pages,
+    unless_refused,
+    valid,
+)
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.openai import chat
+from armwise.agent.api.openai.schemas import ChatRequest
+from armwise.agent.api.schemas import DecisionId, RankRequest
 
 router = pages()
 

@@ -13,15 +13,15 @@ import numpy as np
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from agent.api import decisions as api_decisions
-from agent.api import ranking
-from agent.api.console import evidence
-from agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, require
-from agent.api.operations import policies
-from agent.api.operations.policies import Agreement
-from agent.api.schemas import (
+from armwise.agent.api import decisions as api_decisions
+from armwise.agent.api import ranking
+from armwise.agent.api.console import evidence
+from armwise.agent.api.console.page import ACTION, colours, form_of, number, page, pages, seen, valid
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.policies import Agreement
+from armwise.agent.api.schemas import (
     LARGEST,
     CanaryChoice,
     Digits,
@@ -30,13 +30,13 @@ from agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
-from agent.evaluation import FRESH_S, judged_as, newest_judgement
-from agent.jobs import UndecidedError
-from agent.learning import DIGEST_CHARS, Recipe, configuration_of
-from agent.policies import Policy, PolicyError
-from agent.serving import DecisionPoint
-from feedback.events import Decision
-from feedback.registry import (
+from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
+from armwise.agent.jobs import UndecidedError
+from armwise.agent.learning import DIGEST_CHARS, Recipe, configuration_of
+from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.events import Decision
+from armwise.feedback.registry import (
     ActivePolicy,
     Evaluation,
     Run,
@@ -390,7 +390,7 @@ class Opinion:
 
     Attributes:
         evaluation: The newest evaluation that judges it; None where it was not judged.
-        verdict: As `feedback.ope.gate.Verdict.document` returns it; None before it is known.
+        verdict: As `armwise.feedback.ope.gate.Verdict.document` returns it; None before it is known.
         is_fresh: Whether a promotion uses that verdict; otherwise it asks the gate again.
     """
 

@@ -5,9 +5,9 @@ from functools import cache
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from agent.access import UnauthorizedError
-from agent.api.console import decisions, evidence, operating, overview, playground, policies, system
-from agent.api.console.page import (
+from armwise.agent.access import UnauthorizedError
+from armwise.agent.api.console import decisions, evidence, operating, overview, playground, policies, system
+from armwise.agent.api.console.page import (
     ACTION,
     CONSOLE,
     HEADERS,
@@ -21,9 +21,9 @@ from agent.api.console.page import (
     pages,
     seen,
 )
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService
-from agent.reporting import filled
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService
+from armwise.agent.reporting import filled
 
 router = APIRouter(prefix=CONSOLE, include_in_schema=False)
 

@@ -7,15 +7,15 @@ from typing import Any
 import yaml
 from fastapi import Request, Response
 
-from agent.access import NewKey
-from agent.api.console.page import ACTION, form_of, number, page, pages, seen, valid
-from agent.api.middleware import AppService, RequestCaller, RequestPoint, require
-from agent.api.operations import keys
-from agent.api.schemas import PublicId
-from agent.run_folder import Building
-from agent.serving import DecisionPoint, Service
-from feedback.log import without_password
-from feedback.training_log import lag
+from armwise.agent.access import NewKey
+from armwise.agent.api.console.page import ACTION, form_of, number, page, pages, seen, valid
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
+from armwise.agent.api.operations import keys
+from armwise.agent.api.schemas import PublicId
+from armwise.agent.run_folder import Building
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.feedback.log import without_password
+from armwise.feedback.training_log import lag
 
 router = pages()
 

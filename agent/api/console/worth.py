@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
-from agent.access import Caller
-from agent.api import decisions
-from agent.api.console.charts import chart_of
-from agent.api.console.overview import WEIGHTED
-from agent.api.errors import ApiError
-from agent.api.schemas import DecisionQuery
-from agent.evaluation import least_floor
-from agent.policies import kinds_of
-from agent.serving import DecisionPoint
-from feedback.ope import intervals
-from feedback.registry import runs
-from feedback.training_log import rollups
+from armwise.agent.access import Caller
+from armwise.agent.api import decisions
+from armwise.agent.api.console.charts import chart_of
+from armwise.agent.api.console.overview import WEIGHTED
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.schemas import DecisionQuery
+from armwise.agent.evaluation import least_floor
+from armwise.agent.policies import kinds_of
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.ope import intervals
+from armwise.feedback.registry import runs
+from armwise.feedback.training_log import rollups
 
 NEWEST = 2000
 """Rewarded decisions that kinds are compared on."""

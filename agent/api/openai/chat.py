@@ -17,16 +17,16 @@ from urllib.parse import quote
 import orjson
 from fastapi import APIRouter, Response
 
-from agent.access import Caller, ForeignIdError
-from agent.api import errors, responses
-from agent.api.compiled_route import CompiledRoute
-from agent.api.documented import ANSWER, documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, at_model
-from agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
-from agent.api.schemas import IdempotencyKey, Timeout
-from agent.config import AppConfig
-from agent.replies import (
+from armwise.agent.access import Caller, ForeignIdError
+from armwise.agent.api import errors, responses
+from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.documented import ANSWER, documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
+from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.agent.config import AppConfig
+from armwise.agent.replies import (
     Annotation,
     AnswerChoice,
     AnswerMessage,
@@ -36,12 +36,12 @@ from agent.replies import (
     Usage,
     construct,
 )
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
-from arms.base import Passage
-from arms.llm import Chunk, Message, base, catalog, prompts
-from feedback.events import Cost, Decision
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
+from armwise.arms.base import Passage
+from armwise.arms.llm import Chunk, Message, base, catalog, prompts
+from armwise.feedback.events import Cost, Decision
 
 logger = logging.getLogger(__name__)
 

@@ -7,19 +7,19 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from agent.api import responses
-from agent.api.documented import ANSWER, documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, at_model
-from agent.api.openai import chat
-from agent.api.openai.schemas import CompletionRequest
-from agent.api.schemas import IdempotencyKey, Timeout
-from agent.config import AppConfig
-from agent.replies import Agent, Reply, Usage, construct
-from agent.serving import ask as asking
-from agent.turn import Decided, Event, Finished
-from arms.llm import Chunk, Message
-from feedback.events import Decision
+from armwise.agent.api import responses
+from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.openai import chat
+from armwise.agent.api.openai.schemas import CompletionRequest
+from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.agent.config import AppConfig
+from armwise.agent.replies import Agent, Reply, Usage, construct
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Decided, Event, Finished
+from armwise.arms.llm import Chunk, Message
+from armwise.feedback.events import Decision
 
 router = APIRouter(tags=["answers"])
 

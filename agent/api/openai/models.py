@@ -9,18 +9,18 @@ from fastapi import APIRouter, Path, Response
 from numpy.typing import NDArray
 from pydantic import Field
 
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService, RequestCaller, RequestPoint
-from agent.api.openai.schemas import EmbeddingRequest
-from agent.api.responses import Json, StdlibJson
-from agent.api.schemas import Name
-from agent.config import AppConfig
-from agent.replies import Reply, construct
-from agent.serving import DecisionPoint, Service
-from agent.serving import ask as asking
-from agent.turn import tokens_in
-from feedback.events import Cost
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint
+from armwise.agent.api.openai.schemas import EmbeddingRequest
+from armwise.agent.api.responses import Json, StdlibJson
+from armwise.agent.api.schemas import Name
+from armwise.agent.config import AppConfig
+from armwise.agent.replies import Reply, construct
+from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import tokens_in
+from armwise.feedback.events import Cost
 
 router = APIRouter()
 

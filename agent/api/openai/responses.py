@@ -10,19 +10,19 @@ from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, ValidationError
 
-from agent.api import responses
-from agent.api.documented import ANSWER, documented
-from agent.api.errors import ApiError, translate
-from agent.api.middleware import RequestCaller, RequestPoint, at_model
-from agent.api.openai import chat
-from agent.api.openai.schemas import ChatRequest, ResponsesRequest
-from agent.api.schemas import IdempotencyKey, Timeout
-from agent.config import AppConfig
-from agent.replies import Agent, Reply
-from agent.serving import ask as asking
-from agent.turn import Decided, Finished
-from agent.turn import Event as TurnEvent
-from arms.llm import Chunk
+from armwise.agent.api import responses
+from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api.errors import ApiError, translate
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.openai import chat
+from armwise.agent.api.openai.schemas import ChatRequest, ResponsesRequest
+from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.agent.config import AppConfig
+from armwise.agent.replies import Agent, Reply
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Decided, Finished
+from armwise.agent.turn import Event as TurnEvent
+from armwise.arms.llm import Chunk
 
 router = APIRouter(tags=["answers"])
 

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.api.schemas import LARGEST, AgentOptions, Count, Filters, Finite, Name, OneOrMany, Text
+from armwise.agent.api.schemas import LARGEST, AgentOptions, Count, Filters, Finite, Name, OneOrMany, Text
 
 DEEPEST = 64
 """Levels of a JSON schema and of other documents in a request."""

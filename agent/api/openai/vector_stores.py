@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Response
 from pydantic import ConfigDict, Field
 
-from agent.api import responses, retrieve
-from agent.api.documented import TURN, documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, at_model
-from agent.api.openai.chat import url_of
-from agent.api.openai.schemas import VectorStoreSearch
-from agent.api.schemas import IdempotencyKey, Name, Timeout
-from agent.replies import Chosen, Reply, construct
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from agent.turn import Ask, Decided
-from arms.base import Passage
+from armwise.agent.api import responses, retrieve
+from armwise.agent.api.documented import TURN, documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.openai.chat import url_of
+from armwise.agent.api.openai.schemas import VectorStoreSearch
+from armwise.agent.api.schemas import IdempotencyKey, Name, Timeout
+from armwise.agent.replies import Chosen, Reply, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask, Decided
+from armwise.arms.base import Passage
 
 router = APIRouter(tags=["answers"])
 

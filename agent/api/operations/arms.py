@@ -6,20 +6,20 @@ from urllib.parse import urlsplit, urlunsplit
 from fastapi import APIRouter
 from pydantic import Field
 
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestPoint
-from agent.api.responses import StdlibJson
-from agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
-from agent.config import ConfigError
-from agent.replies import Reply, construct
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from agent.turn import ArmInfo
-from arms.base import ArmBuildError, ArmError
-from arms.llm import WritingSpec
-from arms.retrievers import ArmSpec
-from feedback.errors import ConflictError
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
+from armwise.agent.config import ConfigError
+from armwise.agent.replies import Reply, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.agent.turn import ArmInfo
+from armwise.arms.base import ArmBuildError, ArmError
+from armwise.arms.llm import WritingSpec
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.errors import ConflictError
 
 router = APIRouter(tags=["arms"])
 

@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-from agent.api.documented import documented
-from agent.api.middleware import AppService, RequestCaller, RequestPoint, ServiceCaller
-from agent.api.responses import StdlibJson
-from agent.api.schemas import DecisionId, LoggedId
-from agent.config import Project
-from agent.replies import Reply, Time, among, construct
-from feedback.log import erasures
+from armwise.agent.api.documented import documented
+from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, ServiceCaller
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import DecisionId, LoggedId
+from armwise.agent.config import Project
+from armwise.agent.replies import Reply, Time, among, construct
+from armwise.feedback.log import erasures
 
 router = APIRouter(tags=["log"])
 

@@ -7,19 +7,19 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from agent.access import Caller
-from agent.api.documented import documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestCaller, RequestPoint, location_of
-from agent.api.responses import StdlibJson
-from agent.api.schemas import PageBefore, PageLimit, PathNumber
-from agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
-from agent.learning import configuration_of
-from agent.replies import Reply, Time, among, construct
-from agent.serving import DecisionPoint
-from feedback.log import dumps
-from feedback.registry import Evaluation
-from feedback.registry import evaluations as registry_evaluations
+from armwise.agent.access import Caller
+from armwise.agent.api.documented import documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestCaller, RequestPoint, location_of
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
+from armwise.agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
+from armwise.agent.learning import configuration_of
+from armwise.agent.replies import Reply, Time, among, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.log import dumps
+from armwise.feedback.registry import Evaluation
+from armwise.feedback.registry import evaluations as registry_evaluations
 
 router = APIRouter(tags=["evaluations"])
 

@@ -22,16 +22,16 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestPoint
-from agent.evaluation import Moment
-from arms.base import Progress
-from feedback.events import Example
-from feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
-from feedback.log import Store
-from feedback.reward import RewardRule
-from feedback.training_log import lag, position_of, read_examples
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.evaluation import Moment
+from armwise.arms.base import Progress
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import ExchangeError, Header, export_lines, write_dsjson, write_obp
+from armwise.feedback.log import Store
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import lag, position_of, read_examples
 
 Format = Literal["jsonl", "dsjson", "obp", "feedback"]
 

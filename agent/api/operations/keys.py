@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import Field
 
-from agent.access import Caller, NewKey
-from agent.api.documented import documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService
-from agent.api.responses import StdlibJson
-from agent.api.schemas import PublicId
-from agent.config import Scope
-from agent.replies import Reply, Time, among, construct
-from feedback.registry import keys, usage
+from armwise.agent.access import Caller, NewKey
+from armwise.agent.api.documented import documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import PublicId
+from armwise.agent.config import Scope
+from armwise.agent.replies import Reply, Time, among, construct
+from armwise.feedback.registry import keys, usage
 
 router = APIRouter(tags=["keys"])
 

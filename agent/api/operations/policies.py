@@ -10,12 +10,12 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from agent.api.decisions import with_policies
-from agent.api.documented import documented
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestPoint
-from agent.api.responses import StdlibJson
-from agent.api.schemas import (
+from armwise.agent.api.decisions import with_policies
+from armwise.agent.api.documented import documented
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import (
     CanaryChoice,
     PageBefore,
     PageLimit,
@@ -23,11 +23,11 @@ from agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
-from agent.jobs import UndecidedError
-from agent.learning import DIGEST_CHARS, Recipe, configuration_of
-from agent.policies import Agreement as Comparison
-from agent.policies import PolicyError, ShadowPolicy, agreement
-from agent.replies import (
+from armwise.agent.jobs import UndecidedError
+from armwise.agent.learning import DIGEST_CHARS, Recipe, configuration_of
+from armwise.agent.policies import Agreement as Comparison
+from armwise.agent.policies import PolicyError, ShadowPolicy, agreement
+from armwise.agent.replies import (
     AlarmState,
     Apprentice,
     CanaryState,
@@ -43,14 +43,14 @@ from agent.replies import (
     among,
     construct,
 )
-from agent.serving import DecisionPoint, same_document
-from feedback.drift import Alarms, DriftSpec
-from feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
-from feedback.ope import prediction_powered
-from feedback.registry import ActivePolicy, Version, active_policy, promotions
-from feedback.registry import versions as registry_versions
-from feedback.training_log import lag as training_log_lag
-from feedback.training_log import observed
+from armwise.agent.serving import DecisionPoint, same_document
+from armwise.feedback.drift import Alarms, DriftSpec
+from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
+from armwise.feedback.ope import prediction_powered
+from armwise.feedback.registry import ActivePolicy, Version, active_policy, promotions
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.training_log import lag as training_log_lag
+from armwise.feedback.training_log import observed
 
 router = APIRouter(tags=["policies"])
 

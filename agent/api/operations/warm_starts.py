@@ -7,17 +7,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from agent.api.documented import documented, link
-from agent.api.errors import ApiError
-from agent.api.middleware import RequestPoint, location_of
-from agent.api.responses import StdlibJson
-from agent.api.schemas import PageBefore, PageLimit, PathNumber
-from agent.jobs import Planned, next_run
-from agent.replies import Reply, Time, among, construct
-from agent.serving import DecisionPoint
-from feedback.errors import UnderWayError
-from feedback.registry import Run
-from feedback.registry import runs as registry_runs
+from armwise.agent.api.documented import documented, link
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import RequestPoint, location_of
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
+from armwise.agent.jobs import Planned, next_run
+from armwise.agent.replies import Reply, Time, among, construct
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.errors import UnderWayError
+from armwise.feedback.registry import Run
+from armwise.feedback.registry import runs as registry_runs
 
 router = APIRouter(tags=["warm starts"])
 

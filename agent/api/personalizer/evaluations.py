@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import AwareDatetime, Field, StrictStr
 
-from agent.access import Caller
-from agent.api.errors import ApiError
-from agent.api.operations import evaluations
-from agent.api.personalizer import service
-from agent.api.personalizer.protocol import (
+from armwise.agent.access import Caller
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.operations import evaluations
+from armwise.agent.api.personalizer import service
+from armwise.agent.api.personalizer.protocol import (
     VERSIONS,
     Body,
     PointCaller,
@@ -21,12 +21,12 @@ from agent.api.personalizer.protocol import (
     route,
     unsupported,
 )
-from agent.api.responses import StdlibJson
-from agent.config import ACTION_PREFIX
-from agent.evaluation import EvaluationRequest, parse_name
-from agent.serving import DecisionPoint
-from feedback.registry import Evaluation
-from feedback.registry import evaluations as registry_evaluations
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.config import ACTION_PREFIX
+from armwise.agent.evaluation import EvaluationRequest, parse_name
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.registry import Evaluation
+from armwise.feedback.registry import evaluations as registry_evaluations
 
 router = APIRouter()
 

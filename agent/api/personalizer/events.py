@@ -7,15 +7,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field, StrictBool
 
-from agent.access import Caller
-from agent.api import feedback, ranking, responses, schemas
-from agent.api.errors import ApiError
-from agent.api.personalizer.protocol import Body, EventId, EventPath, PointCaller, ProtocolPoint, route
-from agent.replies import ActionProbability
-from agent.serving import DecisionPoint
-from agent.serving import ask as asking
-from feedback.events import Decision
-from feedback.log import listing
+from armwise.agent.access import Caller
+from armwise.agent.api import feedback, ranking, responses, schemas
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.personalizer.protocol import (
+    Body,
+    EventId,
+    EventPath,
+    PointCaller,
+    ProtocolPoint,
+    route,
+)
+from armwise.agent.replies import ActionProbability
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import ask as asking
+from armwise.feedback.events import Decision
+from armwise.feedback.log import listing
 
 router = APIRouter()
 

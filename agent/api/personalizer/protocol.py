@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from pydantic.alias_generators import to_camel
 
-from agent.access import Caller
-from agent.api.errors import ApiError
-from agent.api.middleware import AppService, Dialect, caller_at, require
-from agent.config import Scope
-from agent.serving import DecisionPoint
+from armwise.agent.access import Caller
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import AppService, Dialect, caller_at, require
+from armwise.agent.config import Scope
+from armwise.agent.serving import DecisionPoint
 
 PATH = "/personalizer"
 

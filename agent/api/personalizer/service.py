@@ -13,16 +13,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field, TypeAdapter
 
-from agent.api.decisions import with_policies
-from agent.api.errors import ApiError
-from agent.api.operations import policies
-from agent.api.operations.policies import ShadowAgreement
-from agent.api.personalizer.protocol import Body, ProtocolPoint, route, unsupported
-from agent.api.responses import StdlibJson
-from agent.api.schemas import PromotionChoice
-from agent.config import ACTION_PREFIX
-from agent.learning import Recipe, publish_candidate
-from agent.policies import (
+from armwise.agent.api.decisions import with_policies
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.policies import ShadowAgreement
+from armwise.agent.api.personalizer.protocol import Body, ProtocolPoint, route, unsupported
+from armwise.agent.api.responses import StdlibJson
+from armwise.agent.api.schemas import PromotionChoice
+from armwise.agent.config import ACTION_PREFIX
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import (
     PolicyError,
     PolicySpec,
     ShadowPolicy,
@@ -31,10 +31,10 @@ from agent.policies import (
     require_action_features,
     vowpal,
 )
-from agent.serving import DecisionPoint
-from feedback.log import listing
-from feedback.registry import Version
-from feedback.training_log import StartingPoint, position_of
+from armwise.agent.serving import DecisionPoint
+from armwise.feedback.log import listing
+from armwise.feedback.registry import Version
+from armwise.feedback.training_log import StartingPoint, position_of
 
 router = APIRouter()
 

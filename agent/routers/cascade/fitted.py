@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.routers import features as router_features
-from agent.routers.base import Router
-from agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.cross_validation import folds, out_of_fold_scores, part_of
-from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
-from agent.routers.features import QUESTION, answered_table, question_table
-from arms.base import Passage, Progress
-from arms.relevance import Case, Examples, Fitting, RelevanceError, RelevanceModel
-from arms.retrievers import Stages
-from arms.scoring import signals
+from armwise.agent.routers import features as router_features
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
+from armwise.agent.routers.catalog import RouterSpec, build_router
+from armwise.agent.routers.cross_validation import folds, out_of_fold_scores, part_of
+from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
+from armwise.agent.routers.features import QUESTION, answered_table, question_table
+from armwise.arms.base import Passage, Progress
+from armwise.arms.relevance import Case, Examples, Fitting, RelevanceError, RelevanceModel
+from armwise.arms.retrievers import Stages
+from armwise.arms.scoring import signals
 
 GO_ON = "go on"
 """The only arm of the router of the gain."""

@@ -4,7 +4,7 @@ cascade.json           the facts of its training, thresholds and calibrations
 stage-<n>.answers      the router of the answers of a stage, from 1
 stage-<n>.gain         the router of what going on gains
 relevance.model        the model of the relevance of passages, where it reads one
-manifest.json          size and digest of each of these (`arms.manifest`)
+manifest.json          size and digest of each of these (`armwise.arms.manifest`)
 """
 
 import math
@@ -16,12 +16,12 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
-from agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
-from agent.routers.catalog import load_router
-from agent.routers.dataset import RouterError
-from agent.routers.saved import AGAIN, check_digest, digest_of, read_file, write_files
-from arms.llm import prompts
-from arms.relevance import RelevanceError, RelevanceModel
+from armwise.agent.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.routers.saved import AGAIN, check_digest, digest_of, read_file, write_files
+from armwise.arms.llm import prompts
+from armwise.arms.relevance import RelevanceError, RelevanceModel
 
 ABOUT, RELEVANCE = "cascade.json", "relevance.model"
 

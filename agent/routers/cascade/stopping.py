@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.routers.dataset import Floats
+from armwise.agent.routers.dataset import Floats
 
 BETS = 0.9 * 0.5 ** np.arange(6.0)
 """Shares of the largest bet at which no capital can be lost."""

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from agent.routers.cascade.fitted import Cascade, CascadeDataset, Integers
-from agent.routers.dataset import Floats
-from arms.portfolio import Outcomes
+from armwise.agent.routers.cascade.fitted import Cascade, CascadeDataset, Integers
+from armwise.agent.routers.dataset import Floats
+from armwise.arms.portfolio import Outcomes
 
 if TYPE_CHECKING:
-    from feedback.ope import Interval
+    from armwise.feedback.ope import Interval
 
 BINS = 10
 """Bins of the calibration error."""
@@ -139,7 +139,7 @@ def validate_cascade(
     Raises:
         RouterError: The features are not those of its training.
     """
-    from feedback.ope import Terms, intervals
+    from armwise.feedback.ope import Terms, intervals
 
     features = cascade.features(labels)
     counts, row = np.array(cascade.spec.counts), np.arange(len(labels))

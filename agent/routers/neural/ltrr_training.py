@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from agent.routers.dataset import Floats
-from agent.routers.networks import Network
-from agent.routers.optimizer import Rows
+from armwise.agent.routers.dataset import Floats
+from armwise.agent.routers.networks import Network
+from armwise.agent.routers.optimizer import Rows
 
 if TYPE_CHECKING:
-    from agent.routers.neural.text_encoder import TextReader
+    from armwise.agent.routers.neural.text_encoder import TextReader
 
 Pairs = NDArray[np.bool_]
 """Whether the first arm is better than the second, shape (n, n_arms, n_arms)."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cosine_similarity, normalize
 
-from agent.routers.dataset import Features, Floats
-from agent.routers.networks import Encoder, Fusion, Head
-from agent.routers.optimizer import Descent, Mask, Rows, choice_losses
+from armwise.agent.routers.dataset import Features, Floats
+from armwise.agent.routers.networks import Encoder, Fusion, Head
+from armwise.agent.routers.optimizer import Descent, Mask, Rows, choice_losses
 
 
 class Tower(Protocol):

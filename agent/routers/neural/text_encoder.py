@@ -15,10 +15,10 @@ from torch.nn.functional import layer_norm, normalize
 from transformers.utils import logging
 from typing_extensions import override
 
-from agent.routers.base import State
-from agent.routers.dataset import Features, Floats, RouterError
-from agent.routers.optimizer import on_threads, seeded
-from arms.models import ModelNotFoundError, compute_cores, locate
+from armwise.agent.routers.base import State
+from armwise.agent.routers.dataset import Features, Floats, RouterError
+from armwise.agent.routers.optimizer import on_threads, seeded
+from armwise.arms.models import ModelNotFoundError, compute_cores, locate
 
 READING = threading.Lock()
 """One encodes at a time: a fast tokenizer refuses two threads, and torch's number of threads is global."""

@@ -14,13 +14,13 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.retrievers.engines.conditions import facts_of, loaded_metadata, stored
-from arms.retrievers.fusion import fuse
-from arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
-from arms.retrievers.new_arms import NewArms
-from arms.retrievers.remote import best
-from arms.secrets import secret_of
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.retrievers.engines.conditions import facts_of, loaded_metadata, stored
+from armwise.arms.retrievers.fusion import fuse
+from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, reach_of
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.remote import best
+from armwise.arms.secrets import secret_of
 
 P = TypeVar("P", bound="EngineParams")
 
@@ -30,7 +30,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$
 """A name that every engine takes as it is, in a path or a URL."""
 
 CONSTANT = 60.0
-"""Constant of the reciprocal rank fusion of a hybrid search, as in `arms.retrievers.fusion`."""
+"""Constant of the reciprocal rank fusion of a hybrid search, as in `armwise.arms.retrievers.fusion`."""
 
 PLACES = 5
 """Decimals of a score."""

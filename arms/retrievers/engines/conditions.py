@@ -4,7 +4,7 @@
 engine that compares metadata itself. An engine that does not gets `facts_of` each passage, and answers every
 condition by looking for one of several facts. A fact is a hash, so no text of a caller gets into a filter.
 
-`arms.filters.permits` is what both agree with.
+`armwise.arms.filters.permits` is what both agree with.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from typing import Literal, Protocol, TypeVar
 import orjson
 from typing_extensions import override
 
-from arms.base import Query
-from arms.filters import GROUPS, Comparison, Compound, Metadata, Scalar
+from armwise.arms.base import Query
+from armwise.arms.filters import GROUPS, Comparison, Compound, Metadata, Scalar
 
 T = TypeVar("T")
 

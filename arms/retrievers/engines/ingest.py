@@ -17,11 +17,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Passage, Progress
-from arms.indexes import Vectors
-from arms.models import digest_backbone
-from arms.retrievers.engines.collection import Collection, EngineArm, Folder, Row, State
-from arms.retrievers.kind import Resources, contents_of, vectors_of
+from armwise.arms.base import ArmError, Passage, Progress
+from armwise.arms.indexes import Vectors
+from armwise.arms.models import digest_backbone
+from armwise.arms.retrievers.engines.collection import Collection, EngineArm, Folder, Row, State
+from armwise.arms.retrievers.kind import Resources, contents_of, vectors_of
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.base import ArmError, Passage, Query
-from arms.retrievers.engines.collection import (
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.retrievers.engines.collection import (
     FIELDS,
     VERSION_S,
     EngineParams,
@@ -20,7 +20,7 @@ from arms.retrievers.engines.collection import (
     engine_kind,
     passage_of,
 )
-from arms.retrievers.engines.conditions import TextDialect, condition_of
+from armwise.arms.retrievers.engines.conditions import TextDialect, condition_of
 
 STATE = "armwise"
 """Suffix of the table of the state."""

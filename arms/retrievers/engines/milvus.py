@@ -9,9 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms.base import Passage, Query
-from arms.retrievers.engines.collection import NetworkParams, Row, State, client, engine_kind, passage_of
-from arms.retrievers.engines.conditions import TextDialect, condition_of
+from armwise.arms.base import Passage, Query
+from armwise.arms.retrievers.engines.collection import (
+    NetworkParams,
+    Row,
+    State,
+    client,
+    engine_kind,
+    passage_of,
+)
+from armwise.arms.retrievers.engines.conditions import TextDialect, condition_of
 
 SHOWN = ["name", "title", "text", "metadata"]
 

@@ -13,10 +13,17 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from arms.base import ArmError, Passage, Query, QuestionRefusedError
-from arms.retrievers.engines.collection import FIELDS, Row, ServerParams, State, engine_kind, passage_of
-from arms.retrievers.engines.conditions import FactsDialect, condition_of
-from arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.retrievers.engines.collection import (
+    FIELDS,
+    Row,
+    ServerParams,
+    State,
+    engine_kind,
+    passage_of,
+)
+from armwise.arms.retrievers.engines.conditions import FactsDialect, condition_of
+from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, Reply
 
 Json = dict[str, Any]
 

@@ -23,10 +23,10 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from arms.base import ArmError, Passage, Query
-from arms.filters import Scalar
-from arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
-from arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.filters import Scalar
+from armwise.arms.retrievers.engines.collection import Row, ServerParams, State, engine_kind
+from armwise.arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
     import sqlalchemy as sa

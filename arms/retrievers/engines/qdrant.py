@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
-from arms.filters import GROUPS, Scalar
-from arms.retrievers.engines.collection import (
+from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
+from armwise.arms.filters import GROUPS, Scalar
+from armwise.arms.retrievers.engines.collection import (
     NetworkParams,
     Row,
     State,
@@ -23,8 +23,8 @@ from arms.retrievers.engines.collection import (
     engine_kind,
     explained,
 )
-from arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata
-from arms.tokenizer import words
+from armwise.arms.retrievers.engines.conditions import Order, condition_of, loaded_metadata
+from armwise.arms.tokenizer import words
 
 PAGE = 1000
 

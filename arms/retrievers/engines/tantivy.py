@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from arms import manifest
-from arms.base import ArmError, Passage, Query
-from arms.filters import GROUPS
-from arms.retrievers.engines.collection import (
+from armwise.arms import manifest
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.filters import GROUPS
+from armwise.arms.retrievers.engines.collection import (
     FIELDS,
     EngineParams,
     Row,
@@ -22,7 +22,7 @@ from arms.retrievers.engines.collection import (
     engine_kind,
     passage_of,
 )
-from arms.retrievers.engines.conditions import FactsDialect, filtered, presence_of
+from armwise.arms.retrievers.engines.conditions import FactsDialect, filtered, presence_of
 
 STATE = "armwise.json"
 

@@ -17,8 +17,8 @@ from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, Te
 from pydantic import JsonValue
 from typing_extensions import override
 
-from arms.base import ArmError
-from arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded, shown
+from armwise.arms.base import ArmError
+from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableError, loaded, shown
 
 PASSED = ("content-type", "mcp-session-id")
 """Headers of a response that the protocol needs."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources, reach_of
-from arms.retrievers.new_arms import NewArms
-from arms.retrievers.remote import best
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.remote import best
 
 
 class RetrieverParams(BaseModel):

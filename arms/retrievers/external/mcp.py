@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.retrievers.kind import Kind, Members, Resources, reach_of
-from arms.retrievers.new_arms import NewArms
-from arms.retrievers.remote import (
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.retrievers.kind import Kind, Members, Resources, reach_of
+from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.remote import (
     HttpArm,
     HttpParams,
     UnreadableError,
@@ -22,7 +22,7 @@ from arms.retrievers.remote import (
 )
 
 if TYPE_CHECKING:
-    from arms.retrievers.external._mcp_session import Session
+    from armwise.arms.retrievers.external._mcp_session import Session
 
 
 class McpParams(HttpParams):
@@ -74,7 +74,9 @@ class McpArm(HttpArm):
 
     async def _found(self, question: str, k: int) -> list[Passage]:
         """Return the passages of a search. Raises ArmError, UnreadableError."""
-        from arms.retrievers.external._mcp_session import connected  # here: loading takes half a second
+        from armwise.arms.retrievers.external._mcp_session import (
+            connected,  # here: loading takes half a second
+        )
 
         params, fetch = self._params, self._params.fetch
         arguments: Any = fill(params.arguments, "{question}", k)

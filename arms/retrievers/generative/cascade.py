@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, Query, Retrieval, StageRun
-from arms.llm import Write, prompts
-from arms.retrievers.generative.ensemble import Answered, all_failed, answers_bound, answers_of
-from arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
+from armwise.arms.base import Arm, Query, Retrieval, StageRun
+from armwise.arms.llm import Write, prompts
+from armwise.arms.retrievers.generative.ensemble import Answered, all_failed, answers_bound, answers_of
+from armwise.arms.retrievers.kind import CascadeDecider, DeciderSpec, Kind, Members, Resources, Stages
 
 
 class CascadeParams(BaseModel):

@@ -16,9 +16,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
-from arms.indexes import PassageVectors, prepare_vectors
-from arms.llm import (
+from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
+from armwise.arms.indexes import PassageVectors, prepare_vectors
+from armwise.arms.llm import (
     MESSAGE_TOKENS,
     UNPROMPTED,
     Bound,
@@ -32,7 +32,7 @@ from arms.llm import (
     prompts,
     quotation,
 )
-from arms.retrievers.kind import (
+from armwise.arms.retrievers.kind import (
     AnswerSelector,
     BoundOf,
     Kind,
@@ -41,7 +41,7 @@ from arms.retrievers.kind import (
     Resources,
     SelectorSpec,
 )
-from arms.tokenizer import normalised
+from armwise.arms.tokenizer import normalised
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.base import Arm, ArmError, Embed, Query, Retrieval
-from arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quotation
-from arms.retrievers.fusion import fuse
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources
-from arms.tokenizer import words
+from armwise.arms.base import Arm, ArmError, Embed, Query, Retrieval
+from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quotation
+from armwise.arms.retrievers.fusion import fuse
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
+from armwise.arms.tokenizer import words
 
 P = TypeVar("P", bound=BaseModel)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from arms.base import Arm, ArmError, Query, Retrieval
-from arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
-from arms.retrievers import vendi
-from arms.retrievers.dense import prepare_index
-from arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
+from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
+from armwise.arms.retrievers import vendi
+from armwise.arms.retrievers.dense import prepare_index
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
 
 Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""

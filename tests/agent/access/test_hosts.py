@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.access import Hosts, require_closed
-from agent.access.hosts import OpenServiceError, UnknownHostError
+from armwise.agent.access import Hosts, require_closed
+from armwise.agent.access.hosts import OpenServiceError, UnknownHostError
 
 NAMES = ("api.example.com", "*.Shop.example")
 

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from agent.access import OPEN, Keyring, NewKey, bearer, require_scope
-from agent.access.keyring import (
+from armwise.agent.access import OPEN, Keyring, NewKey, bearer, require_scope
+from armwise.agent.access.keyring import (
     SCOPES,
     Caller,
     ForbiddenError,
@@ -22,12 +22,12 @@ from agent.access.keyring import (
     UnauthorizedError,
     caller_scopes,
 )
-from agent.config import Key, Scope
-from feedback.errors import ProjectTakenError
-from feedback.events import Feedback
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import KeyLimits, KeySettings, keys
+from armwise.agent.config import Key, Scope
+from armwise.feedback.errors import ProjectTakenError
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
 
 NOW = 1_800_000_000.0
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.access import Caller, Quota, RateLimitedError, SpentError
-from feedback.events import Cost
-from feedback.log import Store
-from feedback.registry import KeyLimits
-from feedback.registry.usage import ALIVE_S, DAY, MINUTE, MONTH, Amount, Reserve, Usage, period, spend
+from armwise.agent.access import Caller, Quota, RateLimitedError, SpentError
+from armwise.feedback.events import Cost
+from armwise.feedback.log import Store
+from armwise.feedback.registry import KeyLimits
+from armwise.feedback.registry.usage import ALIVE_S, DAY, MINUTE, MONTH, Amount, Reserve, Usage, period, spend
 
 NOW = 1_800_000_000.0
 
@@ -91,7 +91,7 @@ async def test_replicas_admit_exactly_the_requests_of_a_minute(
 async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.access.quota.WAIT_S", 0.0)
+    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
     (quota, other), who = replicas(store, clock), caller(rpm_limit=10)
     await quota.admit(who, 6)
     await quota.admit(who, 0)
@@ -115,7 +115,7 @@ async def test_a_call_that_counts_as_several_requests_takes_all_of_them_or_none(
 async def test_what_a_replica_holds_counts_towards_a_call_of_several_requests(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.access.quota.WAIT_S", 0.0)
+    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
     (quota,), who = replicas(store, clock, 1), caller(rpm_limit=80)
     await quota.admit(who)
     await quota.admit(who, 79)
@@ -247,7 +247,7 @@ async def test_a_turn_counts_for_the_day_on_which_it_was_admitted(store: Store, 
 async def test_a_turn_keeps_what_it_has_reserved_for_as_long_as_it_takes(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.access.quota.WAIT_S", 0.0)
+    monkeypatch.setattr("armwise.agent.access.quota.WAIT_S", 0.0)
     (busy, other), who = replicas(store, clock), caller(max_budget=1.0, budget_duration="1d")
     await busy.book(who, "d-1", 0, 1.0)
     for _ in range(12):

@@ -1,1 +1,1 @@
-"""Tests of `agent.api`."""
+"""Tests of `armwise.agent.api`."""

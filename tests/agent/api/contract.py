@@ -8,8 +8,8 @@ import httpx
 import jsonschema_rs
 from fastapi import FastAPI
 
-from agent.api.documented import document
-from agent.api.routes import ROUTES
+from armwise.agent.api.documented import document
+from armwise.agent.api.routes import ROUTES
 
 
 @cache

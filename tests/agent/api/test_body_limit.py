@@ -8,12 +8,12 @@ from fastapi import HTTPException
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from agent.access import Hosts, Keyring, Quota
-from agent.api.errors import ApiError
-from agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
-from agent.api.routes import DIALECTS
-from agent.config import Key, Limits
-from feedback.registry.usage import Usage
+from armwise.agent.access import Hosts, Keyring, Quota
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
+from armwise.agent.api.routes import DIALECTS
+from armwise.agent.config import Key, Limits
+from armwise.feedback.registry.usage import Usage
 
 LIMIT = 10
 LIMITS = Limits.model_construct(body_bytes=LIMIT, body_s=60.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent.api.pages import ANY_SITE
-from agent.api.routes import ROUTES
+from armwise.agent.api.pages import ANY_SITE
+from armwise.agent.api.routes import ROUTES
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 
@@ -64,7 +64,7 @@ async def test_an_internal_error_is_declared_too(tmp_path: Path, monkeypatch: py
         def broken(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr("agent.api.health._state", broken)
+        monkeypatch.setattr("armwise.agent.api.health._state", broken)
         transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
             response = await client.get("/metrics")

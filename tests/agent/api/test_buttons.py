@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api import buttons
-from feedback.log.store import DrawSecret
+from armwise.agent.api import buttons
+from armwise.feedback.log.store import DrawSecret
 from tests.agent.asking import QUESTION, forced, look_up, refused
 from tests.agent.browsing import CHROMIUM, browsing, listening
 from tests.agent.fakes import Service

@@ -10,10 +10,10 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from feedback.clock import AHEAD_S, SteadyClock
-from feedback.errors import ClockError
-from feedback.log import Store, open_log
-from feedback.log import tables as t
+from armwise.feedback.clock import AHEAD_S, SteadyClock
+from armwise.feedback.errors import ClockError
+from armwise.feedback.log import Store, open_log
+from armwise.feedback.log import tables as t
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.fakes import Service
 from tests.feedback.test_clock import Hands

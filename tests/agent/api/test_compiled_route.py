@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
-from agent.api.compiled_route import CompiledRoute
+from armwise.agent.api.compiled_route import CompiledRoute
 
 CALLS: list[str] = []
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.turn import Keeping
-from feedback.drift.alarms import Alarm, raise_alarms
-from feedback.events import Mode
-from feedback.log import Store, listing
-from feedback.log import tables as t
-from feedback.sources import LogSource
-from feedback.training_log import (
+from armwise.agent.turn import Keeping
+from armwise.feedback.drift.alarms import Alarm, raise_alarms
+from armwise.feedback.events import Mode
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import tables as t
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import (
     Joiner,
     Refold,
     drawn_turns,

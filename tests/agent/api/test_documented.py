@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from agent.api.documented import TAGS
-from agent.api.middleware import METRICS, WITHOUT_KEY
+from armwise.agent.api.documented import TAGS
+from armwise.agent.api.middleware import METRICS, WITHOUT_KEY
 from tests.agent.api.contract import published
 from tests.agent.api.test_feedback_shapes import VERDICT
 from tests.agent.api.test_points import POINTS

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import ConfigError, Privacy, parse
-from agent.learning import rebuild, verify
-from agent.policies import Policy, Uniform
-from arms.base import Query, Retrieval
-from feedback.events import Context, Decision, Mode
-from feedback.log import Store
-from feedback.texts import by_pseudonym
+from armwise.agent.cli.main import app
+from armwise.agent.config import ConfigError, Privacy, parse
+from armwise.agent.learning import rebuild, verify
+from armwise.agent.policies import Policy, Uniform
+from armwise.arms.base import Query, Retrieval
+from armwise.feedback.events import Context, Decision, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.texts import by_pseudonym
 from tests.agent.asking import QUESTION, ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeArms, Service
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.access import Caller
-from agent.api import errors
-from agent.api.errors import ERRORS
-from feedback.errors import (
+from armwise.agent.access import Caller
+from armwise.agent.api import errors
+from armwise.agent.api.errors import ERRORS
+from armwise.feedback.errors import (
     BehindError,
     ClockError,
     LogGapError,
@@ -77,7 +77,7 @@ def test_no_code_and_no_exception_is_in_two_rows() -> None:
 
 
 def test_the_page_has_a_row_for_each_code() -> None:
-    command = [sys.executable, "-m", "agent.api.errors"]
+    command = [sys.executable, "-m", "armwise.agent.api.errors"]
     page = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOM.parents[1]).stdout
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
     assert [(row[0].strip("| `"), row[1], row[2]) for row in rows] == [

@@ -10,12 +10,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from agent.config import parse
-from agent.evaluation import EvaluationRequest
-from agent.learning import configuration_of
-from feedback.events import LABELS
-from feedback.log import tables as t
-from feedback.registry import KeySettings, evaluations, keys
+from armwise.agent.config import parse
+from armwise.agent.evaluation import EvaluationRequest
+from armwise.agent.learning import configuration_of
+from armwise.feedback.events import LABELS
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import KeySettings, evaluations, keys
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG, Service

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent.api import decisions
-from feedback.clock import GRACE_S
-from feedback.errors import LogUnavailableError
-from feedback.events import Feedback, Kind
+from armwise.agent.api import decisions
+from armwise.feedback.clock import GRACE_S
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Feedback, Kind
 from tests.agent.asking import look_up, post, refused, rows, tell
 from tests.agent.fakes import CONFIG, Service
 
@@ -59,7 +59,7 @@ async def test_a_value_on_an_episode_is_kept_although_the_look_ahead_failed(
     def away(_store: object, episodes: set[str]) -> None:
         raise LogUnavailableError(f"{episodes} cannot be read")
 
-    monkeypatch.setattr("feedback.log.Store.settle", away)
+    monkeypatch.setattr("armwise.feedback.log.Store.settle", away)
     assert (await on_episode(service, "e-1", 0.5)).json()["status"] == "accepted"
 
 

@@ -10,10 +10,10 @@ import httpx
 import orjson
 import pytest
 
-from feedback.errors import MetricRedefinedError
-from feedback.events import Feedback
-from feedback.log import open_log
-from feedback.reward import RewardRule
+from armwise.feedback.errors import MetricRedefinedError
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import open_log
+from armwise.feedback.reward import RewardRule
 from tests.agent.asking import look_up, record, refused
 from tests.agent.fakes import CONFIG, Service
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api.documented import TAGS
+from armwise.agent.api.documented import TAGS
 from tests.agent.api.contract import published
 from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import Service

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.access import quota
-from arms.llm import base
-from feedback.errors import LogUnavailableError
-from feedback.registry import KeyLimits, KeySettings, keys
+from armwise.agent.access import quota
+from armwise.arms.llm import base
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from tests.agent.asking import CHAT, refused
 from tests.agent.fakes import Service, hanging
 

@@ -8,11 +8,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from feedback.clock import SteadyClock
-from feedback.errors import ClockError, LogUnavailableError
-from feedback.events import Tick
-from feedback.log import Store
-from feedback.log.tables import SCHEMA
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import ClockError, LogUnavailableError
+from armwise.feedback.events import Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log.tables import SCHEMA
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 
@@ -27,7 +27,7 @@ def at_most(store: Store, pages: int) -> None:
 async def test_a_full_disk_is_a_503_and_not_ready_until_there_is_room(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedback.log.group_commit.PROBE_S", 0.0)
+    monkeypatch.setattr("armwise.feedback.log.group_commit.PROBE_S", 0.0)
     client, store = service.client, service.point.store
     at_most(store, 1)  # as large as it is by now
     acknowledged = []

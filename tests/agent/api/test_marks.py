@@ -16,20 +16,20 @@ import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from agent.api.feedback_shapes import LangfuseScore
-from agent.api.personalizer import events
-from agent.api.schemas import FeedbackItem
-from arms.base import Passage, Query, Retrieval
-from feedback.log import Store, erasures
-from feedback.log import tables as t
-from feedback.log.text_columns import COLUMNS, Fate
-from feedback.training_log import archive
+from armwise.agent.api.feedback_shapes import LangfuseScore
+from armwise.agent.api.personalizer import events
+from armwise.agent.api.schemas import FeedbackItem
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.text_columns import COLUMNS, Fate
+from armwise.feedback.training_log import archive
 from tests.agent.api.fuzzing import VERDICT
 from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import CONFIG, FakeArms, Service
 
 CALLERS = {"decide", "feedback"}
-"""Scopes of keys that are given to callers; what operators write is theirs (`feedback.log.text_columns`)."""
+"""Scopes of keys that are given to callers; what operators write is theirs."""
 
 VERSION = "/personalizer/v1.0"
 

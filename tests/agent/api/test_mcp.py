@@ -15,8 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
-from agent.api import mcp
-from arms.base import Passage
+from armwise.agent.api import mcp
+from armwise.arms.base import Passage
 from tests.agent.asking import QUESTION, record, refused
 from tests.agent.fakes import Service, failing
 

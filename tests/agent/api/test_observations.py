@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import LogUnavailableError
-from feedback.events import INCUMBENT, OBSERVED
-from feedback.log import tables as t
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import INCUMBENT, OBSERVED
+from armwise.feedback.log import tables as t
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 

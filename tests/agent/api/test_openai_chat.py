@@ -10,10 +10,10 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
-from agent.api.openai import chat
-from agent.api.openai.schemas import ChatRequest
-from agent.turn import SEPARATOR
-from arms.llm import Prompt, base
+from armwise.agent.api.openai import chat
+from armwise.agent.api.openai.schemas import ChatRequest
+from armwise.agent.turn import SEPARATOR
+from armwise.arms.llm import Prompt, base
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import Service
 

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel
 
-from arms.llm import Chunk, GeneratorError, Prompt, base
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, base
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import Service
 

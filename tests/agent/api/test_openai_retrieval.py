@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import base
-from arms.models.embedding import HashingEmbedder
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import base
+from armwise.arms.models.embedding import HashingEmbedder
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import DIM, Service
 

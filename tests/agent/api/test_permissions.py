@@ -9,13 +9,13 @@ import httpx
 import orjson
 import pytest
 
-from agent.routers.answer_selector import open_selector
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.corpus import ingest
-from arms.llm import Chunk, Prompt, base, prompts
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from arms.retrievers.kind import DeciderSpec, Verdict
+from armwise.agent.routers.answer_selector import open_selector
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import ingest
+from armwise.arms.llm import Chunk, Prompt, base, prompts
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.retrievers.kind import DeciderSpec, Verdict
 from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.api.test_tenants import bearer
 from tests.agent.asking import CHAT, QUESTION, refused

@@ -11,17 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api import ranking
-from agent.api.errors import ApiError
-from agent.api.personalizer import evaluations, protocol
-from agent.api.personalizer import service as settings
-from agent.learning import configuration_of
-from agent.serving import ask as asking
-from feedback.log import Record
-from feedback.registry import evaluations as registry_evaluations
-from feedback.registry import versions
-from feedback.training_log import StartingPoint
-from feedback.training_log.observed import Also
+from armwise.agent.api import ranking
+from armwise.agent.api.errors import ApiError
+from armwise.agent.api.personalizer import evaluations, protocol
+from armwise.agent.api.personalizer import service as settings
+from armwise.agent.learning import configuration_of
+from armwise.agent.serving import ask as asking
+from armwise.feedback.log import Record
+from armwise.feedback.registry import evaluations as registry_evaluations
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import StartingPoint
+from armwise.feedback.training_log.observed import Also
 from tests.agent.fakes import Service
 
 NEWS = {

@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
-from agent.api import ranking
-from agent.policies import PolicySpec, build_policy
-from feedback.events import Context, Decision
+from armwise.agent.api import ranking
+from armwise.agent.policies import PolicySpec, build_policy
+from armwise.feedback.events import Context, Decision
 from tests.agent.asking import ask, look_up, refused
 from tests.agent.fakes import Service
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import httpx
 
-from agent.evaluation import EvaluationRequest, verdict
-from agent.learning import Recipe, configuration_of, publish_candidate
-from agent.policies import PolicySpec
-from feedback.registry import evaluations
+from armwise.agent.evaluation import EvaluationRequest, verdict
+from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.registry import evaluations
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 

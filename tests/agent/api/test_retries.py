@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.access.keyring import new_id
-from agent.turn import AnsweredElsewhereError, Finished, Model
-from arms.llm import Chunk, Prompt, base
-from arms.llm.writing import DEFAULT
-from feedback.errors import LogUnavailableError
-from feedback.events import Decision, Execution
-from feedback.log import tables as t
+from armwise.agent.access.keyring import new_id
+from armwise.agent.turn import AnsweredElsewhereError, Finished, Model
+from armwise.arms.llm import Chunk, Prompt, base
+from armwise.arms.llm.writing import DEFAULT
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Decision, Execution
+from armwise.feedback.log import tables as t
 from tests.agent.api.test_feedback import read_decision
 from tests.agent.asking import ask, late_once_decided, look_up, record, refused, rows
 from tests.agent.fakes import FakeArms, MemoryLog, Service, failing, pass_time
@@ -30,7 +30,8 @@ def test_an_id_is_12_digits_of_milliseconds_and_20_random_ones(monkeypatch: pyte
     ids = []
     for milliseconds in (255, 256):
         monkeypatch.setattr(
-            "agent.access.keyring.time", SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000)
+            "armwise.agent.access.keyring.time",
+            SimpleNamespace(time_ns=lambda ms=milliseconds: ms * 1_000_000),
         )
         ids += [new_id(), new_id()]
     assert [name[:12] for name in ids] == ["0000000000ff"] * 2 + ["000000000100"] * 2

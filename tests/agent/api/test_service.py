@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from arms.base import ArmError
-from arms.llm import base
-from feedback.errors import LogUnavailableError
-from feedback.log.append import FeedbackStatus
+from armwise.arms.base import ArmError
+from armwise.arms.llm import base
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.log.append import FeedbackStatus
 from tests.agent.asking import (
     CHAT,
     HUGE,
@@ -306,7 +306,7 @@ async def test_a_version_that_cannot_be_read_leaves_the_one_before_in_service(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-    monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
+    monkeypatch.setattr("armwise.feedback.registry.versions.checkpoint", lambda *_: b"damaged")
     await service.learn()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
@@ -325,7 +325,7 @@ async def test_polling_for_versions_continues_while_the_log_is_unavailable(
         loop.call_soon_threadsafe(failed.set)
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("feedback.registry.arm_sets.disabled", away)
+    monkeypatch.setattr("armwise.feedback.registry.arm_sets.disabled", away)
     await asyncio.wait_for(failed.wait(), 10)
     monkeypatch.undo()
     service.replica.check()
@@ -383,7 +383,7 @@ async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it
     def away(*_: object) -> None:
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("agent.api.health.training_log_lag.lag_of", away)
+    monkeypatch.setattr("armwise.agent.api.health.training_log_lag.lag_of", away)
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()

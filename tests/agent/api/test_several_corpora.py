@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from arms.base import Passage, Query, Retrieval
-from arms.llm import base
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.llm import base
 from tests.agent.api.test_mcp import call, connected, failure
 from tests.agent.asking import CHAT, refused, rows
 from tests.agent.fakes import FakeArms, Service

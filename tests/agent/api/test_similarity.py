@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.llm import base
-from arms.models.embedding import HashingEmbedder
-from arms.profile import Profile
+from armwise.arms.llm import base
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.profile import Profile
 from tests.agent.fakes import DIM, FakeArms, Service
 from tests.agent.trained_routers import kept
 

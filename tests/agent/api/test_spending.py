@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.access import quota
-from agent.serving import DecisionPoint
-from agent.turn import Places
-from arms.base import ArmError, Passage, Query, Retrieval, Usage
-from feedback.registry import KeyLimits, KeySettings, keys
-from feedback.registry.usage import spend
+from armwise.agent.access import quota
+from armwise.agent.serving import DecisionPoint
+from armwise.agent.turn import Places
+from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
+from armwise.feedback.registry.usage import spend
 from tests.agent.asking import QUESTION, refused
 from tests.agent.fakes import CONFIG, Service
 

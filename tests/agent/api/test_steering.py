@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from scipy.stats import binomtest
 
-from agent.policies import choose, sampling
-from feedback.log import tables as t
+from armwise.agent.policies import choose, sampling
+from armwise.feedback.log import tables as t
 from tests.agent.api.test_routes import ROUTES
 from tests.agent.asking import CHAT, late_once_decided, look_up, record, refused, rows, tell
 from tests.agent.fakes import Service

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from feedback.registry import KeySettings, keys
+from armwise.feedback.registry import KeySettings, keys
 from tests.agent.asking import CHAT, events, refused
 from tests.agent.fakes import Service
 

@@ -1,1 +1,1 @@
-"""Tests of agent.checks."""
+"""Tests of armwise.agent.checks."""

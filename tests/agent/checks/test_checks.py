@@ -15,10 +15,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent import checks
-from agent.checks import Finding, configuration_findings, file_findings, socket_findings
-from agent.cli.main import app
-from agent.config import AppConfig, parse
+from armwise.agent import checks
+from armwise.agent.checks import Finding, configuration_findings, file_findings, socket_findings
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
 
 ARGS: dict[str, Any] = {
     "arms": {"none": {"kind": "none"}},
@@ -243,7 +243,7 @@ with socket.create_server((sys.argv[1], 0)) as server:
 @pytest.fixture(params=["0.0.0.0", "127.0.0.1"])
 def listening(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, int]]:
     """Yield host, port and number of a process that calls itself as one of the service's."""
-    command = [sys.executable, "-c", f"# agent.cli{LISTENS}", request.param]
+    command = [sys.executable, "-c", f"# armwise.agent.cli{LISTENS}", request.param]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
@@ -312,7 +312,7 @@ class Process:
             ("/usr/bin/haproxy",),
         ),
         *(("python", "/opt/ray/_private/log_monitor.py"), ("python", "-u", "/opt/ray/dashboard/agent.py")),
-        *(("python", "-m", "agent.cli"), ("python", "/usr/bin/armwise", "serve")),
+        *(("python", "-m", "armwise"), ("python", "/usr/bin/armwise", "serve")),
     ],
 )
 def test_each_socket_of_every_process_of_the_service_is_found(
@@ -370,14 +370,14 @@ def doctored(tmp_path: Path, host: str) -> tuple[int, str]:
 
 
 def test_the_verb_fails_on_a_problem_and_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter(()))
-    monkeypatch.setattr("agent.checks.resource_findings", lambda _: iter(()))
+    monkeypatch.setattr("armwise.agent.checks.socket_findings", lambda _: iter(()))
+    monkeypatch.setattr("armwise.agent.checks.resource_findings", lambda _: iter(()))
     code, output = doctored(tmp_path, "127.0.0.1")
     assert code == 0, output
     assert output.splitlines()[-1] == "no problem found"
     code, output = doctored(tmp_path, "0.0.0.0")
     assert code == 1
     assert output.startswith("problem: there is no key")
-    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter([Finding("open", "close it")]))
+    monkeypatch.setattr("armwise.agent.checks.socket_findings", lambda _: iter([Finding("open", "close it")]))
     code, output = doctored(tmp_path, "127.0.0.1")
     assert (code, output.splitlines()[0]) == (1, "problem: open; close it")

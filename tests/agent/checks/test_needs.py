@@ -19,17 +19,17 @@ import sqlalchemy as sa
 import yaml
 from typer.testing import CliRunner
 
-from agent import checks
-from agent.checks import Finding
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from arms import manifest
-from arms.corpus import ingest
-from arms.models import digest_of
-from arms.retrievers import ArmSpec, Resources, catalog
-from feedback.log import Store, tables
-from feedback.log.database import open_database
-from feedback.log.schema import State
+from armwise.agent import checks
+from armwise.agent.checks import Finding
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.arms import manifest
+from armwise.arms.corpus import ingest
+from armwise.arms.models import digest_of
+from armwise.arms.retrievers import ArmSpec, Resources, catalog
+from armwise.feedback.log import Store, tables
+from armwise.feedback.log.database import open_database
+from armwise.feedback.log.schema import State
 
 ARGS: dict[str, Any] = {
     "arms": {"none": {"kind": "none"}},
@@ -405,7 +405,7 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
 def test_a_log_without_wal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     Store(url).close()
-    monkeypatch.setattr("feedback.log.sqlite._set_up", lambda *_: None)
+    monkeypatch.setattr("armwise.feedback.log.sqlite._set_up", lambda *_: None)
     with closing(sqlite3.connect(tmp_path / "log.db")) as log:
         log.execute("PRAGMA journal_mode=DELETE")
     assert "journal_mode=delete" in of_log(tmp_path, url)[0]
@@ -615,8 +615,8 @@ def test_an_endpoint_without_its_key_or_an_answer_is_a_problem(tmp_path: Path) -
 def test_the_verb_prints_json_and_lists_each_error_of_a_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.checks.socket_findings", lambda _: iter(()))
-    monkeypatch.setattr("agent.checks.resource_findings", lambda _: iter(()))
+    monkeypatch.setattr("armwise.agent.checks.socket_findings", lambda _: iter(()))
+    monkeypatch.setattr("armwise.agent.checks.resource_findings", lambda _: iter(()))
     path = tmp_path / "config.yaml"
 
     def doctored(args: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -661,7 +661,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
         yield Finding(f"of {name}", {"corpus": "mend it", "file": "look at it"}.get(name, ""), name != "file")
 
     for name in CHECKS:
-        monkeypatch.setattr(f"agent.checks.{name}_findings", partial(one, name))
+        monkeypatch.setattr(f"armwise.agent.checks.{name}_findings", partial(one, name))
     return called
 
 

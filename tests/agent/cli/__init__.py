@@ -1,1 +1,1 @@
-"""Tests of `agent.cli`."""
+"""Tests of `armwise.agent.cli`."""

@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import load
-from feedback.events import Example
-from feedback.exchange import Header, appearing, rule_of, write_export
-from feedback.log import Store
-from feedback.log import tables as t
+from armwise.agent.cli.main import app
+from armwise.agent.config import load
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import Header, appearing, rule_of, write_export
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import BEGIN, World, configured, fill
 from tests.agent.evaluation.test_period_file import row, simulated

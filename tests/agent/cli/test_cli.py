@@ -23,23 +23,23 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from agent import config as agent_config
-from agent.cli import options
-from agent.cli import service as service_verbs
-from agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
-from agent.cli.main import VERBS as VERBS_OF_MAIN
-from agent.cli.main import app
-from agent.cli.options import weighted
-from agent.cli.serve import LaunchError, is_open
-from agent.client import ClientError
-from agent.config import load
-from agent.warmstart import RunFailedError
-from arms.base import ArmError
-from feedback.errors import LogGapError, LogUnavailableError, StoreError, UnderWayError
-from feedback.events import Feedback
-from feedback.log import Store, tables
-from feedback.log.database import open_database
-from feedback.registry import keys, promotions
+from armwise.agent import config as agent_config
+from armwise.agent.cli import options
+from armwise.agent.cli import service as service_verbs
+from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
+from armwise.agent.cli.main import VERBS as VERBS_OF_MAIN
+from armwise.agent.cli.main import app
+from armwise.agent.cli.options import weighted
+from armwise.agent.cli.serve import LaunchError, is_open
+from armwise.agent.client import ClientError
+from armwise.agent.config import load
+from armwise.agent.warmstart import RunFailedError
+from armwise.arms.base import ArmError
+from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError, UnderWayError
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import Store, tables
+from armwise.feedback.log.database import open_database
+from armwise.feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
@@ -179,7 +179,7 @@ HEAVY = (
 def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> None:
     script = (
         f"import sys; sys.argv = ['armwise', *{words}]\n"
-        "from agent.cli.main import main\n"
+        "from armwise.agent.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as end:\n"
         f"    print(end.code, *(name for name in {HEAVY} if name in sys.modules))"
@@ -193,7 +193,7 @@ def test_verbs_of_a_running_service_load_no_heavy_library(words: list[str]) -> N
 def test_a_request_loads_the_http_client_alone() -> None:
     allowed = {"httpx", "numpy"}
     script = (
-        "import sys; from agent.client import Client\n"
+        "import sys; from armwise.agent.client import Client\n"
         f"print(*(name for name in {HEAVY} if name in sys.modules))"
     )
     printed = subprocess.run(
@@ -246,7 +246,7 @@ def test_progress_without_a_terminal_is_a_line_at_the_start_the_end_and_every_fi
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter([0.0, 4.9, 5.0, 5.1, 5.2, 9.9])
-    monkeypatch.setattr("agent.cli.console.time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("armwise.agent.cli.console.time", SimpleNamespace(monotonic=lambda: next(times)))
     with progress() as on_progress:
         for what, done, total in (
             *(("passages", 1, 10), ("passages", 2, 10), ("passages", 3000, 10_000)),
@@ -267,7 +267,9 @@ def test_progress_in_a_terminal_is_a_bar_for_each_piece_of_work_with_its_count_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = StringIO()
-    monkeypatch.setattr("agent.cli.console.console", Console(file=file, force_terminal=True, width=100))
+    monkeypatch.setattr(
+        "armwise.agent.cli.console.console", Console(file=file, force_terminal=True, width=100)
+    )
     with progress() as on_progress:
         for what, done, total in (("passages", 1, None), ("vectors", 2, 5), ("passages", 3, 3)):
             on_progress(what, done, total)
@@ -327,8 +329,8 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
     expected: dict[str, Any],
 ) -> None:
     done = list[Any]()
-    monkeypatch.setattr(f"agent.cli.offline.{function}", lambda settings, *_: done.append(settings))
-    monkeypatch.setattr("agent.cli.offline.opened", lambda path, **_: load(path))
+    monkeypatch.setattr(f"armwise.agent.cli.offline.{function}", lambda settings, *_: done.append(settings))
+    monkeypatch.setattr("armwise.agent.cli.offline.opened", lambda path, **_: load(path))
     result = run(verb, *words.split(), "-c", config)
     assert result.exit_code == 0, result.output
     (settings,) = done
@@ -419,7 +421,7 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("agent.warmstart.warm_start_before_traffic", fails)
+    monkeypatch.setattr("armwise.agent.warmstart.warm_start_before_traffic", fails)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
     assert f"{error}; the service starts without it" in output
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
@@ -600,7 +602,7 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
             answer = stream(word("The Danube."), {"choices": [], "agent": agent()})
             service.reply("POST /v1/chat/completions", answer)
 
-    monkeypatch.setattr("agent.client.client.sleep", pause)
+    monkeypatch.setattr("armwise.agent.client.client.sleep", pause)
     service.reply("POST /v1/chat/completions", refusal("too many requests", "overloaded"), 429)
     assert "The Danube." in said(run("ask", "?", "--url", service.url), 0)
     assert pauses == [0.1, 0.2]
@@ -882,8 +884,8 @@ def test_serve_asks_its_one_question_with_the_key(
         once(service.url)
         return 0
 
-    monkeypatch.setattr("agent.cli.serve.prepare_in_process", lambda *_, **__: 0)
-    monkeypatch.setattr("agent.cli.serve.run_service", ready)
+    monkeypatch.setattr("armwise.agent.cli.serve.prepare_in_process", lambda *_, **__: 0)
+    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
     assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)

@@ -12,19 +12,19 @@ import yaml
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import ConfigError
-from agent.routers import RouterError, out_of_fold, read_trained, saved
-from arms import models
-from arms.base import ArmError, Query
-from arms.corpus import Corpus, CorpusError
-from arms.indexes import IndexMismatchError, build_once
-from arms.manifest import MANIFEST
-from arms.models import ModelNotFoundError
-from arms.portfolio import read_matrix, read_outcomes
-from arms.portfolio.outcomes import OutcomesError
-from arms.portfolio.score_matrix import MatrixError
-from arms.retrievers import build_arm, catalog
+from armwise.agent.cli.main import app
+from armwise.agent.config import ConfigError
+from armwise.agent.routers import RouterError, out_of_fold, read_trained, saved
+from armwise.arms import models
+from armwise.arms.base import ArmError, Query
+from armwise.arms.corpus import Corpus, CorpusError
+from armwise.arms.indexes import IndexMismatchError, build_once
+from armwise.arms.manifest import MANIFEST
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.portfolio import read_matrix, read_outcomes
+from armwise.arms.portfolio.outcomes import OutcomesError
+from armwise.arms.portfolio.score_matrix import MatrixError
+from armwise.arms.retrievers import build_arm, catalog
 from tests.agent.derived import DAMAGES, Home, damage
 
 REBUILT = ("bm25-", "dense-", "graph-", "vectors-")

@@ -17,11 +17,11 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from agent.access import NewKey
-from agent.cli.main import app
-from agent.client import AsyncClient, Client
-from agent.evaluation import EvaluationRequest
-from agent.offline import (
+from armwise.agent.access import NewKey
+from armwise.agent.cli.main import app
+from armwise.agent.client import AsyncClient, Client
+from armwise.agent.evaluation import EvaluationRequest
+from armwise.agent.offline import (
     CascadeTraining,
     Comparing,
     Evaluation,
@@ -32,8 +32,8 @@ from agent.offline import (
     Synthesis,
     Training,
 )
-from agent.simulation import Simulation
-from agent.warmstart import Beside, InsertSettings
+from armwise.agent.simulation import Simulation
+from armwise.agent.warmstart import Beside, InsertSettings
 
 TABLE = Path(__file__).with_name("defaults.yaml")
 

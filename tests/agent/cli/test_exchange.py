@@ -18,14 +18,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.api import Export, Window
-from agent.cli.evaluate import configured_by
-from agent.cli.main import app
-from agent.config import AppConfig, load
-from feedback.events import Example
-from feedback.exchange import read_dsjson, read_export, read_headers, read_obp, rule_of
-from feedback.log import Store
-from feedback.training_log import Joiner, read_examples, take_epoch
+from armwise.agent.api import Export, Window
+from armwise.agent.cli.evaluate import configured_by
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, load
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import read_dsjson, read_export, read_headers, read_obp, rule_of
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import refused
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG, Service
@@ -293,7 +293,7 @@ async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_
         assert go_on.wait(30)
         return read_examples(*args, **options)
 
-    monkeypatch.setattr("agent.api.operations.export.read_examples", slowly)
+    monkeypatch.setattr("armwise.agent.api.operations.export.read_examples", slowly)
     async with serving(settings, tmp_path).running(ready=False) as service:
         running = asyncio.create_task(service.client.get("/v1/export"))
         await asyncio.to_thread(begun.wait, 30)
@@ -308,7 +308,7 @@ async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_
 async def test_an_export_that_nobody_reads_any_more_is_given_up(
     settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.operations.export.BLOCK", 1)
+    monkeypatch.setattr("armwise.agent.api.operations.export.BLOCK", 1)
     async with serving(settings, tmp_path).running(ready=False) as service:
         running = asyncio.create_task(service.client.get("/v1/export"))
         await service.client.get("/health")

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from agent import run_folder
-from agent.cli import first_start, serve
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
-from agent.serving import same_document
-from arms.retrievers import ArmSpec, closure
-from feedback.log import Store
-from feedback.registry import arm_sets
+from armwise.agent import run_folder
+from armwise.agent.cli import first_start, serve
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
+from armwise.agent.serving import same_document
+from armwise.arms.retrievers import ArmSpec, closure
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
 from tests.live.conftest import free_port
 
 ARMS: dict[str, dict[str, Any]] = {

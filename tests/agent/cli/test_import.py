@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from feedback.exchange import FORMATS, read_export, read_headers
+from armwise.agent.cli.main import app
+from armwise.feedback.exchange import FORMATS, read_export, read_headers
 from tests.agent.cli.test_cli import said
 from tests.feedback.exchange.test_outcomes import routerbench_rows
 from tests.feedback.exchange.test_systems import rewards

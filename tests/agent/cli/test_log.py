@@ -13,11 +13,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.console import console
-from agent.cli.main import app
-from agent.config import AppConfig, load
-from feedback.log import Store, erasures
-from feedback.registry import keys, usage
+from armwise.agent.cli.console import console
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, load
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.registry import keys, usage
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log

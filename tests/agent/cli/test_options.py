@@ -9,7 +9,7 @@ import typer
 from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
-from agent.cli.options import ARGUMENT, settings_options
+from armwise.agent.cli.options import ARGUMENT, settings_options
 
 
 class Shade(Enum):

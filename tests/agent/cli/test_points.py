@@ -8,9 +8,9 @@ import httpx
 import pytest
 import yaml
 
-from agent.cli import service
-from agent.client import Client
-from agent.config import load
+from armwise.agent.cli import service
+from armwise.agent.client import Client
+from armwise.agent.config import load
 from tests.agent.cli.test_cli import run, said
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
@@ -128,7 +128,7 @@ def test_a_busy_service_is_asked_again_by_ask_alone(
 
     real = httpx.Client
     monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(busy)))
-    monkeypatch.setattr("agent.client.client.sleep", lambda _: None)
+    monkeypatch.setattr("armwise.agent.client.client.sleep", lambda _: None)
     assert "overloaded: too many" in said(run(*words.split(), "--url", "http://x"), 1)
     assert [one.extensions["timeout"]["read"] for one in sent] == [read_s] * attempts
 

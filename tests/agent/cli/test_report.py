@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import load
-from feedback.clock import utc
-from feedback.exchange import Header, appearing, rule_of, write_export
-from feedback.log import Store
-from feedback.registry import arm_sets
+from armwise.agent.cli.main import app
+from armwise.agent.config import load
+from armwise.feedback.clock import utc
+from armwise.feedback.exchange import Header, appearing, rule_of, write_export
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
 from tests.agent.cli.test_cli import said
 from tests.agent.evaluation.logged import BEGIN, World, configured, fill
 from tests.agent.evaluation.test_period_file import simulated

@@ -17,12 +17,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from agent.checks import Finding
-from agent.cli import setup
-from agent.cli.main import app
-from agent.cli.setup import SCHEMA
-from agent.config import CorpusSpec, load
-from arms.corpus import CorpusError
+from armwise.agent.checks import Finding
+from armwise.agent.cli import setup
+from armwise.agent.cli.main import app
+from armwise.agent.cli.setup import SCHEMA
+from armwise.agent.config import CorpusSpec, load
+from armwise.arms.corpus import CorpusError
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,7 +69,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
     answers += [endpoint, "big", "-"]
     answers += ["postgresql://ada:hidden@localhost/log", "sqlite"]
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "agent.cli", "init"]
+    command = [sys.executable, "-m", "armwise", "init"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=tmp_path
@@ -203,7 +203,7 @@ def test_an_interrupted_run_leaves_the_configuration_that_was_there_and_nothing_
         unfinished.append((tmp_path / "armwise.yaml.part").exists())
         raise error
 
-    monkeypatch.setattr("arms.corpus.ingest_all", interrupted)
+    monkeypatch.setattr("armwise.arms.corpus.ingest_all", interrupted)
     (tmp_path / "armwise.yaml").write_text("mine")
     assert init("corpus.jsonl", "--force").exit_code != 0
     assert unfinished == [True]
@@ -215,7 +215,7 @@ def test_in_a_terminal_one_problem_among_what_is_fine_is_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Finding("the log may lose rows", "take it back"), Finding("the log can be written")]
-    monkeypatch.setattr("agent.checks.log_findings", lambda _: iter(found))
+    monkeypatch.setattr("armwise.agent.checks.log_findings", lambda _: iter(found))
     monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
     result = init(*words, answers="y\n")

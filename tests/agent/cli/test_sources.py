@@ -8,11 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.cli.serve import prepare
-from agent.config import parse
-from arms.corpus import ingest_all
-from arms.retrievers import ArmSpecError, Resources, catalog, read_profiles
+from armwise.agent.cli.main import app
+from armwise.agent.cli.serve import prepare
+from armwise.agent.config import parse
+from armwise.arms.corpus import ingest_all
+from armwise.arms.retrievers import ArmSpecError, Resources, catalog, read_profiles
 from tests.agent.fakes import CONFIG
 
 NAMES = ("library", "guides", "reference")

@@ -14,10 +14,10 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, Deplo
 from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
-from agent import run_folder
-from agent.cli import start_ray
-from agent.cli.start_ray import Problem, Watch, problems
-from agent.run_folder import RUN_FOLDER
+from armwise.agent import run_folder
+from armwise.agent.cli import start_ray
+from armwise.agent.cli.start_ray import Problem, Watch, problems
+from armwise.agent.run_folder import RUN_FOLDER
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):
@@ -123,7 +123,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in (*start_ray.SERVE, "RAY_ADDRESS", RUN_FOLDER):
         monkeypatch.setenv(name, "")  # so that it is as before afterwards
         monkeypatch.delenv(name)
-    monkeypatch.setattr("arms.local_ray.start", lambda folder, **options: seen.update(ray=(folder, options)))
+    monkeypatch.setattr(
+        "armwise.arms.local_ray.start", lambda folder, **options: seen.update(ray=(folder, options))
+    )
     monkeypatch.setattr("ray.serve.scripts.cli", run)
     monkeypatch.setattr(start_ray, "Watch", Looked)
     monkeypatch.setattr(Looked, "given_up", [])

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.cli import without_config
-from agent.cli.serve import LaunchError, install_missing_models
-from agent.config import AppConfig, load
-from arms.models import bundled
+from armwise.agent.cli import without_config
+from armwise.agent.cli.serve import LaunchError, install_missing_models
+from armwise.agent.config import AppConfig, load
+from armwise.arms.models import bundled
 from tests.agent.cli.test_cli import run, said
 
 ROOT = Path(__file__).parents[3]

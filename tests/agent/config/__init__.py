@@ -1,1 +1,1 @@
-"""Tests of `agent.config`."""
+"""Tests of `armwise.agent.config`."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.checks import file_findings
-from agent.config import AppConfig, ConfigError, configured, load, make_home, parse
-from agent.turn import TurnLoop
-from arms.base import checked_name
+from armwise.agent.checks import file_findings
+from armwise.agent.config import AppConfig, ConfigError, configured, load, make_home, parse
+from armwise.agent.turn import TurnLoop
+from armwise.arms.base import checked_name
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import AppConfig, ConfigError, configured, load, parse
-from agent.config.loading import EnvironmentSettingError, overridden, variables_of
+from armwise.agent.config import AppConfig, ConfigError, configured, load, parse
+from armwise.agent.config.loading import EnvironmentSettingError, overridden, variables_of
 from tests.agent.fakes import CONFIG
 
 HOST = "10.96.0.7"
@@ -171,7 +171,7 @@ def test_it_is_resolved_once_and_what_is_handed_on_reads_no_variable(
 
 
 def test_the_application_is_built_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent import app  # here: it loads Ray
+    from armwise.agent import app  # here: it loads Ray
 
     monkeypatch.setattr(app, "assemble", lambda config: config)
     monkeypatch.setenv("ARMWISE_LIMITS__IN_FLIGHT", "7")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, ConfigError, parse
-from agent.learning import Recipe, configuration_of
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.learning import Recipe, configuration_of
 from tests.agent.fakes import CONFIG
 
 NEWS: dict[str, Any] = {"actions": "request", "reward": {"metrics": {"click": {}}}}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, ConfigError, parse
-from agent.serving.arms import arm_infos
-from arms.retrievers import catalog
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.serving.arms import arm_infos
+from armwise.arms.retrievers import catalog
 from tests.agent.fakes import CONFIG
 
 EXTERNAL: dict[str, Any] = {

@@ -1,1 +1,1 @@
-"""Tests of `agent.evaluation`."""
+"""Tests of `armwise.agent.evaluation`."""

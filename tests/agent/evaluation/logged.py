@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store
-from feedback.reward import Metric, Prices, RewardRule
-from feedback.training_log import Joiner, rollups, take_epoch
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.training_log import Joiner, rollups, take_epoch
 from tests.agent.fakes import CONFIG
 
 RULE = RewardRule(

@@ -11,21 +11,27 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from agent.config import AppConfig, parse
-from agent.evaluation.candidates import CandidateError, CandidateKind, Setting, parse_name, spelled_out
-from agent.evaluation.evaluate import Target, targets
-from agent.evaluation.request import EvaluationRequest
-from agent.learning import Recipe
-from agent.policies import PolicySpec, Uniform, build_policy, catalog
-from agent.routers import out_of_fold, saved
-from feedback.dataset import Log, Selection, described
-from feedback.dataset.log import EVERYTHING
-from feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
-from feedback.log import Store
-from feedback.registry import Version, versions
-from feedback.reward import RewardRule
-from feedback.training_log import StartingPoint, imported_turns, lag, take_epoch
-from feedback.training_log import examples as training_log_examples
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation.candidates import (
+    CandidateError,
+    CandidateKind,
+    Setting,
+    parse_name,
+    spelled_out,
+)
+from armwise.agent.evaluation.evaluate import Target, targets
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.learning import Recipe
+from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
+from armwise.agent.routers import out_of_fold, saved
+from armwise.feedback.dataset import Log, Selection, described
+from armwise.feedback.dataset.log import EVERYTHING
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Version, versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import StartingPoint, imported_turns, lag, take_epoch
+from armwise.feedback.training_log import examples as training_log_examples
 from tests.agent.attacks import CALLS, a_trap, in_apprentices
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.config import parse
-from agent.evaluation.candidates import Learned
-from agent.policies import build_policy, served_distribution
-from feedback.budget import Budget, Pacer
-from feedback.events import Decision, Example
-from feedback.log import Store
+from armwise.agent.config import parse
+from armwise.agent.evaluation.candidates import Learned
+from armwise.agent.policies import build_policy, served_distribution
+from armwise.feedback.budget import Budget, Pacer
+from armwise.feedback.events import Decision, Example
+from armwise.feedback.log import Store
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, STEPS, evaluated, of, turn, values
 from tests.agent.fakes import CONFIG

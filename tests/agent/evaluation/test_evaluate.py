@@ -12,26 +12,26 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from agent.evaluation.candidates import (
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation.candidates import (
     CandidateError,
     EvaluationError,
     LeftOutError,
     Recorded,
     UnscoredError,
 )
-from agent.evaluation.evaluate import evaluate_log
-from agent.evaluation.report import CandidateResult, Interval, Report
-from agent.evaluation.request import EvaluationRequest
-from agent.learning import Learner, Recipe, publish_candidate
-from agent.policies import PolicySpec, choose, sampling, served_distribution
-from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
-from feedback.log import Store
-from feedback.ope import GateSpec, judge
-from feedback.registry import versions
-from feedback.sources import LogSource
-from feedback.training_log import take_epoch
+from armwise.agent.evaluation.evaluate import evaluate_log
+from armwise.agent.evaluation.report import CandidateResult, Interval, Report
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.learning import Learner, Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec, choose, sampling, served_distribution
+from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Store
+from armwise.feedback.ope import GateSpec, judge
+from armwise.feedback.registry import versions
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import join
 from tests.agent.evaluation.test_candidates import Examples
 from tests.agent.fakes import CONFIG
@@ -74,7 +74,7 @@ def store(config: AppConfig) -> Iterator[Store]:
 @pytest.fixture
 def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A log of N uniform draws, every arm equally often, and a few that were forced; read in blocks."""
-    monkeypatch.setattr("agent.evaluation.evaluate.BLOCK", 64)
+    monkeypatch.setattr("armwise.agent.evaluation.evaluate.BLOCK", 64)
     draws = np.random.default_rng(0).permutation(np.repeat(ARMS, N // 3))
     facts = [fact for number, drawn in enumerate(draws) for fact in turn(number, str(drawn))]
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
@@ -496,7 +496,9 @@ class Unscored(Recorded):
 def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate(
     filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.evaluation.evaluate.candidate_of", lambda *_: Unscored(frozenset(ARMS)))
+    monkeypatch.setattr(
+        "armwise.agent.evaluation.evaluate.candidate_of", lambda *_: Unscored(frozenset(ARMS))
+    )
 
     def figures() -> Any:
         verdict = of(evaluated(filled, store, "shadow", gate=True), "shadow").verdict
@@ -542,7 +544,7 @@ def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
         known.append(given)
         return judge(spec, log, p, **given)
 
-    monkeypatch.setattr("agent.evaluation.evaluate.judge", judged)
+    monkeypatch.setattr("armwise.agent.evaluation.evaluate.judge", judged)
     last, execution, _ = turn(3 * 100, "dense")
     told = {"candidate": first, "share": 0.25, "version": first, "floor": 0.02}
     store.append([replace(last, decided_at=9.0, **told), execution])
@@ -607,7 +609,7 @@ def test_the_gate_counts_a_decision_that_still_waits_as_the_worst_and_judges_by_
 def test_of_more_waiting_decisions_than_are_counted_the_first_ends_the_log(
     filled: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.evaluation.evaluate.MOST_WAITING", 0)
+    monkeypatch.setattr("armwise.agent.evaluation.evaluate.MOST_WAITING", 0)
     store.append(turn(1000, "bm25")[:2])
     report = evaluated(filled, store, "fixed:dense", gate=True)
     verdict = of(report, "fixed:dense").verdict
@@ -634,7 +636,7 @@ def test_distributions_that_a_canary_took_part_in_are_computed_again(config: App
 def test_as_many_versions_are_computed_again_as_it_takes(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.evaluation.evaluate.VERSIONS", 1)
+    monkeypatch.setattr("armwise.agent.evaluation.evaluate.VERSIONS", 1)
     learning = config.model_copy(update={"policy": PolicySpec(kind="linucb"), "floor": 0.1})
     served_by(store, learning, 400)  # a hundred decisions a version
     verdict = of(evaluated(learning, store, "fixed:dense", gate=True), "fixed:dense").verdict

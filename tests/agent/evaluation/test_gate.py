@@ -10,23 +10,23 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.evaluation import gate, job
-from agent.evaluation.gate import (
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import gate, job
+from armwise.agent.evaluation.gate import (
     EvaluationFailedError,
     FinishedEvaluation,
     run_evaluation,
     verdict,
     verdict_on,
 )
-from agent.evaluation.request import EvaluationRequest
-from agent.jobs import JobFailedError, ProgressCallback, UndecidedError
-from agent.learning import Recipe, configuration_of, publish_candidate
-from agent.policies import PolicySpec
-from feedback.errors import QueueFullError
-from feedback.log import Store
-from feedback.registry import ActivePolicy, Evaluation, evaluations
-from feedback.registry.promotions import Action, Promotion
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.jobs import JobFailedError, ProgressCallback, UndecidedError
+from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.errors import QueueFullError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ActivePolicy, Evaluation, evaluations
+from armwise.feedback.registry.promotions import Action, Promotion
 from tests.agent.asking import refused
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
@@ -318,7 +318,7 @@ def test_an_evaluation_that_another_process_runs_is_waited_for(
             assert mine is not None
             evaluations.finish(store, mine, report(3), NOW)
 
-    monkeypatch.setattr("agent.evaluation.gate.time.sleep", finished_elsewhere)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", finished_elsewhere)
     found, progress = run_here(store, claimed_elsewhere)
     assert (found.number, found.report, progress) == (1, report(3).report, [])
     assert waits == [0.5] * 2

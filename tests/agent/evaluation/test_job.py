@@ -17,19 +17,19 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.evaluation.job import (
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation.job import (
     Evaluations,
     evaluate_apart,
     evaluate_here,
     handle_request,
     send_request,
 )
-from agent.jobs import JobFailedError, ProgressCallback, StoppedError
-from agent.learning import configuration_of
-from feedback.errors import LogUnavailableError
-from feedback.log import Store
-from feedback.registry import evaluations
+from armwise.agent.jobs import JobFailedError, ProgressCallback, StoppedError
+from armwise.agent.learning import configuration_of
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import evaluations
 from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
@@ -48,7 +48,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> AppConfig:
 
 
 def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "agent.evaluation.job" in " ".join(one.cmdline())]
+    return [
+        one
+        for one in psutil.Process().children()
+        if "armwise.agent.evaluation.job" in " ".join(one.cmdline())
+    ]
 
 
 def gone(pid: int) -> bool:
@@ -65,7 +69,7 @@ def until(seen: Callable[[], object]) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The parent looks so often that the child is still loading when it does."""
-    monkeypatch.setattr("agent.evaluation.job.POLL_S", 0.01)
+    monkeypatch.setattr("armwise.agent.evaluation.job.POLL_S", 0.01)
     yield
     assert children() == []
 
@@ -185,7 +189,7 @@ def test_an_error_of_the_child_is_one_of_the_parent(
         heard(0.5)
         raise raised
 
-    monkeypatch.setattr("agent.evaluation.job.evaluate_here", evaluate)
+    monkeypatch.setattr("armwise.agent.evaluation.job.evaluate_here", evaluate)
     told: list[float] = []
     ours, theirs = Pipe()
     child = threading.Thread(target=lambda: handle_request(theirs, theirs.recv_bytes()))
@@ -235,8 +239,8 @@ def test_the_process_ends_with_whoever_started_it(config: AppConfig, tmp_path: P
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys\n"
-        "from agent.evaluation import job as evaluation_job\n"
-        "from agent.config import AppConfig\n"
+        "from armwise.agent.evaluation import job as evaluation_job\n"
+        "from armwise.agent.config import AppConfig\n"
         "config = AppConfig.model_validate_json(sys.argv[1])\n"
         "evaluation_job.POLL_S = 0.01\n"
         "evaluation_job.evaluate_apart(config, {}, lambda done: print(flush=True))\n"

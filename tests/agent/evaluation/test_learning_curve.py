@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.evaluation import LearningCurve, read_curve
-from agent.evaluation.learning_curve import PositionSums, changes_of, promise_of
-from agent.evaluation.served import summary_of
-from feedback.drift import Alarm
-from feedback.events import Mode
-from feedback.log import Store
-from feedback.ope import intervals
-from feedback.registry import LiveArms, Run, arm_sets, runs
-from feedback.registry.promotions import Action, Promotion
-from feedback.training_log import read_examples, rollups
+from armwise.agent.evaluation import LearningCurve, read_curve
+from armwise.agent.evaluation.learning_curve import PositionSums, changes_of, promise_of
+from armwise.agent.evaluation.served import summary_of
+from armwise.feedback.drift import Alarm
+from armwise.feedback.events import Mode
+from armwise.feedback.log import Store
+from armwise.feedback.ope import intervals
+from armwise.feedback.registry import LiveArms, Run, arm_sets, runs
+from armwise.feedback.registry.promotions import Action, Promotion
+from armwise.feedback.training_log import read_examples, rollups
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, expected, fill
 
 WORLD = World({"a": 0.3, "b": 0.5, "c": 0.8}, greedy=0.9, forced=0.1, masked=0.15, rated=0.8)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.evaluation import EvaluationRequest, evaluate_log
-from agent.evaluation.evaluate import uniform
-from agent.evaluation.report import Report
-from feedback.dataset import Log
-from feedback.log import Store
-from feedback.ope import Slates, slates
-from feedback.sources import LogSource
+from armwise.agent.evaluation import EvaluationRequest, evaluate_log
+from armwise.agent.evaluation.evaluate import uniform
+from armwise.agent.evaluation.report import Report
+from armwise.feedback.dataset import Log
+from armwise.feedback.log import Store
+from armwise.feedback.ope import Slates, slates
+from armwise.feedback.sources import LogSource
 from tests.agent.fakes import Service
 
 MEALS = {

@@ -11,16 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.evaluation import Comparison, NothingServedError, Period, Saving, page_of, read_period, text_of
-from agent.evaluation.period import Turns
-from agent.evaluation.period_file import read_file_period
-from agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
-from agent.evaluation.served import Alternative
-from feedback.events import INCUMBENT, OBSERVED, Context, Cost, Execution, Feedback, Mode, Status
-from feedback.exchange import Header, appearing, write_export
-from feedback.log import Store, listing
-from feedback.registry import arm_sets, promotions, runs
-from feedback.training_log import read_examples, served_turns
+from armwise.agent.evaluation import (
+    Comparison,
+    NothingServedError,
+    Period,
+    Saving,
+    page_of,
+    read_period,
+    text_of,
+)
+from armwise.agent.evaluation.period import Turns
+from armwise.agent.evaluation.period_file import read_file_period
+from armwise.agent.evaluation.period_report import gain_in_words, savings_in_words, unknowns
+from armwise.agent.evaluation.served import Alternative
+from armwise.feedback.events import INCUMBENT, OBSERVED, Context, Cost, Execution, Feedback, Mode, Status
+from armwise.feedback.exchange import Header, appearing, write_export
+from armwise.feedback.log import Store, listing
+from armwise.feedback.registry import arm_sets, promotions, runs
+from armwise.feedback.training_log import read_examples, served_turns
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill
 
 WORLD = World(

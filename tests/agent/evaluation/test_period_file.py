@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.evaluation import NothingServedError, Period, page_of, read_file_period, span_of, text_of
-from agent.evaluation.period import Turns
-from agent.evaluation.period_curve import AtEqualQuality, CurvePoint, cheapest_mix
-from agent.evaluation.period_file import _Rows
-from agent.evaluation.period_report import unknowns
-from feedback.events import Context, Cost, Decision, Example, Mode
-from feedback.exchange import Header, appearing, rule_of, write_export
+from armwise.agent.evaluation import NothingServedError, Period, page_of, read_file_period, span_of, text_of
+from armwise.agent.evaluation.period import Turns
+from armwise.agent.evaluation.period_curve import AtEqualQuality, CurvePoint, cheapest_mix
+from armwise.agent.evaluation.period_file import _Rows
+from armwise.agent.evaluation.period_report import unknowns
+from armwise.feedback.events import Context, Cost, Decision, Example, Mode
+from armwise.feedback.exchange import Header, appearing, rule_of, write_export
 
 ARMS = ("cheap", "mid", "dear")
 

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli import evaluate as judging
-from agent.cli.main import app
-from agent.evaluation.report import (
+from armwise.agent.cli import evaluate as judging
+from armwise.agent.cli.main import app
+from armwise.agent.evaluation.report import (
     BIASED,
     ArmWeights,
     CandidateResult,
@@ -34,9 +34,9 @@ from agent.evaluation.report import (
     values,
     weights,
 )
-from agent.evaluation.request import EvaluationRequest
-from agent.reporting import draw_svg
-from agent.reporting.plain_text import visible
+from armwise.agent.evaluation.request import EvaluationRequest
+from armwise.agent.reporting import draw_svg
+from armwise.agent.reporting.plain_text import visible
 
 ARMS = ("none", "bm25", "dense")
 EVIL = "</title></pre></svg><script>alert('$x_1$')</script>\" onload=x \u5de8\u202e\x1b[2J\x9b1m\u2028"

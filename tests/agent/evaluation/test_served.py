@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.evaluation.served import Alternative, Comparison, compare, least_floor, rounded, summary_of
-from agent.learning import Recipe, publish_candidate
-from feedback.log import Store
-from feedback.ope.intervals import Weighted
-from feedback.registry import promotions
+from armwise.agent.evaluation.served import Alternative, Comparison, compare, least_floor, rounded, summary_of
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.feedback.log import Store
+from armwise.feedback.ope.intervals import Weighted
+from armwise.feedback.registry import promotions
 from tests.agent.warmstart.test_run import configured
 
 LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.evaluation.evaluate import GateInputs, Target, candidate_results, edges_of, over_time, weights_of
-from feedback.dataset import Log
-from feedback.ope import GateSpec, evaluate
-from feedback.ope.evaluation import Estimated, Evaluation
+from armwise.agent.evaluation.evaluate import (
+    GateInputs,
+    Target,
+    candidate_results,
+    edges_of,
+    over_time,
+    weights_of,
+)
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import GateSpec, evaluate
+from armwise.feedback.ope.evaluation import Estimated, Evaluation
 
 QUIET = GateSpec(least_effective_n=1.0, largest_share=1.0, largest_weight_error=100.0)
 

@@ -1,1 +1,1 @@
-"""Tests of agent.hosts."""
+"""Tests of armwise.agent.hosts."""

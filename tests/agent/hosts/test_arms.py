@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.hosts import arms as hosted
-from agent.serving.arms import same_document
-from arms.base import Query
-from arms.deployments import Embedders, HostedArms
-from arms.llm.base import ScriptedGenerator
-from feedback.log import open_log
-from feedback.registry import arm_sets
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.hosts import arms as hosted
+from armwise.agent.serving.arms import same_document
+from armwise.arms.base import Query
+from armwise.arms.deployments import Embedders, HostedArms
+from armwise.arms.llm.base import ScriptedGenerator
+from armwise.feedback.log import open_log
+from armwise.feedback.registry import arm_sets
 from tests.agent.fakes import CONFIG
 from tests.neighbours import write_corpus
 

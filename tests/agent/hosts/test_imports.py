@@ -31,11 +31,11 @@ def imported(module: str, names: tuple[str, ...]) -> set[str]:
 
 OPEN = """
 import json, sys
-from agent.config import parse
-from agent.hosts import ingress
-from agent.hosts.arms import open_here
-from arms.deployments import Embedders
-from arms.llm.base import ScriptedGenerator
+from armwise.agent.config import parse
+from armwise.agent.hosts import ingress
+from armwise.agent.hosts.arms import open_here
+from armwise.arms.deployments import Embedders
+from armwise.arms.llm.base import ScriptedGenerator
 config = parse(json.loads(sys.argv[1])).settled()
 open_here(config, {}, Embedders(config.backbones), ScriptedGenerator({}))
 print(*(name for name in sys.argv[2:] if name in sys.modules))
@@ -67,23 +67,51 @@ def test_a_replica_with_dense_arms_imports_faiss_and_no_more_than_its_encoder_ne
 
 @pytest.mark.parametrize("module", ["ingress", "learner", "jobs", "arms"])
 def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> None:
-    assert imported(f"agent.hosts.{module}", HEAVY) == set()
+    assert imported(f"armwise.agent.hosts.{module}", HEAVY) == set()
 
 
 @pytest.mark.parametrize(
-    "module", ["arms.deployments.handles", "arms.deployments.embedders", "arms.deployments.generator_host"]
+    "module",
+    [
+        "armwise.arms.deployments.handles",
+        "armwise.arms.deployments.embedders",
+        "armwise.arms.deployments.generator_host",
+    ],
 )
 def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
-    assert imported(module, ("agent.app", "agent.api.routes", "agent.hosts.ingress", "sqlalchemy")) == set()
+    assert (
+        imported(
+            module,
+            ("armwise.agent.app", "armwise.agent.api.routes", "armwise.agent.hosts.ingress", "sqlalchemy"),
+        )
+        == set()
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        ("agent.hosts.ingress", ("agent.hosts.learner", "agent.hosts.jobs", "agent.warmstart.run")),
-        ("agent.hosts.learner", ("agent.hosts.ingress", "agent.hosts.jobs", "fastapi", "ray")),
-        ("agent.hosts.jobs", ("agent.hosts.ingress", "agent.hosts.learner", "fastapi", "ray")),
-        ("agent.hosts.arms", ("agent.hosts.ingress", "agent.hosts.learner", "agent.hosts.jobs", "fastapi")),
+        (
+            "armwise.agent.hosts.ingress",
+            ("armwise.agent.hosts.learner", "armwise.agent.hosts.jobs", "armwise.agent.warmstart.run"),
+        ),
+        (
+            "armwise.agent.hosts.learner",
+            ("armwise.agent.hosts.ingress", "armwise.agent.hosts.jobs", "fastapi", "ray"),
+        ),
+        (
+            "armwise.agent.hosts.jobs",
+            ("armwise.agent.hosts.ingress", "armwise.agent.hosts.learner", "fastapi", "ray"),
+        ),
+        (
+            "armwise.agent.hosts.arms",
+            (
+                "armwise.agent.hosts.ingress",
+                "armwise.agent.hosts.learner",
+                "armwise.agent.hosts.jobs",
+                "fastapi",
+            ),
+        ),
     ],
 )
 def test_a_host_does_not_import_the_other_hosts(module: str, others: tuple[str, ...]) -> None:

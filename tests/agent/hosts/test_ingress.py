@@ -14,21 +14,21 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
 
-from agent.access.hosts import OpenServiceError
-from agent.config import parse
-from agent.hosts import ingress
-from agent.hosts.ingress import TimeLimit, deployments
-from feedback.log import Store
+from armwise.agent.access.hosts import OpenServiceError
+from armwise.agent.config import parse
+from armwise.agent.hosts import ingress
+from armwise.agent.hosts.ingress import TimeLimit, deployments
+from armwise.feedback.log import Store
 from tests.agent.fakes import CONFIG
 from tests.postgres import Server
 
 OPEN = """
 import json, os, sys
-from agent.config import parse
-from agent.hosts.ingress import open_replica
-from agent.serving import Backends
+from armwise.agent.config import parse
+from armwise.agent.hosts.ingress import open_replica
+from armwise.agent.serving import Backends
 from tests.agent.fakes import FakeArms, FakeEmbedders
-from arms.llm.base import ScriptedGenerator
+from armwise.arms.llm.base import ScriptedGenerator
 config, counters = parse(json.loads(sys.argv[1])), sys.argv[2]
 open_replica(config, Backends(FakeArms(), FakeEmbedders(), {"default": ScriptedGenerator({})}), counters)
 os._exit(0)  # the writer of the log runs on

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.config import parse
-from agent.hosts.learner import LearnerHost
-from agent.learning import Learner
+from armwise.agent.config import parse
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.learning import Learner
 from tests.agent.fakes import CONFIG
 
 
@@ -36,8 +36,8 @@ def test_a_learner_gets_all_that_its_point_says_of_learning(
         made.append((given, options))
         return SimpleNamespace(recipe=given[1])
 
-    monkeypatch.setattr("agent.hosts.learner.LearnerThread", Idle)
-    monkeypatch.setattr("agent.hosts.learner.Learner", learner)
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Idle)
+    monkeypatch.setattr("armwise.agent.hosts.learner.Learner", learner)
     priced = {
         "engine": "openai",
         "base_url": "http://127.0.0.1:9/v1",
@@ -79,7 +79,7 @@ def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported
             super().__init__(make, interval_s)
             started.append(self)
 
-    monkeypatch.setattr("agent.hosts.learner.LearnerThread", Started)
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Started)
     points = {"cheap": {"learning": {"interval_s": 7.0}}, "plain": {}}
     url = f"sqlite:///{tmp_path / 'log.db'}"
     host = LearnerHost(parse({**CONFIG, "log_url": url, "learning": {"interval_s": 2.0}, "points": points}))

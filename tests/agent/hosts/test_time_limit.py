@@ -7,7 +7,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from agent.hosts.ingress import HEADER, TimeLimit
+from armwise.agent.hosts.ingress import HEADER, TimeLimit
 from tests.agent.asking import QUESTION, late_once_decided, record, refused
 from tests.agent.fakes import Service, pass_time
 

@@ -1,1 +1,1 @@
-"""Tests of `agent.jobs`."""
+"""Tests of `armwise.agent.jobs`."""

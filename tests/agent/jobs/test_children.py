@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent import low_priority
-from agent.jobs import environment_of_a_child
+from armwise.agent import low_priority
+from armwise.agent.jobs import environment_of_a_child
 
 
 def test_a_child_has_the_modules_of_its_parent_its_variables_and_one_thread_for_numerics(

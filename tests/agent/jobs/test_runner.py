@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from agent import jobs as agent_jobs
-from agent.config import AppConfig, parse
-from agent.evaluation import Evaluations
-from agent.evaluation.job import Evaluate
-from agent.hosts.jobs import JobsHost
-from agent.jobs import JobFailedError, Jobs, ProgressCallback
-from agent.learning import configuration_of
-from feedback.clock import SteadyClock
-from feedback.errors import ClockError, LogUnavailableError
-from feedback.log import Store
-from feedback.registry import Evaluation, evaluations
+from armwise.agent import jobs as agent_jobs
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import Evaluations
+from armwise.agent.evaluation.job import Evaluate
+from armwise.agent.hosts.jobs import JobsHost
+from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
+from armwise.agent.learning import configuration_of
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.errors import ClockError, LogUnavailableError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Evaluation, evaluations
 from tests.agent.fakes import CONFIG
 
 OURS = "ours"
@@ -322,7 +322,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
             answers.set()
         return answered(request, heard)
 
-    monkeypatch.setattr("agent.hosts.jobs.evaluate_apart", evaluate)
+    monkeypatch.setattr("armwise.agent.hosts.jobs.evaluate_apart", evaluate)
     for _ in range(2):
         evaluations.submit(store, configuration_of(config), REQUEST, NOW)
     host = JobsHost(config)
@@ -359,7 +359,7 @@ def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
 
     for kind in ("Evaluations", "WarmStarts", "AutomaticCanaries"):
         make = partial(lambda kind, store, *_, **__: Polled(kind, store), kind)
-        monkeypatch.setattr(f"agent.hosts.jobs.{kind}", make)
+        monkeypatch.setattr(f"armwise.agent.hosts.jobs.{kind}", make)
     points = {"cheap": {"warm_start": spec}, "plain": {}, "brave": {"warm_start": auto}}
     settings = {"points": points, "learning": {"poll_s": 0.01}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))

@@ -1,1 +1,1 @@
-"""Tests of `agent.learning`."""
+"""Tests of `armwise.agent.learning`."""

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import AppConfig
-from agent.hosts.learner import LearnerHost
-from agent.learning.learner import Learner, publish_candidate
-from agent.learning.rebuild import rebuild
-from agent.learning.recipe import Recipe
-from agent.learning.restore import restore_policy
-from agent.policies import PolicyError, PolicySpec
-from feedback.errors import RebuiltError
-from feedback.events import LABELS, Decision, Execution, Feedback
-from feedback.log import Store
-from feedback.registry import Version, promotions, versions
-from feedback.training_log import REBUILD, StartingPoint, examples, imported_turns, take_epoch
+from armwise.agent.config import AppConfig
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.learning.learner import Learner, publish_candidate
+from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.feedback.errors import RebuiltError
+from armwise.feedback.events import LABELS, Decision, Execution, Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Version, promotions, versions
+from armwise.feedback.training_log import REBUILD, StartingPoint, examples, imported_turns, take_epoch
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, live
@@ -163,7 +163,7 @@ def test_what_a_candidate_has_learned_is_published_once(store: Store) -> None:
 
 
 def test_a_candidate_tells_how_far_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.learning.learner.REPORT_EVERY", 4)
+    monkeypatch.setattr("armwise.agent.learning.learner.REPORT_EVERY", 4)
     live(store, range(10), a_learner(store, Recipe(EXACT, RULE)))
     heard: list[tuple[str, int, int | None]] = []
     publish_candidate(store, Recipe(LINEAR, RULE), ARMS, on_progress=lambda *report: heard.append(report))
@@ -191,7 +191,7 @@ def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_p
         take_epoch(store, REBUILD, NOW)
         return real(store, version, state)
 
-    monkeypatch.setattr("feedback.registry.versions.publish_beside", after_a_rebuild)
+    monkeypatch.setattr("armwise.feedback.registry.versions.publish_beside", after_a_rebuild)
     with pytest.raises(RebuiltError, match="rebuilt the training log"):
         publish_candidate(store, Recipe(LINEAR, RULE), ARMS)
     assert versions.latest(store, Recipe(LINEAR, RULE).digest) is None
@@ -250,7 +250,7 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
 def test_a_learner_host_follows_a_promotion_and_the_way_back(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
     imported_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
@@ -278,7 +278,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
 def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_cannot_be_built(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), RULE)
     promoted(store, config, publish_candidate(store, fixed, [*ARMS, "gone"]))
     (host,) = LearnerHost(config)._learners  # noqa: SLF001
@@ -286,4 +286,4 @@ def test_a_learner_host_goes_on_with_the_configured_recipe_where_a_promoted_one_
     assert first.recipe == Recipe.configured(config)
     assert first.step() is not None
     assert host._learner(first) is first  # noqa: SLF001
-    assert len([one for one in caplog.records if one.name == "agent.learning.recipe"]) == 1
+    assert len([one for one in caplog.records if one.name == "armwise.agent.learning.recipe"]) == 1

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.hosts.ingress import once_the_log_answers
+from armwise.agent.hosts.ingress import once_the_log_answers
+from armwise.feedback.errors import LogUnavailableError, SchemaError
 from benchmarks import crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
@@ -17,7 +18,6 @@ from benchmarks.crash_report import Run
 from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
 from benchmarks.crash_service import Kill
 from benchmarks.crash_weather import database_away, endure, failed_over, no_file_grows, read_only
-from feedback.errors import LogUnavailableError, SchemaError
 from tests.postgres import Server, running
 
 pytestmark = pytest.mark.timeout(400)

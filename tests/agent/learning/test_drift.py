@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.config import ConfigError, parse
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.policies import PolicySpec
-from feedback.clock import SteadyClock
-from feedback.drift import Alarm, DriftSpec, monitor, read_alarms
-from feedback.drift.alarms import raise_alarms
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import take_epoch
+from armwise.agent.config import ConfigError, parse
+from armwise.agent.learning.learner import Learner
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.clock import SteadyClock
+from armwise.feedback.drift import Alarm, DriftSpec, monitor, read_alarms
+from armwise.feedback.drift.alarms import raise_alarms
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import look_up, record
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.warmstart.test_insert_labels import outcomes_file, warmed

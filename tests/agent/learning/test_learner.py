@@ -14,21 +14,27 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.config import parse
-from agent.hosts.learner import LearnerHost
-from agent.learning import learner as agent_learner
-from agent.learning.learner import Learner, LearnerThread
-from agent.learning.recipe import Recipe
-from agent.policies import Policy, PolicySpec, build_policy
-from agent.policies.serialization import seal
-from feedback.errors import ClockError, LogGapError, LogUnavailableError, RebuiltError, SupersededError
-from feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
-from feedback.log import Store, erasures
-from feedback.log import tables as t
-from feedback.registry import Version, versions
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, learned_examples, take_epoch
-from feedback.training_log import lag as training_log_lag
+from armwise.agent.config import parse
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.learning import learner as agent_learner
+from armwise.agent.learning.learner import Learner, LearnerThread
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import Policy, PolicySpec, build_policy
+from armwise.agent.policies.serialization import seal
+from armwise.feedback.errors import (
+    ClockError,
+    LogGapError,
+    LogUnavailableError,
+    RebuiltError,
+    SupersededError,
+)
+from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Status
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, versions
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, learned_examples, take_epoch
+from armwise.feedback.training_log import lag as training_log_lag
 from tests.agent.attacks import Command, a_trap
 from tests.agent.fakes import CONFIG
 
@@ -241,7 +247,7 @@ def test_a_checkpoint_of_another_library_is_replayed_and_published_anew(
 ) -> None:
     store = a_store("log")
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.vowpal.VW_VERSION", "8.0.0")
+        before.setattr("armwise.agent.policies.vowpal.VW_VERSION", "8.0.0")
         old = live(store, range(14), a_learner(store, spec))
     with caplog.at_level(logging.WARNING):
         again = a_learner(store, spec).step()
@@ -321,7 +327,7 @@ class Backlog:
     """A log of turns that nobody has learned, and a learner that takes a few at a time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store, turns: range) -> None:
-        monkeypatch.setattr("agent.learning.learner.BATCH", 4)
+        monkeypatch.setattr("armwise.agent.learning.learner.BATCH", 4)
         for number in turns:
             store.append(facts(number))
         self.store = store
@@ -389,7 +395,7 @@ def test_a_joiner_that_has_read_a_part_of_the_log_is_behind(
     a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backlog = Backlog(monkeypatch, a_store("log"), range(10))
-    monkeypatch.setattr("agent.learning.learner.Joiner", partial(Joiner, batch=11))
+    monkeypatch.setattr("armwise.agent.learning.learner.Joiner", partial(Joiner, batch=11))
     learner = backlog.learner()
     assert learner.step() is None
     assert learner.behind
@@ -412,7 +418,7 @@ def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
             again.append(example.seq)
             yield example
 
-    monkeypatch.setattr("agent.learning.learner.learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.learner.learned_examples", noted)
     learner = a_learner(store)
     assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
         f"checkpoint of version {version.version}",
@@ -495,7 +501,7 @@ def test_the_pause_grows_while_the_log_is_away_and_no_longer_than_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert agent_learner.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
-    monkeypatch.setattr("agent.learning.learner.MAX_PAUSE_S", 0.004)
+    monkeypatch.setattr("armwise.agent.learning.learner.MAX_PAUSE_S", 0.004)
     away = LogUnavailableError("the disk is full")
     script = Scripted(*[away] * 4, None, None, away, None)
     thread = LearnerThread(script.make, interval_s=0.001)
@@ -552,7 +558,7 @@ def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeSto
 def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     a_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedback.training_log.lag.ABANDONED_S", 0.0)
+    monkeypatch.setattr("armwise.feedback.training_log.lag.ABANDONED_S", 0.0)
     store = a_store("log")
     host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
     (one,) = host._learners  # noqa: SLF001

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.config import AppConfig, parse
-from agent.evaluation import candidates, evaluate
-from agent.evaluation.candidates import Setting, parse_name
-from agent.learning import Learner, Recipe, publish_candidate
-from agent.learning.rebuild import rebuild
-from agent.learning.router_scores import keep_router
-from agent.policies import Policy
-from agent.routers import out_of_fold, saved
-from feedback.events import LABELS, ROUTER, Observation, Source
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version, versions
-from feedback.sources import LogSource
-from feedback.training_log import imported_turns, learned_examples, observed, take_epoch
-from feedback.training_log.examples import episode_of
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import candidates, evaluate
+from armwise.agent.evaluation.candidates import Setting, parse_name
+from armwise.agent.learning import Learner, Recipe, publish_candidate
+from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.router_scores import keep_router
+from armwise.agent.policies import Policy
+from armwise.agent.routers import out_of_fold, saved
+from armwise.feedback.events import LABELS, ROUTER, Observation, Source
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, versions
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import imported_turns, learned_examples, observed, take_epoch
+from armwise.feedback.training_log.examples import episode_of
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import kept
 from tests.feedback.conftest import decision, execution, value

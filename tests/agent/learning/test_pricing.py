@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.learning.learner import PriceKeeper
-from arms.base import Passage, Query, Retrieval
-from feedback.budget import Budget
-from feedback.errors import SupersededError
-from feedback.events import Cost, Decision
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import prices
-from feedback.training_log import read_examples, take_epoch
+from armwise.agent.learning.learner import PriceKeeper
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.feedback.budget import Budget
+from armwise.feedback.errors import SupersededError
+from armwise.feedback.events import Cost, Decision
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import prices
+from armwise.feedback.training_log import read_examples, take_epoch
 from tests.agent.asking import ask, forced, look_up, refused, tell
 from tests.agent.fakes import Service
 from tests.feedback.conftest import decision, execution

@@ -9,17 +9,17 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from agent.api.operations.policies import COMPARED
-from agent.cli.service import _serving
-from agent.jobs import UndecidedError
-from agent.learning.learner import publish_candidate
-from agent.learning.recipe import Recipe
-from agent.policies import Policy, PolicyError, PolicySpec
-from feedback.errors import QueueFullError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version, promotions
-from feedback.registry import versions as registry_versions
+from armwise.agent.api.operations.policies import COMPARED
+from armwise.agent.cli.service import _serving
+from armwise.agent.jobs import UndecidedError
+from armwise.agent.learning.learner import publish_candidate
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import Policy, PolicyError, PolicySpec
+from armwise.feedback.errors import QueueFullError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, promotions
+from armwise.feedback.registry import versions as registry_versions
 from tests.agent.asking import ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeGate, Service
 
@@ -338,7 +338,9 @@ async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_prom
         assert (told["promotion"]["version"], told["promotion"]["deciding"]) == (chosen, False)
         assert (told["serving"]["pinned"], told["serving"]["chosen"]) == (held, chosen if held else None)
         assert again.learner.recipe == Recipe.configured(again.config)
-        warned = [record.message for record in caplog.records if record.name == "agent.learning.recipe"]
+        warned = [
+            record.message for record in caplog.records if record.name == "armwise.agent.learning.recipe"
+        ]
         assert len(warned) == 2, "the learner's and the replica's, once each"
         assert warned[0].startswith(f"version {chosen} was promoted and is passed over: policy 'fixed' names")
 
@@ -418,7 +420,7 @@ async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_befor
 ) -> None:
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         candidate = publish(service).version
-        monkeypatch.setattr("feedback.registry.versions.checkpoint", lambda *_: b"damaged")
+        monkeypatch.setattr("armwise.feedback.registry.versions.checkpoint", lambda *_: b"damaged")
         message = refused(await promote(service, candidate), 503, "not_ready", "version")
         assert message == f"version {candidate} was promoted and cannot be read here: version 1 still decides"
         assert await deciding(service) == 1
@@ -472,7 +474,7 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
             )
             real(store, configured, word, state, after=after, **others)
 
-        monkeypatch.setattr("feedback.registry.promotions.record", late)
+        monkeypatch.setattr("armwise.feedback.registry.promotions.record", late)
         refused(await promote(service, chosen), 409, "changed_meanwhile", "version")
         await service.refresh()
         assert await deciding(service) == candidate
@@ -545,7 +547,9 @@ async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and
         for _ in range(3):
             await again.refresh()
         refused(await look_up(again), 503, "not_ready")
-        warned = [record.message for record in caplog.records if record.name == "agent.serving.versions"]
+        warned = [
+            record.message for record in caplog.records if record.name == "armwise.agent.serving.versions"
+        ]
         assert len(warned) == 1
         assert f"checkpoint of version {chosen} is missing or damaged" in warned[0]
         assert (await say(again, "promote", newest)).status_code == 200
@@ -576,7 +580,7 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
         assert state is not None
         prune(service, chosen)
     with monkeypatch.context() as patch:
-        patch.setattr("agent.learning.restore.resume_point", unreadable)
+        patch.setattr("armwise.agent.learning.restore.resume_point", unreadable)
         async with Service(tmp_path).running() as again:
             assert again.point.versions.served is None
             with again.point.store.writing() as connection:
@@ -593,7 +597,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, newest = await learned(service, 2)
-    monkeypatch.setattr("agent.serving.versions.restore_policy", unreadable)
+    monkeypatch.setattr("armwise.agent.serving.versions.restore_policy", unreadable)
     message = refused(await say(service, "rollback", chosen, "worse"), 503, "not_ready", "version")
     assert message == f"version {chosen} was chosen and cannot be read here: version {newest} still decides"
     told = (await shown(service))["serving"]
@@ -733,7 +737,7 @@ async def test_no_agreement_is_told_where_no_apprentice_learns(service: Service)
 async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.operations.policies.COMPARED_FOR_S", 0.0)
+    monkeypatch.setattr("armwise.agent.api.operations.policies.COMPARED_FOR_S", 0.0)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         nothing = (await shown(service))["apprentice"]
         assert nothing == {"decisions": 0, "agreement": None, "same_best": None}
@@ -764,7 +768,7 @@ async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -
 async def test_only_the_newest_decisions_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.api.operations.policies.COMPARED", 2)
+    monkeypatch.setattr("armwise.agent.api.operations.policies.COMPARED", 2)
     async with Service(tmp_path, policy=APPRENTICE).running() as service:
         for _ in range(3):
             await ask(service)

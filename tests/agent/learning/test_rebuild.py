@@ -11,25 +11,25 @@ import sqlalchemy as sa
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from agent.learning.learner import Learner, LearnerThread
-from agent.learning.rebuild import RebuildError, RebuildReport, rebuild
-from agent.learning.recipe import Recipe
-from agent.learning.restore import restore_policy
-from agent.policies import PolicyError, PolicySpec
-from feedback.errors import LogGapError, RebuiltError, SupersededError
-from feedback.events import Example, Tick
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version
-from feedback.registry import versions as registry_versions
-from feedback.reward import RewardRule
-from feedback.training_log import Joiner, confirm_epoch, lag, learned_examples, take_epoch
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning.learner import Learner, LearnerThread
+from armwise.agent.learning.rebuild import RebuildError, RebuildReport, rebuild
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
+from armwise.feedback.events import Example, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version
+from armwise.feedback.registry import versions as registry_versions
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import Joiner, confirm_epoch, lag, learned_examples, take_epoch
 from tests.agent.fakes import CONFIG
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, learned_at_once
 
-module = importlib.import_module("agent.learning.rebuild")  # the face names its function
+module = importlib.import_module("armwise.agent.learning.rebuild")  # the face names its function
 
 TURNS = 20
 
@@ -38,7 +38,7 @@ Damage = Callable[[sa.Connection], Any]
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.training_log.refold.CHUNK", 7)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", 7)
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_bytes_that_are_lost_are_found_and_put_back(
 
 
 def test_bytes_that_were_pruned_are_not_missed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.registry.versions.KEPT_CHECKPOINTS", 2)
+    monkeypatch.setattr("armwise.feedback.registry.versions.KEPT_CHECKPOINTS", 2)
     live(store, a_learner(store))
     assert registry_versions.checkpoint(store, 1) is None
     assert told(rebuild_quietly(store, number=1)) == {
@@ -441,7 +441,7 @@ def test_facts_are_committed_between_the_parts_of_a_repair(
         committed.append(store.log_seq())
         confirm_epoch(connection, epoch)
 
-    monkeypatch.setattr("feedback.training_log.refold.confirm_epoch", confirmed)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.confirm_epoch", confirmed)
     other = Store(str(store.engine.url), RULE.join)
     writing = store.writing
 
@@ -581,7 +581,7 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
             seen.append(example.seq)
             yield example
 
-    monkeypatch.setattr("agent.learning.restore.learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.restore.learned_examples", noted)
     assert again(store, 3) == expected
     assert seen == list(read)
 

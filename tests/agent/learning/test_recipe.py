@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe, active_recipe, configuration_of
-from agent.policies import PolicyError, PolicySpec
-from feedback.log import Store
-from feedback.registry import Version, promotions
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import StartingPoint, take_epoch
-from feedback.training_log.observed import Also
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning.learner import Learner
+from armwise.agent.learning.recipe import Recipe, active_recipe, configuration_of
+from armwise.agent.policies import PolicyError, PolicySpec
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Version, promotions
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import StartingPoint, take_epoch
+from armwise.feedback.training_log.observed import Also
 from tests.agent.fakes import CONFIG
 
 SPEC = PolicySpec(kind="linucb")

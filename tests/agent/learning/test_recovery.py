@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.learning.rebuild import rebuild
-from feedback.log import Store
+from armwise.agent.learning.rebuild import rebuild
+from armwise.feedback.log import Store
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service
 from tests.postgres import Server, running

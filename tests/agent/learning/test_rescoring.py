@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.learning.learner import Learner
-from agent.learning.recipe import Recipe
-from agent.policies import PolicySpec
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
-from feedback.log import Fact, Store
-from feedback.log import tables as t
-from feedback.registry import Version, versions
-from feedback.reward import Aggregation, Complete, Metric, Prices, RewardRule
-from feedback.training_log import read_examples, take_epoch
+from armwise.agent.learning.learner import Learner
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Kind, Status, Tick
+from armwise.feedback.log import Fact, Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, versions
+from armwise.feedback.reward import Aggregation, Complete, Metric, Prices, RewardRule
+from armwise.feedback.training_log import read_examples, take_epoch
 
 ARMS = ("none", "bm25", "dense")
 EXACT = PolicySpec(kind="vowpal", params={"args": "--cb_explore_adf --epsilon 0.05 -q sa"})

@@ -4,9 +4,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agent.learning.rebuild import rebuild
-from feedback.log import Store
-from feedback.registry import versions
+from armwise.agent.learning.rebuild import rebuild
+from armwise.feedback.log import Store
+from armwise.feedback.registry import versions
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service
 

@@ -12,14 +12,22 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.learning.restore import MAX_QUEUED, BusyError, PolicyHistory
-from agent.learning.verify import verify
-from agent.policies import Fixed, Policy, PolicyError, ShadowPolicy, choose, sampling, served_distribution
-from agent.policies.linear import LinUCB
-from feedback.events import LABELS, Context, Decision, Mode
-from feedback.log import tables as t
-from feedback.registry import versions
-from feedback.training_log import imported_turns
+from armwise.agent.learning.restore import MAX_QUEUED, BusyError, PolicyHistory
+from armwise.agent.learning.verify import verify
+from armwise.agent.policies import (
+    Fixed,
+    Policy,
+    PolicyError,
+    ShadowPolicy,
+    choose,
+    sampling,
+    served_distribution,
+)
+from armwise.agent.policies.linear import LinUCB
+from armwise.feedback.events import LABELS, Context, Decision, Mode
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import imported_turns
 from tests.agent.asking import QUESTION, ask, forced, look_up, refused, tell
 from tests.agent.fakes import Preferring, Service
 from tests.feedback.conftest import decision, execution, value

@@ -1,1 +1,1 @@
-"""Tests of `agent.offline`."""
+"""Tests of `armwise.agent.offline`."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.offline import alignment
-from agent.offline.alignment import (
+from armwise.agent.offline import alignment
+from armwise.agent.offline.alignment import (
     Alignment,
     Comparing,
     align,
@@ -25,13 +25,13 @@ from agent.offline.alignment import (
     on_par,
     sample,
 )
-from agent.offline.labelled_data import read_questions
-from arms.portfolio import ArmTable, ScoreMatrix, write_matrix
-from arms.questions import Question
-from arms.retrievers import ArmSpec
-from feedback.events import LABELS, Mode
-from feedback.log import Store
-from feedback.training_log import examples, read_examples
+from armwise.agent.offline.labelled_data import read_questions
+from armwise.arms.portfolio import ArmTable, ScoreMatrix, write_matrix
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import examples, read_examples
 from tests.agent.asking import join
 from tests.agent.offline.test_score import turn
 from tests.agent.offline.test_synthesize import config

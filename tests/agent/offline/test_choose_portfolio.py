@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.offline import Selection, select_portfolio
-from agent.offline.choose_portfolio import Pool
-from agent.offline.portfolio_report import Outcomes, PortfolioReport
-from arms.models import Backbone
-from arms.portfolio import ArmTable, ScoreMatrix, read_matrix, selection, write_matrix
-from arms.questions import Question
-from arms.retrievers import ArmSpec, catalog
+from armwise.agent.offline import Selection, select_portfolio
+from armwise.agent.offline.choose_portfolio import Pool
+from armwise.agent.offline.portfolio_report import Outcomes, PortfolioReport
+from armwise.arms.models import Backbone
+from armwise.arms.portfolio import ArmTable, ScoreMatrix, read_matrix, selection, write_matrix
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, catalog
 
 Scores = NDArray[np.float32]
 

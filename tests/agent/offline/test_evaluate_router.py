@@ -14,17 +14,17 @@ from hypothesis.extra.numpy import arrays
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig
-from agent.offline import Evaluation, evaluate_model
-from agent.offline import evaluate as evaluation
-from agent.offline.evaluate import RouterEvaluation, evaluate_scores
-from agent.routers import RouterError, Stage
-from agent.routers.utility import Utility
-from arms.portfolio import Outcomes
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.questions import Question
-from feedback.reward import Prices
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig
+from armwise.agent.offline import Evaluation, evaluate_model
+from armwise.agent.offline import evaluate as evaluation
+from armwise.agent.offline.evaluate import RouterEvaluation, evaluate_scores
+from armwise.agent.routers import RouterError, Stage
+from armwise.agent.routers.utility import Utility
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.questions import Question
+from armwise.feedback.reward import Prices
 from tests.agent.fakes import CONFIG
 from tests.agent.offline.test_train_relevance import config, router, train, write  # noqa: F401
 from tests.agent.offline.test_train_router import outcomes as routed_outcomes
@@ -297,7 +297,7 @@ def test_its_own_questions_alone_are_refused(
 def test_a_folder_without_a_model_exits_with_2(tmp_path: Path) -> None:
     files = write(tmp_path)
     (tmp_path / "serve.yaml").write_text(
-        json.dumps({"applications": [{"import_path": "agent.app:build", "args": CONFIG}]})
+        json.dumps({"applications": [{"import_path": "armwise.agent.app:build", "args": CONFIG}]})
     )
     words = ["evaluate-router", str(tmp_path), str(files["outcomes"][0]), "-c", str(tmp_path / "serve.yaml")]
     done = CliRunner().invoke(app, words)

@@ -10,15 +10,15 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.offline import Labelling, label_questions
-from agent.simulation.questions import QuestionsError
-from arms.corpus import CorpusError
-from arms.jobs.checkpoint import JobError
-from arms.models import ModelNotFoundError
-from arms.portfolio import pool as portfolio_pool
-from arms.portfolio import read_outcomes
-from arms.scoring import ScoringError
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import Labelling, label_questions
+from armwise.agent.simulation.questions import QuestionsError
+from armwise.arms.corpus import CorpusError
+from armwise.arms.jobs.checkpoint import JobError
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.portfolio import pool as portfolio_pool
+from armwise.arms.portfolio import read_outcomes
+from armwise.arms.scoring import ScoringError
 from tests.neighbours import write_corpus
 
 SEA = {"id": "s", "question": "What is beside the sea?", "answers": ["The mountain"], "gold_ids": ["p2"]}
@@ -208,7 +208,7 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
         asked.append(workers)
         raise JobError("enough")
 
-    monkeypatch.setattr("agent.offline.label.label", label)
+    monkeypatch.setattr("armwise.agent.offline.label.label", label)
     given = parse({**config.model_dump(mode="json"), "llm": llm})
     with pytest.raises(JobError, match="enough"):
         labelled(tmp_path, given, queries=queries, **fields)

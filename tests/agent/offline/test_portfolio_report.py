@@ -6,7 +6,15 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from agent.offline.portfolio_report import Bound, Budgeted, Comparison, Known, PortfolioReport, notes, tables
+from armwise.agent.offline.portfolio_report import (
+    Bound,
+    Budgeted,
+    Comparison,
+    Known,
+    PortfolioReport,
+    notes,
+    tables,
+)
 
 CHOSEN = Comparison(120, (0.5, 0.6), (0.4, 0.45), ((0.05, 0.15), (0.1, 0.2)), 0.51, 0.91)
 HELD_OUT = Comparison(80, (0.48, 0.58), (0.38, 0.43), ((0.04, 0.16), (0.09, 0.21)), 0.49, 0.89)

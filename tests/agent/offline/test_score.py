@@ -12,23 +12,23 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.offline import Scoring, Selection, corpus_of, score_arms, select_portfolio
-from agent.offline.score import _scorer
-from agent.routers import RouterError
-from agent.simulation.questions import QuestionsError
-from arms.corpus import CorpusError
-from arms.llm import Chunk
-from arms.portfolio import pool as portfolio_pool
-from arms.portfolio import read_matrix
-from arms.portfolio.outcomes import Outcome
-from arms.questions import Question
-from arms.scoring import ScoringError
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store
-from feedback.registry import arm_sets
-from feedback.reward import UnknownMetricError
-from feedback.training_log import logged_labels
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import Scoring, Selection, corpus_of, score_arms, select_portfolio
+from armwise.agent.offline.score import _scorer
+from armwise.agent.routers import RouterError
+from armwise.agent.simulation.questions import QuestionsError
+from armwise.arms.corpus import CorpusError
+from armwise.arms.llm import Chunk
+from armwise.arms.portfolio import pool as portfolio_pool
+from armwise.arms.portfolio import read_matrix
+from armwise.arms.portfolio.outcomes import Outcome
+from armwise.arms.questions import Question
+from armwise.arms.scoring import ScoringError
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.reward import UnknownMetricError
+from armwise.feedback.training_log import logged_labels
 from tests.agent.asking import join
 from tests.agent.attacks import MODULE, a_trap
 from tests.neighbours import SUBJECTS, write_corpus

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.offline import Synthesis, make_questions, read_questions
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import Synthesis, make_questions, read_questions
 from tests.neighbours import SUBJECTS, write_corpus
 
 ENDPOINT = {

@@ -9,12 +9,12 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig
-from agent.offline import CascadeTraining, Evaluation, cascade_spec, evaluate_model, train_cascade
-from agent.routers import RouterError, cascade
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.questions import Question
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig
+from armwise.agent.offline import CascadeTraining, Evaluation, cascade_spec, evaluate_model, train_cascade
+from armwise.agent.routers import RouterError, cascade
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.questions import Question
 from tests.agent.fakes import CONFIG
 from tests.agent.offline.test_train_router import ARMS, config, labelled, outcomes
 from tests.agent.routers.test_answer_selector import job_folder

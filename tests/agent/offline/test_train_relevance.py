@@ -16,9 +16,9 @@ from rich.console import Console
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from agent.offline import (
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import (
     RelevanceTraining,
     Training,
     observed_features,
@@ -28,18 +28,18 @@ from agent.offline import (
     train_relevance,
     train_router,
 )
-from agent.offline.train import ABOUT, auc
-from agent.routers import RouterError, Stage, Trained, cross_validation, read_trained
-from agent.routers.features import RELEVANCE, SUPPORT
-from agent.serving.router_scores import RouterScorer
-from arms.base import Query, Retrieval
-from arms.corpus import ingest
-from arms.indexes import PassageVectors
-from arms.models import Backbone, build_embedder
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.questions import Question
-from arms.relevance import RelevanceModel, read_model
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.agent.offline.train import ABOUT, auc
+from armwise.agent.routers import RouterError, Stage, Trained, cross_validation, read_trained
+from armwise.agent.routers.features import RELEVANCE, SUPPORT
+from armwise.agent.serving.router_scores import RouterScorer
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.corpus import ingest
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.questions import Question
+from armwise.arms.relevance import RelevanceModel, read_model
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from tests.agent.fakes import CONFIG
 from tests.neighbours import SUBJECTS, write_corpus
 
@@ -285,7 +285,7 @@ def test_passages_of_another_corpus_are_counted_and_alone_they_are_refused(
 def test_the_command_line_refuses_what_only_a_router_has(tmp_path: Path) -> None:
     files = write(tmp_path)
     (tmp_path / "serve.yaml").write_text(
-        json.dumps({"applications": [{"import_path": "agent.app:build", "args": CONFIG}]})
+        json.dumps({"applications": [{"import_path": "armwise.agent.app:build", "args": CONFIG}]})
     )
     words = ["train", str(files["outcomes"][0]), "--model", "relevance", "-o", "x"]
     words += ["-c", str(tmp_path / "serve.yaml")]

@@ -16,21 +16,28 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, load, parse
-from agent.offline import Training, joined, observed_features, read_labelled, router_spec, train_router
-from agent.offline.labelled_data import written
-from agent.routers import RouterError, Stage, Trained, build_router, read_trained, validation
-from agent.routers import utility as router_utility
-from agent.serving.router_scores import RouterScorer
-from arms.base import Progress, Query, Retrieval
-from arms.corpus import Corpus, ingest
-from arms.indexes import PassageVectors
-from arms.models import Backbone, build_embedder
-from arms.portfolio import ArmTable, Outcomes, write_matrix
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.questions import Question
-from arms.retrievers import ArmSpec
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, load, parse
+from armwise.agent.offline import (
+    Training,
+    joined,
+    observed_features,
+    read_labelled,
+    router_spec,
+    train_router,
+)
+from armwise.agent.offline.labelled_data import written
+from armwise.agent.routers import RouterError, Stage, Trained, build_router, read_trained, validation
+from armwise.agent.routers import utility as router_utility
+from armwise.agent.serving.router_scores import RouterScorer
+from armwise.arms.base import Progress, Query, Retrieval
+from armwise.arms.corpus import Corpus, ingest
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.portfolio import ArmTable, Outcomes, write_matrix
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec
 from tests.agent.fakes import CONFIG
 from tests.neighbours import SUBJECTS, write_corpus
 
@@ -68,7 +75,7 @@ def outcomes(n: int = 60, **changes: Any) -> list[portfolio_outcomes.Outcome]:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A corpus of twelve passages and a backbone that hashes words; questions are read in blocks."""
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    monkeypatch.setattr("agent.offline.router_features.BLOCK", 7)
+    monkeypatch.setattr("armwise.agent.offline.router_features.BLOCK", 7)
     source = write_corpus(tmp_path / "corpus.jsonl")
     return parse(
         {**CONFIG, "home": str(tmp_path / "home"), "corpus": {"name": "small", "source": str(source)}}
@@ -494,7 +501,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_embedded(
     def never(_: Backbone) -> None:
         raise AssertionError("nothing is to be embedded")
 
-    monkeypatch.setattr("agent.offline.router_features.build_embedder", never)
+    monkeypatch.setattr("armwise.agent.offline.router_features.build_embedder", never)
     for output in (labelled, labelled / "router"):
         with pytest.raises(RouterError, match=r"as .*outcomes\.jsonl is not a folder: choose another output"):
             train(config, labelled, output=output)

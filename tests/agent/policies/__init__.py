@@ -1,1 +1,1 @@
-"""Tests of `agent.policies`."""
+"""Tests of `armwise.agent.policies`."""

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from agent.policies import PolicyError, adaptive, served_distribution
-from agent.policies.adaptive import Adaptive
-from agent.policies.encoding import hashed
-from feedback.events import Context, Decision
+from armwise.agent.policies import PolicyError, adaptive, served_distribution
+from armwise.agent.policies.adaptive import Adaptive
+from armwise.agent.policies.encoding import hashed
+from armwise.feedback.events import Context, Decision
 
 Array = NDArray[np.float64]
 

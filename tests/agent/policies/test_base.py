@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from agent.policies import sampling
-from agent.policies.base import Fixed, PolicyError, Uniform
-from agent.policies.catalog import POLICIES, PolicySpec, build_policy
-from agent.policies.epsilon_greedy import EpsilonGreedy
-from agent.policies.sampling import (
+from armwise.agent.policies import sampling
+from armwise.agent.policies.base import Fixed, PolicyError, Uniform
+from armwise.agent.policies.catalog import POLICIES, PolicySpec, build_policy
+from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
+from armwise.agent.policies.sampling import (
     choose,
     greedy,
     mix_floor,
@@ -22,8 +22,8 @@ from agent.policies.sampling import (
     uniform_from,
     validate,
 )
-from agent.policies.shadow import ShadowPolicy
-from feedback.events import Context, Decision
+from armwise.agent.policies.shadow import ShadowPolicy
+from armwise.feedback.events import Context, Decision
 
 ARMS = ("a", "b", "c")
 weights = st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any)

@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.config import Limits
-from agent.policies import FeatureSpec, PolicySpec, build_policy, choose, describe, served_distribution
-from agent.policies.sampling import TOLERANCE
-from feedback.events import Context, Decision
+from armwise.agent.config import Limits
+from armwise.agent.policies import (
+    FeatureSpec,
+    PolicySpec,
+    build_policy,
+    choose,
+    describe,
+    served_distribution,
+)
+from armwise.agent.policies.sampling import TOLERANCE
+from armwise.feedback.events import Context, Decision
 from tests.agent.policies.test_contracts import ALL
 from tests.contracts import ARMS
 

@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.policies import Policy, PolicyError, PolicySpec, Uniform, build_policy, catalog, check_untrusted
-from agent.spec import ClassCatalogue
+from armwise.agent.policies import (
+    Policy,
+    PolicyError,
+    PolicySpec,
+    Uniform,
+    build_policy,
+    catalog,
+    check_untrusted,
+)
+from armwise.agent.spec import ClassCatalogue
 from tests.packages import install_package
 
 ARMS = ["bm25", "none"]
 
 POLICY = """
-from agent.policies import Uniform
+from armwise.agent.policies import Uniform
 
 class {name}:
     kind = "{kind}"
@@ -35,7 +43,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(source: str, *points: str) -> ClassCatalogue[Policy]:
         install_package(tmp_path, monkeypatch, "their_policies", source, "armwise.policies", points)
         catalogue: ClassCatalogue[Policy] = ClassCatalogue(
-            "agent.policies", "armwise.policies", "policy", PolicyError
+            "armwise.agent.policies", "armwise.policies", "policy", PolicyError
         )
         monkeypatch.setattr(catalog, "POLICIES", catalogue)
         return catalogue

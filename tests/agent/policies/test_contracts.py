@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.policies import POLICIES, PolicySpec, ShadowPolicy, Uniform, build_policy
+from armwise.agent.policies import POLICIES, PolicySpec, ShadowPolicy, Uniform, build_policy
 from tests.contracts import ARMS, CHECKS, CONTEXT_CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
 
 ADF = "--cb_explore_adf -q sa -q ea"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import check_context, hashed
-from agent.policies.serialization import pack, seal, unpack, unseal
-from feedback.events import Context
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import check_context, hashed
+from armwise.agent.policies.serialization import pack, seal, unpack, unseal
+from armwise.feedback.events import Context
 
 NAMED = st.dictionaries(st.text(max_size=8), st.integers(-9, 9).map(float), max_size=12)
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river import base, linear_model, optim
 
-from agent.policies.base import Policy, PolicyError
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.epsilon_greedy import LINEAR, MODELS, STATES, EpsilonGreedy, Exploration, Model
-from agent.policies.serialization import seal
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import Policy, PolicyError
+from armwise.agent.policies.catalog import PolicySpec, build_policy
+from armwise.agent.policies.epsilon_greedy import LINEAR, MODELS, STATES, EpsilonGreedy, Exploration, Model
+from armwise.agent.policies.serialization import seal
+from armwise.feedback.events import Context, Decision
 from tests.agent.attacks import CALLS, MODULE, Command, Trap, a_trap, in_apprentices
 from tests.contracts import ARMS, contexts, epsilon_of, history, teach
 
@@ -230,7 +230,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
 def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = EpsilonGreedy()
     with monkeypatch.context() as before:
-        before.setattr("agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
+        before.setattr("armwise.agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
         old = policy.save()
     with pytest.raises(
         PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 3, "model": "linear"'

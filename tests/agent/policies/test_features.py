@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.policies.features import EmbeddingSpec, FeatureError, FeatureSpec, describe, flattened
+from armwise.agent.policies.features import EmbeddingSpec, FeatureError, FeatureSpec, describe, flattened
 
 SHAPE_ONLY = FeatureSpec(words=0)
 WORDS_ONLY = FeatureSpec(shape=False)

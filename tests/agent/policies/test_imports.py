@@ -7,7 +7,7 @@ import pytest
 
 LIBRARIES = ("vowpalwabbit", "river", "torch", "transformers", "sklearn")
 
-BUILD = "from agent.policies import PolicySpec, build_policy; build_policy(PolicySpec(kind={!r}), ['a', 'b'])"
+BUILD = "from armwise.agent.policies import *; build_policy(PolicySpec(kind={!r}), ['a', 'b'])"
 
 
 def loaded_by(code: str) -> set[str]:
@@ -20,10 +20,10 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import agent.policies",
-        "import agent.policies.sampling",
-        "from agent.policies import choose, served_distribution",
-        "import agent.policies.catalog",
+        "import armwise.agent.policies",
+        "import armwise.agent.policies.sampling",
+        "from armwise.agent.policies import choose, served_distribution",
+        "import armwise.agent.policies.catalog",
     ],
 )
 def test_importing_policies_loads_no_library_of_one(code: str) -> None:

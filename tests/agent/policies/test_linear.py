@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import integrate, linalg, stats
 
-from agent.policies.base import PolicyError
-from agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
-from agent.policies.ridge import ArmRidge
-from agent.policies.sampling import served_distribution
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
+from armwise.agent.policies.ridge import ArmRidge
+from armwise.agent.policies.sampling import served_distribution
+from armwise.feedback.events import Context, Decision
 from tests.contracts import ARMS, contexts, history, teach
 
 Array = NDArray[np.float64]

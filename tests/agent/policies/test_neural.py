@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizerFast
 
-from agent.policies.base import PolicyError
-from agent.policies.encoding import hashed
-from agent.policies.epsilon_greedy import EpsilonGreedy, Exploration
-from agent.policies.neural import NeuralGreedy, pretrained
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.encoding import hashed
+from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, Exploration
+from armwise.agent.policies.neural import NeuralGreedy, pretrained
+from armwise.feedback.events import Context, Decision
 from tests.contracts import (
     ARMS,
     CHECKS,

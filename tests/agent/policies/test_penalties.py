@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from agent.policies import PolicySpec, build_policy, choose, served_distribution
-from agent.policies.base import Penalised
-from feedback.budget import Budget, Pacer
-from feedback.events import Context, Decision
+from armwise.agent.policies import PolicySpec, build_policy, choose, served_distribution
+from armwise.agent.policies.base import Penalised
+from armwise.feedback.budget import Budget, Pacer
+from armwise.feedback.events import Context, Decision
 from tests.agent.policies.test_contracts import EXAMPLES, VARIANTS
 from tests.contracts import ARMS
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.policies import (
+from armwise.agent.policies import (
     Policy,
     PolicyError,
     PolicySpec,
@@ -16,10 +16,10 @@ from agent.policies import (
     require_action_features,
     served_distribution,
 )
-from agent.policies.restarting import Restarting
-from agent.policies.serialization import unpack
-from feedback.events import Context, Decision
-from feedback.texts import pseudonym
+from armwise.agent.policies.restarting import Restarting
+from armwise.agent.policies.serialization import unpack
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import pseudonym
 
 ARMS = ("bm25", "dense", "rrf")
 FLOOR = 0.01

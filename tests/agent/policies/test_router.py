@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.router import Routed
-from feedback.events import Context, Decision
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.catalog import PolicySpec, build_policy
+from armwise.agent.policies.router import Routed
+from armwise.feedback.events import Context, Decision
 
 ARMS = ("none", "bm25", "dense")
 

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent.learning import Learner, Recipe
-from agent.policies.base import Fixed, Policy, PolicyError, Uniform
-from agent.policies.catalog import PolicySpec, build_policy
-from agent.policies.linear import LinUCB
-from agent.policies.sampling import served_distribution, shadow_distribution
-from agent.policies.shadow import Agreement, ShadowPolicy, agreement
-from agent.turn import Ask, TurnLoop, eligible
-from feedback.events import Context, Decision, Feedback
-from feedback.log import Store
-from feedback.registry import versions
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import take_epoch
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.policies.base import Fixed, Policy, PolicyError, Uniform
+from armwise.agent.policies.catalog import PolicySpec, build_policy
+from armwise.agent.policies.linear import LinUCB
+from armwise.agent.policies.sampling import served_distribution, shadow_distribution
+from armwise.agent.policies.shadow import Agreement, ShadowPolicy, agreement
+from armwise.agent.turn import Ask, TurnLoop, eligible
+from armwise.feedback.events import Context, Decision, Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.registry import versions
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import take_epoch
 from tests.agent.fakes import MemoryLog, Preferring
 from tests.agent.serving.test_turn import a_loop
 from tests.contracts import (

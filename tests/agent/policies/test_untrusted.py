@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agent.policies.base import PolicyError
-from agent.policies.catalog import PolicySpec, check_untrusted
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.catalog import PolicySpec, check_untrusted
 
 PLAIN = PolicySpec(kind="uniform")
 ADF = "--cb_explore_adf"

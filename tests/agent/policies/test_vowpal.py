@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from vowpalwabbit import Workspace
 
-from agent.policies import vowpal
-from agent.policies.base import PolicyError
-from agent.policies.serialization import seal
-from agent.policies.vowpal import ALWAYS, VowpalWabbit
-from feedback.events import Context, Decision
-from feedback.texts import by_pseudonym
+from armwise.agent.policies import vowpal
+from armwise.agent.policies.base import PolicyError
+from armwise.agent.policies.serialization import seal
+from armwise.agent.policies.vowpal import ALWAYS, VowpalWabbit
+from armwise.feedback.events import Context, Decision
+from armwise.feedback.texts import by_pseudonym
 from tests.contracts import ARMS, history, teach
 
 ADF = "--cb_explore_adf -q sa -q ea -q sf"
@@ -311,7 +311,7 @@ def test_state_of_another_vw_or_of_other_names_is_refused(
 ) -> None:
     policy = VowpalWabbit()
     with monkeypatch.context() as before:
-        before.setattr(f"agent.policies.vowpal.{constant}", "old")
+        before.setattr(f"armwise.agent.policies.vowpal.{constant}", "old")
         old = policy.save()
     with pytest.raises(PolicyError, match=rf'"{fact}": "old".* is damaged, or not of \{{"args"'):
         policy.load(old)

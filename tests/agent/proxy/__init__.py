@@ -1,1 +1,1 @@
-"""Tests of agent.proxy."""
+"""Tests of armwise.agent.proxy."""

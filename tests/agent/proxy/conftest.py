@@ -14,9 +14,9 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from agent.api import KNOWN_CALLER
-from agent.config import parse
-from agent.proxy import Listening, Proxy, listening, write_configuration
+from armwise.agent.api import KNOWN_CALLER
+from armwise.agent.config import parse
+from armwise.agent.proxy import Listening, Proxy, listening, write_configuration
 
 HTTP = {"request_s": 0.4, "queue": 1, "queue_s": 0.2, "connections_per_address": 12, "header_bytes": 2048}
 SETTINGS = {

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.api import KNOWN_CALLER
-from agent.config import Http, parse
-from agent.proxy import Listening, Proxy, haproxy_binary, write_configuration
+from armwise.agent.api import KNOWN_CALLER
+from armwise.agent.config import Http, parse
+from armwise.agent.proxy import Listening, Proxy, haproxy_binary, write_configuration
 from tests.agent.proxy.conftest import KEY, SETTINGS, Behind, command, decides, replica, statistics
 
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agent.config import parse
-from agent.proxy import Listening, haproxy_binary, write_configuration
+from armwise.agent.config import parse
+from armwise.agent.proxy import Listening, haproxy_binary, write_configuration
 from tests.agent.proxy.conftest import SETTINGS
 
 REVIEWED = Path(__file__).with_name("haproxy.cfg")
@@ -136,7 +136,7 @@ def test_a_package_without_a_program_for_this_platform_is_no_haproxy(monkeypatch
 def test_without_the_package_the_haproxy_of_the_path_is_taken(
     monkeypatch: pytest.MonkeyPatch, found: str | None
 ) -> None:
-    monkeypatch.setattr("agent.proxy.process.find_spec", lambda _: None)
+    monkeypatch.setattr("armwise.agent.proxy.process.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", {"haproxy": found}.get)
     assert haproxy_binary() == (found and Path(found))
 

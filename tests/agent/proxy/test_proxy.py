@@ -17,8 +17,8 @@ import httpx
 import pytest
 import uvicorn
 
-from agent.config import parse
-from agent.proxy import (
+from armwise.agent.config import parse
+from armwise.agent.proxy import (
     Listening,
     Proxy,
     ProxyError,
@@ -264,7 +264,7 @@ async def test_a_proxy_that_is_killed_now_and_then_is_started_again_each_time(
     proxy: Proxy, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("armwise.agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
     for _ in range(12):
         now += 60.0
         os.kill(proxy.pid, signal.SIGKILL)
@@ -293,8 +293,8 @@ def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float, gives_up: bool
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("agent.proxy.process.haproxy_binary", lambda: Path("true"))
-    monkeypatch.setattr("agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("armwise.agent.proxy.process.haproxy_binary", lambda: Path("true"))
+    monkeypatch.setattr("armwise.agent.proxy.process.time", SimpleNamespace(monotonic=lambda: now))
     proxy = Proxy(folder / "haproxy.cfg")
 
     def ended() -> bool:
@@ -323,8 +323,8 @@ def test_a_proxy_that_answers_no_command_is_waited_for_five_seconds(
             super().settimeout(0.01)
 
     sockets = SimpleNamespace(socket=Impatient, AF_UNIX=socket.AF_UNIX, SOCK_STREAM=socket.SOCK_STREAM)
-    monkeypatch.setattr("agent.proxy.process.haproxy_binary", lambda: Path("true"))
-    monkeypatch.setattr("agent.proxy.process.socket", sockets)
+    monkeypatch.setattr("armwise.agent.proxy.process.haproxy_binary", lambda: Path("true"))
+    monkeypatch.setattr("armwise.agent.proxy.process.socket", sockets)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(folder / "admin.sock"))
         silent.listen()

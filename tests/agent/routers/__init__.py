@@ -1,1 +1,1 @@
-"""Tests of `agent.routers`."""
+"""Tests of `armwise.agent.routers`."""

@@ -11,26 +11,26 @@ import pytest
 import yaml
 from ray import cloudpickle
 
-from agent.cli.serve import prepare
-from agent.config import AppConfig, parse
-from agent.offline import observed_features, read_labelled
-from agent.offline.labelled_data import written
-from agent.routers.answer_selector import open_selector
-from agent.routers.dataset import RouterError, Stage
-from agent.routers.saved import ABOUT, MODEL, Trained, read_trained
-from arms import manifest
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.jobs import LabelJob, answer_measures
-from arms.jobs.label_job import LabelWorker
-from arms.llm import Chunk, Prompt, catalog, prompts
-from arms.models import Backbone, build_embedder
-from arms.portfolio import outcomes
-from arms.questions import Question
-from arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm
-from arms.retrievers.generative import ensemble
-from arms.retrievers.generative.ensemble import EnsembleArm, EnsembleParams
-from feedback.answer_metrics import METRICS
+from armwise.agent.cli.serve import prepare
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import observed_features, read_labelled
+from armwise.agent.offline.labelled_data import written
+from armwise.agent.routers.answer_selector import open_selector
+from armwise.agent.routers.dataset import RouterError, Stage
+from armwise.agent.routers.saved import ABOUT, MODEL, Trained, read_trained
+from armwise.arms import manifest
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs import LabelJob, answer_measures
+from armwise.arms.jobs.label_job import LabelWorker
+from armwise.arms.llm import Chunk, Prompt, catalog, prompts
+from armwise.arms.models import Backbone, build_embedder
+from armwise.arms.portfolio import outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, Resources, SelectorSpec, build_arm
+from armwise.arms.retrievers.generative import ensemble
+from armwise.arms.retrievers.generative.ensemble import EnsembleArm, EnsembleParams
+from armwise.feedback.answer_metrics import METRICS
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.offline.test_train_router import train
 from tests.agent.trained_routers import kept

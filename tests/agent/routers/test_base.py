@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.routers.base import FORMAT, Router, Schema, State, read_header
-from agent.routers.catalog import RouterSpec, build_router, load_router
-from agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset, Stage
-from agent.routers.features import answered_table
+from armwise.agent.routers.base import FORMAT, Router, Schema, State, read_header
+from armwise.agent.routers.catalog import RouterSpec, build_router, load_router
+from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset, Stage
+from armwise.agent.routers.features import answered_table
 from tests.router_contracts import ARMS, SEEN, world
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
-from agent.spec import ClassCatalogue
+from armwise.agent.routers import MaxSim, Router, RouterError, RouterSpec, build_router, catalog, load_router
+from armwise.agent.spec import ClassCatalogue
 from tests.packages import install_package
 from tests.router_contracts import asked, world
 
 ROUTER = """
 import numpy as np
 
-from agent.routers import Parameters, Parametrised, positions
+from armwise.agent.routers import Parameters, Parametrised, positions
 
 class Chosen(Parameters):
     least: float = 0.5
@@ -48,7 +48,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(source: str, *points: str) -> ClassCatalogue[Router]:
         install_package(tmp_path, monkeypatch, "their_routers", source, "armwise.routers", points)
         catalogue: ClassCatalogue[Router] = ClassCatalogue(
-            "agent.routers", "armwise.routers", "router", RouterError
+            "armwise.agent.routers", "armwise.routers", "router", RouterError
         )
         monkeypatch.setattr(catalog, "ROUTERS", catalogue)
         return catalogue

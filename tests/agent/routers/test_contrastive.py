@@ -12,10 +12,10 @@ import torch
 from safetensors.numpy import load
 from torch.nn.functional import cosine_similarity, layer_norm, linear, relu
 
-from agent.routers.catalog import load_router
-from agent.routers.contrastive import Contrastive, any_losses, winners
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from arms.models import ModelNotFoundError
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.contrastive import Contrastive, any_losses, winners
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.arms.models import ModelNotFoundError
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import best_single, world, worth
 
@@ -184,7 +184,7 @@ def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
     router = Contrastive(epochs=1).fit(labels)
     (tmp_path / "router").write_bytes(router.save())
     script = (
-        "import sys, pathlib; from agent.routers.catalog import load_router;"
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
         "from tests.router_contracts import asked;"
         f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
         "router.scores(asked()); sys.exit('torch' in sys.modules)"

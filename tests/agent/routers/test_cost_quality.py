@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agent.routers import RouterError
-from agent.routers.cost_quality import area, cheapest_mixture, frontier, sweep
+from armwise.agent.routers import RouterError
+from armwise.agent.routers.cost_quality import area, cheapest_mixture, frontier, sweep
 
 UNIT = st.floats(0.0, 1.0).map(lambda value: round(value, 3))
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(2)), elements=UNIT)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, positions
+from armwise.agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, positions
 
 NAN, INF = np.nan, np.inf
 

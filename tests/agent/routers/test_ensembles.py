@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
-from agent.routers.base import Router
-from agent.routers.catalog import RouterSpec, build_router, load_router
-from agent.routers.cross_validation import kinds
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
-from agent.routers.ensembles import Blend, Calibrated, rank_shares, slope
+from armwise.agent.routers.base import Router
+from armwise.agent.routers.catalog import RouterSpec, build_router, load_router
+from armwise.agent.routers.cross_validation import kinds
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
+from armwise.agent.routers.ensembles import Blend, Calibrated, rank_shares, slope
 from tests.router_contracts import ARMS, world
 
 RIDGE = {"kind": "ridge", "params": {"strengths": [3.0]}}

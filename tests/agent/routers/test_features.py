@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agent.policies import FORM, form
-from agent.routers.features import (
+from armwise.agent.policies import FORM, form
+from armwise.agent.routers.features import (
     QUESTION,
     RETRIEVED,
     answered_table,
@@ -15,7 +15,7 @@ from agent.routers.features import (
     retrieved_table,
     scaled,
 )
-from arms.base import Passage
+from armwise.arms.base import Passage
 
 ONE, OTHER = Passage("1", "Emma", "A novel by Austen."), Passage("2", "Nile", "A river.")
 VECTORS = {"1": np.array([1.0, 0.0], np.float32), "2": np.array([0.0, 1.0], np.float32)}

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.routers.dataset import ArmTable, RouterError, RoutingDataset
-from agent.routers.heuristic import UNKNOWN_SCORE, AvgSim, MaxSim, Moran, OverallSim, VarSim
+from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
+from armwise.agent.routers.heuristic import UNKNOWN_SCORE, AvgSim, MaxSim, Moran, OverallSim, VarSim
 from tests.router_contracts import ARMS, SEEN, world
 
 LABELS = world(40, seed=1)

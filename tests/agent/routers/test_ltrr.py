@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.routers import dataset as parts
-from agent.routers.dataset import ArmTable, RouterError, RoutingDataset
-from agent.routers.ltrr import ListNet, PairwiseFFN, PointwiseFFN
-from agent.routers.neural.ltrr_training import (
+from armwise.agent.routers import dataset as parts
+from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
+from armwise.agent.routers.ltrr import ListNet, PairwiseFFN, PointwiseFFN
+from armwise.agent.routers.neural.ltrr_training import (
     Examples,
     FeedForward,
     _some,
@@ -23,8 +23,8 @@ from agent.routers.neural.ltrr_training import (
     squared_losses,
     top_one_losses,
 )
-from agent.routers.optimizer import seeded
-from agent.routers.ranking_targets import centred
+from armwise.agent.routers.optimizer import seeded
+from armwise.agent.routers.ranking_targets import centred
 from tests.router_contracts import ARMS, world
 
 SMALL = {"hidden": [16, 8], "epochs": 3}
@@ -222,7 +222,7 @@ def test_asking_does_not_import_torch(
 ) -> None:
     (tmp_path / "router").write_bytes(build(**SMALL).fit(world(30, seed=1)).save())
     code = (
-        "import sys, pathlib; from agent.routers.catalog import load_router; "
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router; "
         "from tests.router_contracts import world; "
         f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes()); "
         "router.scores(world(3, seed=2).features); sys.exit('torch' in sys.modules)"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent.routers.catalog import load_router
-from agent.routers.dataset import Features, Floats, RoutingDataset
-from agent.routers.neighbors import AT_ONCE, WEIGHT, Neighbors
-from agent.routers.ridge import RidgeRouter
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import Features, Floats, RoutingDataset
+from armwise.agent.routers.neighbors import AT_ONCE, WEIGHT, Neighbors
+from armwise.agent.routers.ridge import RidgeRouter
 
 
 def units(rng: np.random.Generator, n: int, dim: int = 8) -> NDArray[np.float32]:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from agent.routers.optimizer import Descent, DescentParameters, Rows, choice_losses, on_threads, seeded
+from armwise.agent.routers.optimizer import (
+    Descent,
+    DescentParameters,
+    Rows,
+    choice_losses,
+    on_threads,
+    seeded,
+)
 
 ALL = np.ones((1, 3), dtype=bool)
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.routers import ROUTERS, RoutingDataset
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import Floats
-from agent.spec import params_of
+from armwise.agent.routers import ROUTERS, RoutingDataset
+from armwise.agent.routers.catalog import RouterSpec, build_router
+from armwise.agent.routers.dataset import Floats
+from armwise.agent.spec import params_of
 from tests.router_contracts import asked, world
 
 STEPS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 0.01, "held_out": 0.0, "dims": 4}

@@ -7,8 +7,8 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from agent.routers.dataset import Features
-from agent.routers.preprocessing import Preparation, stacked
+from armwise.agent.routers.dataset import Features
+from armwise.agent.routers.preprocessing import Preparation, stacked
 from tests.router_contracts import world
 
 TRAINING, OTHERS = world(120, seed=1).features, world(30, seed=2).features

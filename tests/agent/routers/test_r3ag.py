@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity, normalize
 
-from agent.routers.catalog import load_router
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
-from agent.routers.networks import Head
-from agent.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
-from agent.routers.neural.text_encoder import TextTower
-from agent.routers.optimizer import Descent, on_threads
-from agent.routers.r3ag import Capability, CapabilityParameters, positives
-from arms.models import ModelNotFoundError
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from armwise.agent.routers.networks import Head
+from armwise.agent.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
+from armwise.agent.routers.neural.text_encoder import TextTower
+from armwise.agent.routers.optimizer import Descent, on_threads
+from armwise.agent.routers.r3ag import Capability, CapabilityParameters, positives
+from armwise.arms.models import ModelNotFoundError
 from tests import router_contracts
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import DIM, best_single, world, worth
@@ -274,7 +274,7 @@ def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
     router = Capability(width=16, epochs=1).fit(world(40, seed=1))
     (tmp_path / "router").write_bytes(router.save())
     script = (
-        "import sys, pathlib; from agent.routers.catalog import load_router;"
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
         "from tests.router_contracts import asked;"
         f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
         "router.scores(asked()); sys.exit('torch' in sys.modules)"

@@ -11,12 +11,12 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
-from agent.routers.catalog import load_router
-from agent.routers.cross_validation import best_candidate, folds, worth
-from agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from agent.routers.preprocessing import Preparation
-from agent.routers.ridge import RidgeRouter, solve
-from agent.routers.svm import PairwiseSVM, PointwiseSVM, rank
+from armwise.agent.routers.catalog import load_router
+from armwise.agent.routers.cross_validation import best_candidate, folds, worth
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.preprocessing import Preparation
+from armwise.agent.routers.ridge import RidgeRouter, solve
+from armwise.agent.routers.svm import PairwiseSVM, PointwiseSVM, rank
 from tests.router_contracts import ARMS, world
 
 

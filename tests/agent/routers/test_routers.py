@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from agent.routers import Router
-from agent.routers.catalog import ROUTERS, RouterSpec, build_router
-from agent.routers.dataset import Stage
-from agent.routers.heuristic import Similarity
+from armwise.agent.routers import Router
+from armwise.agent.routers.catalog import ROUTERS, RouterSpec, build_router
+from armwise.agent.routers.dataset import Stage
+from armwise.agent.routers.heuristic import Similarity
 from tests.router_contracts import APART_CHECKS, CHECKS, LEARNING_CHECKS, RETRIEVED_CHECKS, Build
 
 CLASSES = cast(Mapping[str, type[Router]], ROUTERS.own)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.cli.serve import prepare
-from agent.config import ConfigError, load, parse
-from agent.routers import out_of_fold
-from agent.routers.catalog import RouterSpec, build_router
-from agent.routers.dataset import RouterError
-from agent.routers.saved import (
+from armwise.agent.cli.serve import prepare
+from armwise.agent.config import ConfigError, load, parse
+from armwise.agent.routers import out_of_fold
+from armwise.agent.routers.catalog import RouterSpec, build_router
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.routers.saved import (
     ABOUT,
     MODEL,
     Trained,
@@ -25,10 +25,10 @@ from agent.routers.saved import (
     warn_of_corpus,
     write_trained,
 )
-from arms import manifest
-from arms.corpus import Corpus
-from arms.indexes import PassageVectors
-from arms.models import ModelNotFoundError
+from armwise.arms import manifest
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.models import ModelNotFoundError
 from tests.agent.asking import ask, look_up
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.trained_routers import kept, trained
@@ -151,7 +151,7 @@ def test_a_router_whose_own_encoder_is_gone_says_so(tmp_path: Path, monkeypatch:
     def gone(_backbone: object) -> None:
         raise ModelNotFoundError("model 'hashing:8': gone")
 
-    monkeypatch.setattr("agent.routers.contrastive.build_embedder", gone)
+    monkeypatch.setattr("armwise.agent.routers.contrastive.build_embedder", gone)
     with pytest.raises(RouterError, match=r"router\.model: model 'hashing:8': gone"):
         read_trained(tmp_path)
 
@@ -313,7 +313,7 @@ async def test_an_arm_that_the_router_was_not_trained_on_is_warned_of(
 ) -> None:
     folder = kept(tmp_path / "router")
     arms = {**CONFIG["arms"], "words": {"kind": "bm25", "params": {"k1": 0.9}}}
-    with caplog.at_level(logging.WARNING, "agent.routers.saved"):
+    with caplog.at_level(logging.WARNING, "armwise.agent.routers.saved"):
         async with Service(tmp_path, router={"path": str(folder)}, arms=arms).running() as service:
             ours = (await look_up(service)).json()["agent"]
             told = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_arrays
 
-from agent.routers.base import read_header
-from agent.routers.dataset import Floats, RouterError
-from agent.routers.transformer import Transformer
-from arms.models import ModelNotFoundError
+from armwise.agent.routers.base import read_header
+from armwise.agent.routers.dataset import Floats, RouterError
+from armwise.agent.routers.transformer import Transformer
+from armwise.arms.models import ModelNotFoundError
 from tests.router_contracts import (
     APART_CHECKS,
     CHECKS,

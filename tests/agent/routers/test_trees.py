@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent.routers import dataset as parts
-from agent.routers import trees
-from agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset
-from agent.routers.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
+from armwise.agent.routers import dataset as parts
+from armwise.agent.routers import trees
+from armwise.agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset
+from armwise.agent.routers.trees import BoostedTrees, LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 from tests.router_contracts import ARMS, best_single, world, worth
 
 KINDS: tuple[type[BoostedTrees[Any]], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)
@@ -199,7 +199,8 @@ def test_many_questions_are_scored_as_few_are(
 
 def test_the_catalogue_loads_no_library_of_a_router() -> None:
     libraries = ("xgboost", "sklearn", "torch", "sentence_transformers")
-    code = f"import sys, agent.routers.catalog; print([name for name in {libraries} if name in sys.modules])"
+    code = "import sys, armwise.agent.routers.catalog\n"
+    code += f"print([name for name in {libraries} if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout == "[]\n"
 

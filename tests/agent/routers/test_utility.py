@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.routers.dataset import RouterError
-from agent.routers.utility import LTRR, R3AG, Utility, priced, utilities
-from arms.portfolio import Outcomes
-from arms.questions import Question
-from feedback.reward import Prices
+from armwise.agent.routers.dataset import RouterError
+from armwise.agent.routers.utility import LTRR, R3AG, Utility, priced, utilities
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.questions import Question
+from armwise.feedback.reward import Prices
 
 ARMS = ("none", "bm25", "dense")
 

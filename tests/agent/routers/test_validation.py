@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.routers.dataset import Stage
-from agent.routers.utility import Utility
-from agent.routers.validation import charged, validate_router
-from arms.portfolio import Outcomes
-from arms.questions import Question
+from armwise.agent.routers.dataset import Stage
+from armwise.agent.routers.utility import Utility
+from armwise.agent.routers.validation import charged, validate_router
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.questions import Question
 
 ARMS = ("none", "bm25", "dense")
 PLAIN = Utility(measures={"f1": 1.0})

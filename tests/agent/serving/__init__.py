@@ -1,1 +1,1 @@
-"""Tests of `agent.serving`."""
+"""Tests of `armwise.agent.serving`."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config import ConfigError, parse
-from agent.turn import ArmHealth
+from armwise.agent.config import ConfigError, parse
+from armwise.agent.turn import ArmHealth
 from tests.agent.asking import look_up, refused, rows
 from tests.agent.fakes import CONFIG, Service, failing, hanging
 

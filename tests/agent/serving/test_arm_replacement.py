@@ -10,18 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.api.operations import arms as operations
-from agent.api.schemas import ArmDescription
-from agent.config import ConfigError
-from agent.hosts import arms as hosts
-from agent.hosts.learner import LearnerHost
-from agent.learning import publish_candidate
-from agent.policies import PolicySpec
-from agent.turn import Ask, NoEligibleArmError
-from agent.warmstart.run import RunSnapshot
-from arms.base import ArmBuildError, Query, Retrieval
-from arms.retrievers import ArmSpec
-from feedback.registry import arm_sets
+from armwise.agent.api.operations import arms as operations
+from armwise.agent.api.schemas import ArmDescription
+from armwise.agent.config import ConfigError
+from armwise.agent.hosts import arms as hosts
+from armwise.agent.hosts.learner import LearnerHost
+from armwise.agent.learning import publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.agent.turn import Ask, NoEligibleArmError
+from armwise.agent.warmstart.run import RunSnapshot
+from armwise.arms.base import ArmBuildError, Query, Retrieval
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.registry import arm_sets
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.attacks import MODULE, a_trap
 from tests.agent.fakes import CONFIG, FakeGate, Service
@@ -158,14 +158,14 @@ async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms
             for _ in range(5):
                 await other.refresh()
             assert list(other.point.turns.arms) == list(CONFIG["arms"])
-    warned = [record.message for record in caplog.records if record.name == "agent.serving.arms"]
+    warned = [record.message for record in caplog.records if record.name == "armwise.agent.serving.arms"]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 
 
 async def test_arms_that_could_not_be_built_are_tried_again_later(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.serving.arms.REBUILD_S", 0.0)
+    monkeypatch.setattr("armwise.agent.serving.arms.REBUILD_S", 0.0)
     await put(service, NEW)
     other = Service(service.folder)
     other.arms.unbuildable = frozenset({"fused"})
@@ -423,7 +423,7 @@ async def test_what_may_be_secret_in_an_address_is_never_shown_and_stays_where_i
 async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_that_are_live_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
+    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         (host,) = LearnerHost(service.config)._learners  # noqa: SLF001
         watcher = service.point.versions

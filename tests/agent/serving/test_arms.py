@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from agent.config import AppConfig, ConfigError, parse
-from agent.routers import saved
-from agent.serving.arms import ArmRegistry, LoggedArms
-from agent.turn import TurnLoop
-from arms.retrievers import ArmSpec
-from feedback.log import Store
-from feedback.registry import ArmSet, arm_sets
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.routers import saved
+from armwise.agent.serving.arms import ArmRegistry, LoggedArms
+from armwise.agent.turn import TurnLoop
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.log import Store
+from armwise.feedback.registry import ArmSet, arm_sets
 from tests.agent.fakes import CONFIG, FakeArms
 from tests.agent.serving.test_arm_replacement import NEW
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent.cli.service import _canary
-from agent.learning import Recipe, publish_candidate, rebuild, verify
-from agent.policies import (
+from armwise.agent.cli.service import _canary
+from armwise.agent.learning import Recipe, publish_candidate, rebuild, verify
+from armwise.agent.policies import (
     Fixed,
     Policy,
     PolicyError,
@@ -28,12 +28,12 @@ from agent.policies import (
     sampling,
     served_distribution,
 )
-from agent.policies.linear import LinUCB
-from agent.turn import Canary, TurnLoop
-from feedback.events import Context, Decision, Mode
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version, promotions, versions
+from armwise.agent.policies.linear import LinUCB
+from armwise.agent.turn import Canary, TurnLoop
+from armwise.feedback.events import Context, Decision, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, promotions, versions
 from tests.agent.asking import ask, look_up, refused
 from tests.agent.draws import judge
 from tests.agent.fakes import CONFIG, FakeGate, MemoryLog, Preferring, Service
@@ -400,7 +400,9 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
         (told,) = (await shown(again))["canaries"]
         assert (told["version"], told["deciding"]) == (candidate, False)
         assert "takes no part" in _canary(told)
-        warned = [record.message for record in caplog.records if record.name == "agent.serving.versions"]
+        warned = [
+            record.message for record in caplog.records if record.name == "armwise.agent.serving.versions"
+        ]
         (warning,) = warned
         assert warning.startswith(
             f"checkpoint of version {candidate} is missing or damaged, and the log gives"

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.turn import SEPARATOR, CallNames, Choices, decision_of_call, is_text
-from arms.llm import Chunk
+from armwise.agent.turn import SEPARATOR, CallNames, Choices, decision_of_call, is_text
+from armwise.arms.llm import Chunk
 
 TEXTS = st.text(st.sampled_from(f'ab {SEPARATOR}[]{{}}"\\\u00e4'), max_size=6)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.turn import ArmInfo, Probes, TurnRecorder
-from arms.base import ArmError, Passage, Retrieval, StageRun, Usage
-from arms.llm import Chunk, GeneratorError, base, writing
-from feedback.events import Context, Cost, Decision, Status
+from armwise.agent.turn import ArmInfo, Probes, TurnRecorder
+from armwise.arms.base import ArmError, Passage, Retrieval, StageRun, Usage
+from armwise.arms.llm import Chunk, GeneratorError, base, writing
+from armwise.feedback.events import Context, Cost, Decision, Status
 
 DECISION = Decision("d-1", Context("?"), ("none", "bm25"), (0.5, 0.5), "bm25", "uniform", 1)
 ARMS = {"none": ArmInfo(), "bm25": ArmInfo()}

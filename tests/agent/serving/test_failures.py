@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from arms.base import ArmError, Query, Retrieval
-from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
-from feedback.errors import LogUnavailableError
-from feedback.events import Status
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Status
 from tests.agent.asking import (
     AN_ANSWER,
     CHAT,

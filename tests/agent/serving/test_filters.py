@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.config import parse
-from agent.policies import sampling
-from agent.serving.arms import arm_infos
-from agent.turn import Finished, NoEligibleArmError, TurnError, TurnLoop
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.filters import Comparison
-from feedback.events import Mask, Mode, Status
+from armwise.agent.config import parse
+from armwise.agent.policies import sampling
+from armwise.agent.serving.arms import arm_infos
+from armwise.agent.turn import Finished, NoEligibleArmError, TurnError, TurnLoop
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.filters import Comparison
+from armwise.feedback.events import Mask, Mode, Status
 from tests.agent.fakes import CONFIG, FakeArms, MemoryLog, Preferring, failing
 from tests.agent.serving.test_turn import ARMS, CHAT, LOOK_UP, a_loop, run
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.learning.verify import verify
-from agent.policies import choose, sampling, served_distribution
-from agent.turn import Ask, Canary, Decider, NoEligibleArmError, Observed, Serving
-from feedback.budget import Price
-from feedback.events import INCUMBENT, OBSERVED, Context, Decision, Mode
+from armwise.agent.learning.verify import verify
+from armwise.agent.policies import choose, sampling, served_distribution
+from armwise.agent.turn import Ask, Canary, Decider, NoEligibleArmError, Observed, Serving
+from armwise.feedback.budget import Price
+from armwise.feedback.events import INCUMBENT, OBSERVED, Context, Decision, Mode
 from tests.agent.fakes import Preferring
 
 ARMS = ("a", "b", "c")

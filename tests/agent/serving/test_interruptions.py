@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.learning import Learner, Recipe, learner
-from feedback.errors import LogUnavailableError, SupersededError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import versions
-from feedback.training_log import join as joins
-from feedback.training_log import take_epoch
+from armwise.agent.learning import Learner, Recipe, learner
+from armwise.feedback.errors import LogUnavailableError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import versions
+from armwise.feedback.training_log import join as joins
+from armwise.feedback.training_log import take_epoch
 from tests.agent.learning.test_learner import (
     ARMS,
     BAGGED,

@@ -12,11 +12,11 @@ from unittest.mock import AsyncMock
 import numpy as np
 import pytest
 
-from agent.serving.observe import _Finished
-from agent.turn import Places
-from arms.base import Passage, Query, Retrieval
-from arms.llm import Chunk, Prompt, base
-from feedback.events import Cost, Mode, Observation, Source, Status
+from armwise.agent.serving.observe import _Finished
+from armwise.agent.turn import Places
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.llm import Chunk, Prompt, base
+from armwise.feedback.events import Cost, Mode, Observation, Source, Status
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service, failing, hanging
 

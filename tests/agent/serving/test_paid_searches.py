@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.turn import Ask, PriceList
-from arms.base import ArmError, Passage, Query, Retrieval, Usage
-from arms.corpus import CorpusSource
-from arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
-from arms.llm.base import ScriptedGenerator
+from armwise.agent.turn import Ask, PriceList
+from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
+from armwise.arms.corpus import CorpusSource
+from armwise.arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
+from armwise.arms.llm.base import ScriptedGenerator
 from tests.agent.asking import look_up, refused, tell
 from tests.agent.fakes import Service
 from tests.neighbours import write_corpus

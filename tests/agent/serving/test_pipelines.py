@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.config import ConfigError, parse
-from arms.base import Query, Retrieval
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.llm.base import GeneratorBusyError, GeneratorTimeoutError, ScriptedGenerator
-from feedback.events import Mask, Status
+from armwise.agent.config import ConfigError, parse
+from armwise.arms.base import Query, Retrieval
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.llm.base import GeneratorBusyError, GeneratorTimeoutError, ScriptedGenerator
+from armwise.feedback.events import Mask, Status
 from tests.agent.asking import tell
 from tests.agent.fakes import CONFIG, Service
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.turn import OverloadedError, Places
+from armwise.agent.turn import OverloadedError, Places
 
 
 class Holder:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.turn import (
+from armwise.agent.turn import (
     FREE,
     AnsweredElsewhereError,
     ArmInfo,
@@ -21,13 +21,13 @@ from agent.turn import (
     TurnLoop,
     dearest,
 )
-from arms.base import ArmError, Passage, Query, Retrieval, Usage
-from arms.llm import GeneratorError, base
-from arms.llm.pricing import UNPROMPTED, Bound, Prices
-from arms.llm.prompts import Template
-from arms.llm.writing import DEFAULT, Answering
-from feedback.errors import LogUnavailableError
-from feedback.events import Cost, Decision, Status
+from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
+from armwise.arms.llm import GeneratorError, base
+from armwise.arms.llm.pricing import UNPROMPTED, Bound, Prices
+from armwise.arms.llm.prompts import Template
+from armwise.arms.llm.writing import DEFAULT, Answering
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, MemoryLog, Preferring, hanging
 from tests.agent.serving.test_turn import CHAT, LOOK_UP, Advice, _cancelled, _until, a_loop, finish, run
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from agent.policies import choose, sampling, served_distribution
-from agent.policies.router import Routed
-from agent.turn import NO_MODELS, UNPROBED, Ask, Decider, Probes
-from arms.base import Query, Retrieval
-from feedback.events import Context, Decision, Mask, Mode, Status
+from armwise.agent.policies import choose, sampling, served_distribution
+from armwise.agent.policies.router import Routed
+from armwise.agent.turn import NO_MODELS, UNPROBED, Ask, Decider, Probes
+from armwise.arms.base import Query, Retrieval
+from armwise.feedback.events import Context, Decision, Mask, Mode, Status
 from tests.agent.draws import judge, verdicts
 from tests.agent.traffic import ARMS, FALLBACK, MODES, STATUSES, Draws, Traffic
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.policies import FeatureSpec
-from agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Serving, TurnLoop
-from feedback.errors import LogUnavailableError
-from feedback.events import Cost, Decision, Status
+from armwise.agent.policies import FeatureSpec
+from armwise.agent.turn import ArmInfo, Ask, Decided, Decider, Finished, Serving, TurnLoop
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, FakeEmbedders, MemoryLog, Preferring
 
 SLOTS = ("action-1", "action-2", "action-3")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.config import ConfigError, parse
-from agent.hosts.ingress import cache_of
-from arms.base import Passage, Retrieval
+from armwise.agent.config import ConfigError, parse
+from armwise.agent.hosts.ingress import cache_of
+from armwise.arms.base import Passage, Retrieval
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, Service
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from agent.learning import Recipe, publish_candidate
-from agent.learning.router_scores import keep_router, open_router
-from agent.policies import PolicySpec
-from agent.routers import RouterSpec, build_router, out_of_fold, saved
-from agent.serving.arms import same_document
-from arms.models.embedding import HashingEmbedder
-from feedback.events import ROUTER, Decision
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version, promotions
-from feedback.training_log import router_contexts
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.learning.router_scores import keep_router, open_router
+from armwise.agent.policies import PolicySpec
+from armwise.agent.routers import RouterSpec, build_router, out_of_fold, saved
+from armwise.agent.serving.arms import same_document
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.feedback.events import ROUTER, Decision
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, promotions
+from armwise.feedback.training_log import router_contexts
 from tests.agent.asking import QUESTION, look_up, refused, tell
 from tests.agent.fakes import CONFIG, DIM, FakeGate, Service
 from tests.agent.learning.test_promotions import deciding, learned, say
@@ -146,7 +146,7 @@ async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arm
 async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_after_the_first_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.learning.router_scores.BATCH", 2)
+    monkeypatch.setattr("armwise.agent.learning.router_scores.BATCH", 2)
     async with Service(tmp_path).running() as service:
         for number in range(5):
             await look_up(service, query=f"question {number} of a river")

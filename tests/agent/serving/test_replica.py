@@ -6,9 +6,9 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import ClockError
-from feedback.log import tables as t
-from feedback.registry import versions
+from armwise.feedback.errors import ClockError
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import versions
 from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
 from tests.agent.serving.test_versions import versions_of
@@ -19,14 +19,14 @@ async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before
 ) -> None:
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("agent.policies.vowpal.VW_VERSION", "8.0.0")
+        elsewhere.setattr("armwise.agent.policies.vowpal.VW_VERSION", "8.0.0")
         service.learner.step()
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             await service.refresh()
     assert (await look_up(service)).json()["agent"]["policy_version"] == 1
     service.replica.check()
-    warned = [record for record in caplog.records if record.name == "agent.serving.versions"]
+    warned = [record for record in caplog.records if record.name == "armwise.agent.serving.versions"]
     assert len(warned) == 1
     assert "checkpoint of version 2 cannot be loaded" in warned[0].message
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.serving.telemetry import PointState, Telemetry
-from agent.turn import CountedLog
-from feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Receipt
-from feedback.log.append import FeedbackStatus
-from feedback.registry import Version
-from feedback.training_log import lag
+from armwise.agent.serving.telemetry import PointState, Telemetry
+from armwise.agent.turn import CountedLog
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Receipt
+from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.registry import Version
+from armwise.feedback.training_log import lag
 from tests.agent.fakes import MemoryLog
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/guide/telemetry.md").read_text(encoding="utf-8")
@@ -215,8 +215,8 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
 
 def test_replicas_are_summed_through_a_folder_that_no_variable_names(tmp_path: Path) -> None:
     script = (
-        "import sys; from agent.serving import PointState, Telemetry; "
-        "from feedback.training_log.lag import Lag; "
+        "import sys; from armwise.agent.serving import PointState, Telemetry; "
+        "from armwise.feedback.training_log.lag import Lag; "
         "t = Telemetry(sys.argv[1]); t.shed(); t.failed('arm_failed'); "
         "sys.stdout.buffer.write(t.exposition({'default': PointState(Lag(3, 3, None))}, now=0.0))"
     )

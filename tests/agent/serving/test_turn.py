@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.policies import FeatureError, FeatureSpec, Policy, sampling, served_distribution
-from agent.policies import features as policy_features
-from agent.policies.linear import LinUCB
-from agent.policies.router import Routed
-from agent.turn import (
+from armwise.agent.policies import FeatureError, FeatureSpec, Policy, sampling, served_distribution
+from armwise.agent.policies import features as policy_features
+from armwise.agent.policies.linear import LinUCB
+from armwise.agent.policies.router import Routed
+from armwise.agent.turn import (
     ArmHealth,
     ArmInfo,
     Ask,
@@ -34,11 +34,11 @@ from agent.turn import (
     eligible,
     paced,
 )
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.llm import Chunk, Generator, GeneratorError, Prompt, base
-from arms.llm.writing import DEFAULT, Answering
-from feedback.errors import LogUnavailableError
-from feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
+from armwise.arms.llm.writing import DEFAULT, Answering
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
 
 QUESTION = "which river runs through Vienna?"
@@ -1003,7 +1003,7 @@ async def test_the_seconds_of_the_arm_and_of_the_model_are_recorded(monkeypatch:
             async for chunk in super().stream(prompt):
                 yield chunk
 
-    monkeypatch.setattr("agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("armwise.agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
     log = MemoryLog()
     await run(a_loop(log, FakeArms({"bm25": search}), generator=Slow({}, default=ANSWER)), CHAT)
     assert (log.execution.cost.retrieval_s, log.execution.cost.llm_s) == (0.5, 2.0)
@@ -1280,7 +1280,7 @@ async def test_a_search_that_fails_is_charged_its_seconds(
         now += 0.5
         return Retrieval()
 
-    monkeypatch.setattr("agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("armwise.agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
     log = MemoryLog()
     turns = a_loop(log, FakeArms({"bm25": slow_failure, "none": search}), fallback=fallback)
     with nullcontext() if fallback else pytest.raises(TurnError):

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.config import AppConfig, parse
-from agent.learning import Recipe
-from agent.policies import Policy, PolicyError, PolicySpec
-from agent.serving.router_scores import Scorers
-from agent.serving.versions import ServedVersion, ServingState, Versions
-from arms.base import ArmError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import ActivePolicy, Version, promotions, versions
-from feedback.registry.promotions import Action, Promotion
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.learning import Recipe
+from armwise.agent.policies import Policy, PolicyError, PolicySpec
+from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.serving.versions import ServedVersion, ServingState, Versions
+from armwise.arms.base import ArmError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import ActivePolicy, Version, promotions, versions
+from armwise.feedback.registry.promotions import Action, Promotion
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders, FakeGate, Service
 from tests.agent.learning.test_promotions import deciding, learned, say
 from tests.agent.serving.test_canary import publish
@@ -71,7 +71,7 @@ class Restored:
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> Restored:
     found = Restored()
-    monkeypatch.setattr("agent.serving.versions.restore_policy", found)
+    monkeypatch.setattr("armwise.agent.serving.versions.restore_policy", found)
     return found
 
 
@@ -141,7 +141,7 @@ def test_a_version_is_restored_with_the_policy_of_its_recipe(
         calls.append((*args, empty.kind, relearn))
         return empty
 
-    monkeypatch.setattr("agent.serving.versions.restore_policy", restore)
+    monkeypatch.setattr("armwise.agent.serving.versions.restore_policy", restore)
     ours, other = published(store, config), published(store, config, kind="fixed", arm="none")
     known = versions_of(store, config)
     assert served(known.read(None)).policy is known.empty

@@ -1,1 +1,1 @@
-"""Tests of `agent.simulation`."""
+"""Tests of `armwise.agent.simulation`."""

@@ -13,8 +13,8 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 from rich.console import Console
 
-from agent.reporting import moving_average
-from agent.simulation.learning_curves import (
+from armwise.agent.reporting import moving_average
+from armwise.agent.simulation.learning_curves import (
     Summary,
     Traffic,
     Turn,

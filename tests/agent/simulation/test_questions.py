@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.simulation.questions import Question, QuestionsError, load_questions, shuffled
+from armwise.agent.simulation.questions import Question, QuestionsError, load_questions, shuffled
 
 GOOD = '{"id": "q1", "question": "Who?", "answers": ["Ada"], "gold_ids": ["p1"], "dataset": "nq", "level": 3}'
 

@@ -14,9 +14,9 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from agent.reporting import Terminal
-from agent.simulation.learning_curves import Summary
-from agent.simulation.simulation import Simulation, SimulationError, simulate
+from armwise.agent.reporting import Terminal
+from armwise.agent.simulation.learning_curves import Summary
+from armwise.agent.simulation.simulation import Simulation, SimulationError, simulate
 from tests.agent.canned import AGENT, CHOICE, COST, PASSAGE, POLICY, RECEIPT
 
 ARMS = ("good", "half", "bad")

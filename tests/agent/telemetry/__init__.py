@@ -1,1 +1,1 @@
-"""Tests of `agent.telemetry`."""
+"""Tests of `armwise.agent.telemetry`."""

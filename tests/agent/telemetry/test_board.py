@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.serving import PointState, Telemetry
+from armwise.agent.serving import PointState, Telemetry
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/prometheus/alerts.yml"

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import agent.telemetry
-from agent.telemetry import JsonLines, TelemetrySpec, begin
-from arms import tracing
+from armwise.agent import telemetry
+from armwise.agent.telemetry import JsonLines, TelemetrySpec, begin
+from armwise.arms import tracing
 from tests.agent.fakes import Service
 from tests.agent.telemetry.conftest import beginning
 
 QUESTION = "Where is 'the' sea\nof tranquillity?"
 OUTSIDE = tracing.Turn()
-VLLM = Path(agent.telemetry.__file__).with_name("vllm.json")
+VLLM = Path(telemetry.__file__).with_name("vllm.json")
 SECRET = "sk-aw-0123456789ab-" + "c" * 48
 
 

@@ -8,9 +8,9 @@ from importlib import metadata
 import pytest
 from opentelemetry.sdk.trace import Tracer
 
-from agent.telemetry import TelemetrySpec, begin
-from agent.telemetry.process import exporters, traced
-from arms import tracing
+from armwise.agent.telemetry import TelemetrySpec, begin
+from armwise.agent.telemetry.process import exporters, traced
+from armwise.arms import tracing
 from tests.agent.telemetry.conftest import beginning
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
@@ -86,8 +86,8 @@ def test_texts_are_recorded_where_the_variable_of_the_conventions_says(
 
 SCRIPT = """
 import sys
-from agent.telemetry import TelemetrySpec, begin
-from arms import tracing
+from armwise.agent.telemetry import TelemetrySpec, begin
+from armwise.arms import tracing
 begin(TelemetrySpec())
 with tracing.span("work", {}):
     pass

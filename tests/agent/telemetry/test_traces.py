@@ -13,18 +13,18 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.responses import Response
 
-from agent.hosts import arms as hosted
-from agent.telemetry import ServerSpans, turns
-from arms import tracing
-from arms.base import Query
-from arms.deployments import EmbedderHost, Embedders, GeneratorHost, HostedArms, retrieval_cache
-from arms.deployments import spans as searches
-from arms.deployments.retrieval_cache import RetrievalCache
-from arms.llm import Chunk, Generator, Prompt
-from arms.llm.catalog import ScriptedSpec
-from arms.models import Backbone
-from arms.retrievers import ArmSpec
-from feedback.events import Cost, Execution, Feedback, Status
+from armwise.agent.hosts import arms as hosted
+from armwise.agent.telemetry import ServerSpans, turns
+from armwise.arms import tracing
+from armwise.arms.base import Query
+from armwise.arms.deployments import EmbedderHost, Embedders, GeneratorHost, HostedArms, retrieval_cache
+from armwise.arms.deployments import spans as searches
+from armwise.arms.deployments.retrieval_cache import RetrievalCache
+from armwise.arms.llm import Chunk, Generator, Prompt
+from armwise.arms.llm.catalog import ScriptedSpec
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec
+from armwise.feedback.events import Cost, Execution, Feedback, Status
 from tests.agent.fakes import Service, failing
 from tests.agent.telemetry.conftest import Spans
 from tests.arms.deployments.places import BACKBONES, open_host

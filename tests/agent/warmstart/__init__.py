@@ -1,1 +1,1 @@
-"""Tests of `agent.warmstart`."""
+"""Tests of `armwise.agent.warmstart`."""

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.config import AppConfig
-from agent.learning import Recipe, configuration_of, publish_candidate
-from agent.policies import PolicySpec
-from agent.warmstart import AutomaticCanaries
-from agent.warmstart.canary import Action, NextStep, first_share, grown_share, next_step
-from feedback.errors import QueueFullError
-from feedback.log import Store
-from feedback.registry import active_policy, arm_sets, evaluations, promotions
-from feedback.training_log import Joiner, take_epoch
+from armwise.agent.config import AppConfig
+from armwise.agent.learning import Recipe, configuration_of, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.agent.warmstart import AutomaticCanaries
+from armwise.agent.warmstart.canary import Action, NextStep, first_share, grown_share, next_step
+from armwise.feedback.errors import QueueFullError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import active_policy, arm_sets, evaluations, promotions
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.warmstart.test_run import configured
 

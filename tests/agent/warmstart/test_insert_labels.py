@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, parse
-from agent.evaluation import EvaluationRequest, evaluate_log
-from agent.learning import Learner, Recipe
-from agent.offline import Scoring, score_arms
-from agent.policies import (
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import EvaluationRequest, evaluate_log
+from armwise.agent.learning import Learner, Recipe
+from armwise.agent.offline import Scoring, score_arms
+from armwise.agent.policies import (
     FeatureSpec,
     Policy,
     PolicySpec,
@@ -33,21 +33,21 @@ from agent.policies import (
     sampling,
     served_distribution,
 )
-from agent.routers import RouterError, utility
-from agent.warmstart import InsertSettings, WarmStartError, contexts_of, label_decisions
-from agent.warmstart import insert_labels as run
-from agent.warmstart.labels import labels_of, reward_of, seen_as, turns
-from arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.profile import Profile
-from arms.questions import Question
-from feedback.errors import LogUnavailableError
-from feedback.events import LABELS, Context, Cost, Decision, Mode
-from feedback.log import Store
-from feedback.registry import versions
-from feedback.reward import Metric, Prices, RewardError, RewardRule
-from feedback.sources import LogSource
-from feedback.training_log import Joiner, imported_turns, read_examples, take_epoch, traffic
+from armwise.agent.routers import RouterError, utility
+from armwise.agent.warmstart import InsertSettings, WarmStartError, contexts_of, label_decisions
+from armwise.agent.warmstart import insert_labels as run
+from armwise.agent.warmstart.labels import labels_of, reward_of, seen_as, turns
+from armwise.arms.portfolio import ArmTable, Outcomes, read_matrix, write_matrix
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.profile import Profile
+from armwise.arms.questions import Question
+from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.registry import versions
+from armwise.feedback.reward import Metric, Prices, RewardError, RewardRule
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import Joiner, imported_turns, read_examples, take_epoch, traffic
 from tests.agent.asking import join, look_up
 from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, DIM, Service
@@ -447,7 +447,7 @@ def test_labels_of_before_there_were_profiles_are_not_anew() -> None:
 def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.labels.BATCH", 16)
+    monkeypatch.setattr("armwise.agent.warmstart.labels.BATCH", 16)
     path = outcomes_file(tmp_path)
     whole, killed = (
         parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / name}.db"}) for name in ("whole", "killed")
@@ -542,7 +542,7 @@ def test_every_label_is_learned_once_and_in_order_whenever_feedback_is_complete(
 async def test_a_label_is_described_as_the_service_describes_its_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.labels.EMBEDDING_BATCH", 2)
+    monkeypatch.setattr("armwise.agent.warmstart.labels.EMBEDDING_BATCH", 2)
     features = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, features=features).running() as service:
         reply = await look_up(service, model="auto")

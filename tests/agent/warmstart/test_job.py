@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, load
-from agent.jobs import Task
-from agent.learning import Recipe
-from agent.warmstart.job import WarmStarts, begin_child
-from feedback.drift import Alarm
-from feedback.drift.alarms import raise_alarms
-from feedback.log import Store
-from feedback.registry import runs, versions
-from feedback.training_log import take_epoch
+from armwise.agent.config import AppConfig, load
+from armwise.agent.jobs import Task
+from armwise.agent.learning import Recipe
+from armwise.agent.warmstart.job import WarmStarts, begin_child
+from armwise.feedback.drift import Alarm
+from armwise.feedback.drift.alarms import raise_alarms
+from armwise.feedback.log import Store
+from armwise.feedback.registry import runs, versions
+from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import refused
 from tests.agent.fakes import Service
 from tests.agent.warmstart.test_run import World, configured, outcomes_file
@@ -156,8 +156,8 @@ def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
 def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     store: Store, task: WarmStarts, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.job.HEARTBEAT_S", 0.0)
-    monkeypatch.setattr("agent.warmstart.job.POLL_S", 0.005)
+    monkeypatch.setattr("armwise.agent.warmstart.job.HEARTBEAT_S", 0.0)
+    monkeypatch.setattr("armwise.agent.warmstart.job.POLL_S", 0.005)
     children.script = "import sys; sys.stdin.read()"
     assert task.due(100.0)
     thread = threading.Thread(target=task.run, args=(threading.Event(),))
@@ -308,7 +308,7 @@ def test_the_example_configuration_can_be_used() -> None:
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"
-        "from agent.low_priority import lower_priority_of_a_writer\n"
+        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
         "lower_priority_of_a_writer()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
@@ -322,7 +322,7 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"
-        "from agent.low_priority import lower_priority_of_a_writer\n"
+        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "before = group.read_text() if group.exists() else ''\n"
         "lower_priority_of_a_writer()\n"

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
-from agent.jobs import JobFailedError, ProgressCallback
-from agent.learning import configuration_of
-from agent.warmstart.journal import HEARTBEAT_S, Journal, Step
-from feedback.errors import LogUnavailableError, SupersededError
-from feedback.log import Store
-from feedback.registry import Run, evaluations, runs
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
+from armwise.agent.jobs import JobFailedError, ProgressCallback
+from armwise.agent.learning import configuration_of
+from armwise.agent.warmstart.journal import HEARTBEAT_S, Journal, Step
+from armwise.feedback.errors import LogUnavailableError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, evaluations, runs
 from tests.agent.fakes import CONFIG
 
 
@@ -105,7 +105,7 @@ def test_the_duration_of_a_step_is_kept_in_milliseconds(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timer = SimpleNamespace(monotonic=iter([10.0, 11.23456]).__next__)
-    monkeypatch.setattr("agent.warmstart.journal.time", timer)
+    monkeypatch.setattr("armwise.agent.warmstart.journal.time", timer)
     run = begun(store)
 
     def do(journal: Journal) -> None:
@@ -173,7 +173,7 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
     def gather(journal: Journal) -> None:
         with journal.step("gather"):
-            monkeypatch.setattr("feedback.registry.runs.save_progress", away)
+            monkeypatch.setattr("armwise.feedback.registry.runs.save_progress", away)
             raise ValueError("first")
 
     with pytest.raises(ValueError, match="first"):
@@ -202,7 +202,7 @@ def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
         heard(0.5)
         return evaluations.Answer(REPORT, "<html>")
 
-    monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
     for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, configuration_of(config), {"candidates": ["uniform"]}, 1.0)
     told: list[tuple[str, int, int]] = []
@@ -220,8 +220,8 @@ def test_a_run_waits_for_a_worker_that_was_faster(
     def sleep(_seconds: float) -> None:
         evaluations.finish(store, theirs, evaluations.Answer(REPORT, "<html>"), 100.0)
 
-    monkeypatch.setattr("agent.evaluation.gate.time.sleep", sleep)
-    monkeypatch.setattr("agent.evaluation.gate.Evaluations.due", lambda *_: False)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", sleep)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.Evaluations.due", lambda *_: False)
     number, real = 1, evaluations.submit
 
     def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
@@ -243,6 +243,6 @@ def test_an_evaluation_that_fails_says_why(
     def evaluate(*_: object) -> evaluations.Answer:
         raise JobFailedError("there is no version 3")
 
-    monkeypatch.setattr("agent.evaluation.gate.evaluate_apart", evaluate)
+    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
     with pytest.raises(EvaluationFailedError, match="evaluation 1 failed: there is no version 3"):
         ask(store, config)

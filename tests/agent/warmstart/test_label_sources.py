@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.offline import Labelling, Scoring
-from agent.simulation import load_questions
-from agent.warmstart.label_sources import LabelSources, Lot, _sample_of
-from agent.warmstart.labels import WarmStartError
-from arms.portfolio import ArmTable, outcomes, write_matrix
-from arms.questions import Question
-from feedback.events import Feedback
-from feedback.log import Store
-from feedback.registry import Run, runs
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import Labelling, Scoring
+from armwise.agent.simulation import load_questions
+from armwise.agent.warmstart.label_sources import LabelSources, Lot, _sample_of
+from armwise.agent.warmstart.labels import WarmStartError
+from armwise.arms.portfolio import ArmTable, outcomes, write_matrix
+from armwise.arms.questions import Question
+from armwise.feedback.events import Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, runs
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
@@ -94,8 +94,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     exam(tmp_path / "exam.jsonl", 5)
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
         world = World(tmp_path, store)
-        monkeypatch.setattr("agent.warmstart.label_sources.label_questions", world.label)
-        monkeypatch.setattr("agent.warmstart.label_sources.score_arms", world.score)
+        monkeypatch.setattr("armwise.agent.warmstart.label_sources.label_questions", world.label)
+        monkeypatch.setattr("armwise.agent.warmstart.label_sources.score_arms", world.score)
         yield world
 
 
@@ -291,7 +291,7 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
 def test_made_questions_of_which_hardly_any_are_left_teach_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.label_sources.on_par", lambda *_: np.arange(1))
+    monkeypatch.setattr("armwise.agent.warmstart.label_sources.on_par", lambda *_: np.arange(1))
     made = world.gathering({"made": {"kind": "synthetic", "questions": 20}})
     with pytest.raises(WarmStartError, match=r"1 of \d+ made questions are left, and 30 are needed"):
         fetched(made)

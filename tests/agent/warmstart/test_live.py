@@ -11,21 +11,21 @@ import pytest
 import sqlalchemy as sa
 from rich.console import Console
 
-from agent.config import AppConfig, ConfigError, parse
-from agent.learning import Recipe, active_recipe, publish_candidate, rebuild
-from agent.learning.router_scores import open_router
-from agent.policies import PolicySpec
-from agent.routers import RouterError
-from agent.warmstart import warm_start_before_traffic
-from arms.models import build_embedder
-from arms.portfolio import outcomes
-from arms.questions import Question
-from feedback.events import ROUTER
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.ope import GateSpec
-from feedback.registry import active_policy, arm_sets, promotions, routers, runs, versions
-from feedback.training_log import learned_examples, router_contexts
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.learning import Recipe, active_recipe, publish_candidate, rebuild
+from armwise.agent.learning.router_scores import open_router
+from armwise.agent.policies import PolicySpec
+from armwise.agent.routers import RouterError
+from armwise.agent.warmstart import warm_start_before_traffic
+from armwise.arms.models import build_embedder
+from armwise.arms.portfolio import outcomes
+from armwise.arms.questions import Question
+from armwise.feedback.events import ROUTER
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.ope import GateSpec
+from armwise.feedback.registry import active_policy, arm_sets, promotions, routers, runs, versions
+from armwise.feedback.training_log import learned_examples, router_contexts
 from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.warmstart.test_run import (
@@ -119,7 +119,7 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
 def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_scores_for_good(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.learning.learner.MOST", 10)
+    monkeypatch.setattr("armwise.agent.learning.learner.MOST", 10)
     monkeypatch.setattr(router_contexts, "CHUNK", 7)
     world.warmed(**live(world.folder))
     first = world.newest()

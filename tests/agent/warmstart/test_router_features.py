@@ -11,22 +11,22 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from agent.config import AppConfig, parse
-from agent.offline import Training, observed_features, read_labelled, sampled_profiles, train_router
-from agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
-from agent.warmstart import InsertSettings, contexts_of
-from agent.warmstart import insert_labels as enter_labels
-from agent.warmstart.labels import RouterScores, charged, score_labelled
-from arms import manifest
-from arms.models.embedding import HashingEmbedder
-from arms.portfolio import Outcomes
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.profile import similarities
-from arms.questions import Question
-from feedback.events import LABELS, Example
-from feedback.log import Store
-from feedback.reward import Prices
-from feedback.training_log import Joiner, read_examples, take_epoch
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.offline import Training, observed_features, read_labelled, sampled_profiles, train_router
+from armwise.agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
+from armwise.agent.warmstart import InsertSettings, contexts_of
+from armwise.agent.warmstart import insert_labels as enter_labels
+from armwise.agent.warmstart.labels import RouterScores, charged, score_labelled
+from armwise.arms import manifest
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.profile import similarities
+from armwise.arms.questions import Question
+from armwise.feedback.events import LABELS, Example
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Prices
+from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import look_up
 from tests.agent.fakes import CONFIG, DIM, Service
 from tests.agent.trained_routers import TEXTS, kept

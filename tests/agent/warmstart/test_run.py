@@ -13,27 +13,27 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from agent.cli.main import app
-from agent.config import AppConfig, ConfigError, parse
-from agent.evaluation import EvaluationFailedError
-from agent.evaluation.gate import FinishedEvaluation
-from agent.learning import Learner, Recipe, active_recipe, publish_candidate
-from agent.policies import PolicySpec
-from agent.routers import RouterSpec, build_router
-from agent.warmstart.canary import first_share
-from agent.warmstart.labels import InsertSettings, insert_labels
-from agent.warmstart.proposals import remove_older
-from agent.warmstart.run import RunFailedError, preview_lots, warm_start, warm_start_at_first
-from arms.portfolio import outcomes
-from arms.questions import Question
-from feedback.drift import Alarm, read_alarms
-from feedback.drift.alarms import raise_alarms
-from feedback.errors import LogUnavailableError, UnderWayError
-from feedback.events import LABELS
-from feedback.log import Store
-from feedback.ope import GateSpec
-from feedback.registry import ActivePolicy, Run, Version, active_policy, promotions, runs, versions
-from feedback.training_log import StartingPoint, examples, imported_turns, take_epoch
+from armwise.agent.cli.main import app
+from armwise.agent.config import AppConfig, ConfigError, parse
+from armwise.agent.evaluation import EvaluationFailedError
+from armwise.agent.evaluation.gate import FinishedEvaluation
+from armwise.agent.learning import Learner, Recipe, active_recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.agent.routers import RouterSpec, build_router
+from armwise.agent.warmstart.canary import first_share
+from armwise.agent.warmstart.labels import InsertSettings, insert_labels
+from armwise.agent.warmstart.proposals import remove_older
+from armwise.agent.warmstart.run import RunFailedError, preview_lots, warm_start, warm_start_at_first
+from armwise.arms.portfolio import outcomes
+from armwise.arms.questions import Question
+from armwise.feedback.drift import Alarm, read_alarms
+from armwise.feedback.drift.alarms import raise_alarms
+from armwise.feedback.errors import LogUnavailableError, UnderWayError
+from armwise.feedback.events import LABELS
+from armwise.feedback.log import Store
+from armwise.feedback.ope import GateSpec
+from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, promotions, runs, versions
+from armwise.feedback.training_log import StartingPoint, examples, imported_turns, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import trained
@@ -170,7 +170,7 @@ def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with closing(Store(config.database_url)) as store:
         world = World(config, store, tmp_path)
         world.learn()
-        monkeypatch.setattr("agent.warmstart.run.run_evaluation", world.run_evaluation)
+        monkeypatch.setattr("armwise.agent.warmstart.run.run_evaluation", world.run_evaluation)
         yield world
 
 
@@ -371,7 +371,7 @@ def test_a_run_is_done_alike_on_each_database(
     with closing(Store(log_url)) as store:
         world = World(config, store, tmp_path, PROMOTE)
         world.ask(range(9))
-        monkeypatch.setattr("agent.warmstart.run.run_evaluation", world.run_evaluation)
+        monkeypatch.setattr("armwise.agent.warmstart.run.run_evaluation", world.run_evaluation)
         run = world.warmed()
         assert (run.status, run.inputs["labels"], run.inputs["traffic"]) == (runs.State.PROMOTED, 36, 9)
         assert not world.unchanged
@@ -582,11 +582,11 @@ class BrokenError(Exception):
 @pytest.mark.parametrize(
     ("step", "broken"),
     [
-        ("gather", "agent.warmstart.label_sources.digest_of"),
-        ("enter", "feedback.training_log.imported_turns.insert"),
-        ("learn", "agent.warmstart.run.publish_candidate"),
-        ("evaluate", "agent.warmstart.run.run_evaluation"),
-        ("decide", "feedback.registry.promotions.record"),
+        ("gather", "armwise.agent.warmstart.label_sources.digest_of"),
+        ("enter", "armwise.feedback.training_log.imported_turns.insert"),
+        ("learn", "armwise.agent.warmstart.run.publish_candidate"),
+        ("evaluate", "armwise.agent.warmstart.run.run_evaluation"),
+        ("decide", "armwise.feedback.registry.promotions.record"),
     ],
 )
 def test_a_run_that_fails_says_where_and_leaves_what_is_served(
@@ -664,7 +664,7 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "feedback.registry.promotions.update", away
+            "armwise.feedback.registry.promotions.update", away
         )  # the last but one of what the transaction writes
         with pytest.raises(RunFailedError, match="what is served is as it was: database is locked"):
             world.warmed()
@@ -701,7 +701,7 @@ def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_
         return real(store, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr("agent.warmstart.labels.BATCH", 10)
+        patch.setattr("armwise.agent.warmstart.labels.BATCH", 10)
         patch.setattr(imported_turns, "insert", dying)
         patch.setattr(runs, "finish", lambda *_: None)  # who is dead records nothing
         with pytest.raises(RunFailedError):
@@ -799,7 +799,7 @@ def test_a_router_of_what_was_retrieved_is_proposed_and_not_judged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = trained(build_router(RouterSpec(kind="max_sim")))
-    monkeypatch.setattr("agent.warmstart.proposals.train_router", lambda *_: made)
+    monkeypatch.setattr("armwise.agent.warmstart.proposals.train_router", lambda *_: made)
     router = {"kind": "max_sim", "utility": {"measures": {"em": 1.0}}, "live": False}
     run = world.warmed(warm_start=configured(world.folder, router=router).warm_start)
     said = said_by(run, "router")
@@ -827,7 +827,7 @@ def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp
 def test_the_configured_router_is_kept_however_many_are_proposed_after_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.warmstart.proposals.KEPT", 1)
+    monkeypatch.setattr("armwise.agent.warmstart.proposals.KEPT", 1)
     proposed = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
     spec = configured(world.folder, router=proposed).warm_start
     document, paths = world.config.model_dump(mode="json"), list[str]()

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.config import warm_start
-from agent.jobs import Planned, next_run, planned
-from feedback.drift import Alarm, Alarms
-from feedback.log import Store
-from feedback.registry import Run, runs
+from armwise.agent.config import warm_start
+from armwise.agent.jobs import Planned, next_run, planned
+from armwise.feedback.drift import Alarm, Alarms
+from armwise.feedback.log import Store
+from armwise.feedback.registry import Run, runs
 
 OURS = "ours"
 times = st.floats(0.0, 4e9)

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.config import AppConfig, parse
-from agent.hosts.arms import open_here
-from agent.learning import keep_router, score_by_searching
-from agent.policies.router import Routed
-from agent.routers import out_of_fold, read_trained
-from agent.serving.arms import arm_infos
-from agent.serving.router_scores import Scorers
-from agent.turn import Ask, Decided, Decider, Serving, TurnLoop
-from arms.deployments import Embedders
-from arms.llm import base
-from feedback.events import Decision
-from feedback.log import GroupCommit, Store
-from feedback.training_log import router_contexts
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.hosts.arms import open_here
+from armwise.agent.learning import keep_router, score_by_searching
+from armwise.agent.policies.router import Routed
+from armwise.agent.routers import out_of_fold, read_trained
+from armwise.agent.serving.arms import arm_infos
+from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.turn import Ask, Decided, Decider, Serving, TurnLoop
+from armwise.arms.deployments import Embedders
+from armwise.arms.llm import base
+from armwise.feedback.events import Decision
+from armwise.feedback.log import GroupCommit, Store
+from armwise.feedback.training_log import router_contexts
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
 from tests.neighbours import SUBJECTS, write_corpus
@@ -76,7 +76,7 @@ def quietly(*_: object) -> None:
 async def test_the_scores_are_those_that_a_replica_logs(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.learning.router_scores.SEARCH_BATCH", 4)
+    monkeypatch.setattr("armwise.agent.learning.router_scores.SEARCH_BATCH", 4)
     assert config.router is not None
     made = await decided(config, store, QUESTIONS)
     digest = keep_router(store, config.router.path, 0.0)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.warmstart.run import RunSnapshot
-from feedback.drift import Alarm
-from feedback.training_log import StartingPoint
+from armwise.agent.warmstart.run import RunSnapshot
+from armwise.feedback.drift import Alarm
+from armwise.feedback.training_log import StartingPoint
 from tests.agent.warmstart.test_run import LATE, TRAFFIC, World, alarm, cold, world
 
 __all__ = ["cold", "world"]  # fixtures

@@ -1,1 +1,1 @@
-"""Tests of `arms.corpus`."""
+"""Tests of `armwise.arms.corpus`."""

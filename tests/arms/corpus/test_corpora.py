@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arms.base import Query
-from arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, ingest_all
-from arms.filters import Comparison
-from arms.indexes import IndexMismatchError, PassageVectors, Vectors, prepare_vectors
-from arms.models import Backbone
+from armwise.arms.base import Query
+from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, ingest_all
+from armwise.arms.filters import Comparison
+from armwise.arms.indexes import IndexMismatchError, PassageVectors, Vectors, prepare_vectors
+from armwise.arms.models import Backbone
 
 HASHED = Backbone(model="hashing:8")
 

@@ -21,11 +21,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.corpus import corpus as corpus_module
-from arms.corpus.corpus import Corpus, extend_digest, ingest
-from arms.corpus.readers import CorpusError, JsonLines
-from arms.corpus.records import Record
+from armwise.arms.base import Passage
+from armwise.arms.corpus import corpus as corpus_module
+from armwise.arms.corpus.corpus import Corpus, extend_digest, ingest
+from armwise.arms.corpus.readers import CorpusError, JsonLines
+from armwise.arms.corpus.records import Record
 
 
 def line(name: str, text: str = "some words", title: str = "") -> str:
@@ -223,7 +223,7 @@ def test_a_source_that_changes_while_it_is_read_is_not_published(tmp_path: Path,
 KILLED_MIDWAY = """
 import os, signal, sys
 from pathlib import Path
-from arms.corpus import corpus, readers
+from armwise.arms.corpus import corpus, readers
 
 read = readers.JsonLines.records
 

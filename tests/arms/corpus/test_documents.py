@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from arms.base import Passage
-from arms.corpus import documents, readers
-from arms.corpus.corpus import ingest
-from arms.corpus.readers import LIMITS, Limits, Parser, open_source
-from arms.corpus.records import CorpusError
+from armwise.arms.base import Passage
+from armwise.arms.corpus import documents, readers
+from armwise.arms.corpus.corpus import ingest
+from armwise.arms.corpus.readers import LIMITS, Limits, Parser, open_source
+from armwise.arms.corpus.records import CorpusError
 from tests.arms.corpus.files import BREAK, CONTENT_TYPES, assembled, paragraph, pdf, table, write_docx
 
 for library in ("pypdfium2", "docx", "lxml"):
@@ -527,7 +527,7 @@ def test_the_limits_of_a_document_are_those_that_are_documented() -> None:
 
 def test_what_parses_a_document_leaves_no_copy_of_it_where_it_crashes() -> None:
     script = (
-        "import resource; from arms.corpus.documents import limit_memory; limit_memory(4 << 30);"
+        "import resource; from armwise.arms.corpus.documents import limit_memory; limit_memory(4 << 30);"
         "print(resource.getrlimit(resource.RLIMIT_CORE))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

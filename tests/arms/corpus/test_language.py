@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from arms.corpus import language
-from arms.corpus.corpus import Corpus, ingest
-from arms.corpus.language import Topic, topics
-from arms.corpus.readers import open_source
-from arms.corpus.records import CorpusError
+from armwise.arms.corpus import language
+from armwise.arms.corpus.corpus import Corpus, ingest
+from armwise.arms.corpus.language import Topic, topics
+from armwise.arms.corpus.readers import open_source
+from armwise.arms.corpus.records import CorpusError
 
 
 @pytest.fixture(scope="module")

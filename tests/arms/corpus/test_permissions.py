@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage, Query
-from arms.corpus import Corpus, CorpusError, ingest
-from arms.corpus.permissions import Permissions
-from arms.filters import Comparison, Compound, Metadata, permits
+from armwise.arms.base import Passage, Query
+from armwise.arms.corpus import Corpus, CorpusError, ingest
+from armwise.arms.corpus.permissions import Permissions
+from armwise.arms.filters import Comparison, Compound, Metadata, permits
 
 NAMES = st.sampled_from(["year", "tag", "allowed_groups"])
 VALUES = st.sampled_from(["a", "b", "", 1, 1.0, 0, True, False, 2.5])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.corpus import documents, ingest, readers
-from arms.corpus.chunking import chunks
-from arms.corpus.readers import CorpusError, Record, open_source
+from armwise.arms.base import Passage
+from armwise.arms.corpus import documents, ingest, readers
+from armwise.arms.corpus.chunking import chunks
+from armwise.arms.corpus.readers import CorpusError, Record, open_source
 
 
 def read(source: Path | str, start: int = 0) -> list[Record]:

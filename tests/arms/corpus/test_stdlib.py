@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from arms.corpus import stdlib
-from arms.corpus.corpus import Corpus, ingest
-from arms.corpus.readers import open_source
-from arms.corpus.records import CorpusError
+from armwise.arms.corpus import stdlib
+from armwise.arms.corpus.corpus import Corpus, ingest
+from armwise.arms.corpus.readers import open_source
+from armwise.arms.corpus.records import CorpusError
 
 
 @pytest.fixture(scope="module")

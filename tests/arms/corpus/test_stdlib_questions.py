@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arms.corpus.corpus import Corpus, ingest
+from armwise.arms.corpus.corpus import Corpus, ingest
 
 QUESTIONS = Path(__file__).parents[3] / "examples" / "stdlib_questions.jsonl"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.corpus.readers import open_source
-from arms.corpus.records import Record
+from armwise.arms.base import Passage
+from armwise.arms.corpus.readers import open_source
+from armwise.arms.corpus.records import Record
 
 
 def read(path: Path, content: str | bytes, name: str = "prices.csv") -> list[Record]:

@@ -1,1 +1,1 @@
-"""Tests of arms.deployments."""
+"""Tests of armwise.arms.deployments."""

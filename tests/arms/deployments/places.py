@@ -4,13 +4,13 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from arms.base import Passage, Query, Retrieval
-from arms.corpus import CorpusSource
-from arms.deployments import ArmHost, ArmSettings, Embedders
-from arms.llm.base import Generator, ScriptedGenerator
-from arms.llm.pricing import Prices
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, closure
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.corpus import CorpusSource
+from armwise.arms.deployments import ArmHost, ArmSettings, Embedders
+from armwise.arms.llm.base import Generator, ScriptedGenerator
+from armwise.arms.llm.pricing import Prices
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, closure
 from tests.neighbours import write_corpus
 
 BACKBONES = {"tiny": Backbone(model="hashing:64")}

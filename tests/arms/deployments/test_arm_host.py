@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms import tracing
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
-from arms.corpus import Corpus
-from arms.deployments import Embedders, arm_host
-from arms.deployments.arm_host import UnknownArmError, key_of
-from arms.llm import Chunk, Prompt, base
-from arms.llm.pricing import Prices
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers import ArmSpec, VersionedArm, catalog, closure
+from armwise.arms import tracing
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval, Usage
+from armwise.arms.corpus import Corpus
+from armwise.arms.deployments import Embedders, arm_host
+from armwise.arms.deployments.arm_host import UnknownArmError, key_of
+from armwise.arms.llm import Chunk, Prompt, base
+from armwise.arms.llm.pricing import Prices
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers import ArmSpec, VersionedArm, catalog, closure
 from tests.arms.deployments.places import BACKBONES, SPECS, Broken, Light, Waiting, open_host, own
 
 MOON = "Where is the moon?"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from arms.deployments.embedders import Batches
+from armwise.arms.deployments.embedders import Batches
 
 
 class Work:

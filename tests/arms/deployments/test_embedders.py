@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms import tracing
-from arms.base import ArmError
-from arms.deployments import EmbedderHost, Embedders, embedders
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
+from armwise.arms import tracing
+from armwise.arms.base import ArmError
+from armwise.arms.deployments import EmbedderHost, Embedders, embedders
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
 
 HERE, FAR = Backbone(model="hashing:8"), Backbone(model="hashing:16", host="own")
 

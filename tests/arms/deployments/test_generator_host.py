@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from arms import tracing
-from arms.deployments import GeneratorHost, generator_host
-from arms.llm import Chunk, Message, Prompt
-from arms.llm.base import Generator
+from armwise.arms import tracing
+from armwise.arms.deployments import GeneratorHost, generator_host
+from armwise.arms.llm import Chunk, Message, Prompt
+from armwise.arms.llm.base import Generator
 
 PROMPT = Prompt(({"role": "user", "content": "Why?"},))
 

@@ -11,14 +11,14 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from arms import tracing
-from arms.base import ArmError, Query, Retrieval
-from arms.deployments import ArmReplica, RemoteArmHost, RemoteEmbedder, handles
-from arms.deployments.arm_host import ArmHost, UnknownArmError
-from arms.deployments.handles import RemoteGenerator
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.models import Backbone
-from arms.retrievers import ArmSpec
+from armwise.arms import tracing
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.deployments import ArmReplica, RemoteArmHost, RemoteEmbedder, handles
+from armwise.arms.deployments.arm_host import ArmHost, UnknownArmError
+from armwise.arms.deployments.handles import RemoteGenerator
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec
 
 QUERY = Query("Where is the sea?")
 

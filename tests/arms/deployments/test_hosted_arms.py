@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus import CorpusSource, ingest_all
-from arms.deployments import (
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import CorpusSource, ingest_all
+from armwise.arms.deployments import (
     ArmHost,
     ArmSettings,
     Embedders,
@@ -22,14 +22,14 @@ from arms.deployments import (
     place,
     retrieval_cache,
 )
-from arms.deployments.arm_host import Specs, UnknownArmError
-from arms.deployments.retrieval_cache import RetrievalCache
-from arms.filters import Comparison
-from arms.llm.base import ScriptedGenerator
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.profile import ProfileSpec
-from arms.retrievers import ArmSpec, Resources, prepare_profiles
+from armwise.arms.deployments.arm_host import Specs, UnknownArmError
+from armwise.arms.deployments.retrieval_cache import RetrievalCache
+from armwise.arms.filters import Comparison
+from armwise.arms.llm.base import ScriptedGenerator
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.profile import ProfileSpec
+from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles
 from tests.arms.deployments.places import BACKBONES, SPECS, Light, Waiting, open_host, own
 
 SEA = "Where is the sea?"

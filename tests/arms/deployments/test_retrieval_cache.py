@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import Passage, Query, Retrieval, Usage
-from arms.deployments import retrieval_cache
-from arms.deployments.retrieval_cache import FILE, RetrievalCache, key_of
-from arms.filters import Comparison
+from armwise.arms.base import Passage, Query, Retrieval, Usage
+from armwise.arms.deployments import retrieval_cache
+from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache, key_of
+from armwise.arms.filters import Comparison
 
 MIB = 1 << 20
 
@@ -254,8 +254,8 @@ async def test_processes_share_a_file(folder: Path, cache: RetrievalCache) -> No
     code = f"""if True:
         import asyncio
         from pathlib import Path
-        from arms.base import Passage, Retrieval
-        from arms.deployments.retrieval_cache import RetrievalCache
+        from armwise.arms.base import Passage, Retrieval
+        from armwise.arms.deployments.retrieval_cache import RetrievalCache
 
         async def main():
             cache = RetrievalCache(Path({str(folder)!r}), {MIB})

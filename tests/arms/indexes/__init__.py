@@ -1,1 +1,1 @@
-"""Tests of `arms.indexes`."""
+"""Tests of `armwise.arms.indexes`."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from arms.indexes import build_once
-from arms.indexes.build_once import IndexMismatchError, check, discard_damaged, folder, publish
+from armwise.arms.indexes import build_once
+from armwise.arms.indexes.build_once import IndexMismatchError, check, discard_damaged, folder, publish
 
 
 class KilledError(KeyboardInterrupt):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import ArmError, Passage
-from arms.corpus import Corpus
-from arms.indexes.entities import (
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes.entities import (
     Dictionary,
     Known,
     Lister,
@@ -24,9 +24,9 @@ from arms.indexes.entities import (
     normalised,
     title_names,
 )
-from arms.llm import Bound, GeneratorError, Prompt, Write, base, most_tokens
-from arms.models import ModelNotFoundError
-from arms.retrievers.graph import GraphParams
+from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, base, most_tokens
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.retrievers.graph import GraphParams
 
 NER_MODEL = GraphParams(backbone="any").ner_model
 MOZART = Passage("mozart", "Mozart", "He wrote The Magic Flute in Vienna.")

@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.base import ArmError, MissingEmbeddingError, Passage, Query
-from arms.corpus import Corpus, Permitted
-from arms.filters import Comparison
-from arms.indexes.build_once import IndexMismatchError
-from arms.indexes.entities import Lister, Titles
-from arms.indexes.entity_graph import NAMES, Graph, extract
-from arms.indexes.vectors import embedded_text
-from arms.llm import Chunk, GeneratorError, Prompt, Write, base
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers import Resources
-from arms.retrievers import graph as graph_dense
-from arms.retrievers.dense import DenseArm, DenseParams, shared_index
-from arms.retrievers.graph import GraphArm, GraphBatch, GraphParams
+from armwise.arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.filters import Comparison
+from armwise.arms.indexes.build_once import IndexMismatchError
+from armwise.arms.indexes.entities import Lister, Titles
+from armwise.arms.indexes.entity_graph import NAMES, Graph, extract
+from armwise.arms.indexes.vectors import embedded_text
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers import Resources
+from armwise.arms.retrievers import graph as graph_dense
+from armwise.arms.retrievers.dense import DenseArm, DenseParams, shared_index
+from armwise.arms.retrievers.graph import GraphArm, GraphBatch, GraphParams
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 

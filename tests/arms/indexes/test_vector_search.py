@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms.base import Passage
-from arms.corpus import Corpus, Permitted
-from arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors
-from arms.indexes import vectors as vector_search
-from arms.indexes.vectors import LEAST_COMPRESSED, cell_count
-from arms.models import Backbone
+from armwise.arms.base import Passage
+from armwise.arms.corpus import Corpus, Permitted
+from armwise.arms.indexes import IndexMismatchError, IndexParams, VectorIndex, Vectors
+from armwise.arms.indexes import vectors as vector_search
+from armwise.arms.indexes.vectors import LEAST_COMPRESSED, cell_count
+from armwise.arms.models import Backbone
 from tests.arms.conftest import keep
 from tests.arms.retrievers.test_first_stage import unit
 

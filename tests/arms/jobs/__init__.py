@@ -1,1 +1,1 @@
-"""Tests of `arms.jobs`."""
+"""Tests of `armwise.arms.jobs`."""

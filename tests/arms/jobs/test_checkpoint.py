@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from arms.jobs.checkpoint import JobError, open_blocks, refuse_other_output
+from armwise.arms.jobs.checkpoint import JobError, open_blocks, refuse_other_output
 
 IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
 

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import ray
 
-from arms.corpus import Corpus
-from arms.jobs import job as pool_job
-from arms.jobs import label_job
-from arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
-from arms.jobs.checkpoint import JobError
-from arms.jobs.job import seed_of
-from arms.jobs.label_job import LabelBlock, LabelJob, LabelWorker, label
-from arms.llm import Chunk, GeneratorError, Prompt, WritingSpec, catalog, prompts
-from arms.llm import judge as llm_judge
-from arms.models import ModelNotFoundError
-from arms.portfolio import outcomes as portfolio_outcomes
-from arms.portfolio import read_outcomes
-from arms.questions import Question
-from arms.retrievers import ArmSpec, Resources, build_arm
-from arms.scoring import ScoringError, correctness
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs import job as pool_job
+from armwise.arms.jobs import label_job
+from armwise.arms.jobs.answer_measures import by_claims, by_equivalence, by_judge, by_passages, by_words
+from armwise.arms.jobs.checkpoint import JobError
+from armwise.arms.jobs.job import seed_of
+from armwise.arms.jobs.label_job import LabelBlock, LabelJob, LabelWorker, label
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, WritingSpec, catalog, prompts
+from armwise.arms.llm import judge as llm_judge
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.portfolio import outcomes as portfolio_outcomes
+from armwise.arms.portfolio import read_outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm
+from armwise.arms.scoring import ScoringError, correctness
 from tests.arms.contract import ask
 from tests.arms.jobs.test_score_job import HERE as SCORING
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, TINY
@@ -412,7 +412,7 @@ def test_a_classifier_says_whether_an_answer_may_stand_for_a_right_one(
             return 0.25 if answer in references else 0.125
 
     speaking(lambda _: "the Danube")
-    monkeypatch.setattr("arms.scoring.Equivalence", Shorter)
+    monkeypatch.setattr("armwise.arms.scoring.Equivalence", Shorter)
     (tmp_path / "bem").mkdir()
     measure = by_equivalence(str(tmp_path / "bem"))
     outcomes = labelled(make_job(corpus, tmp_path, of_answers=(measure,), arms=("none",)))

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import ArmError, Query, Retrieval
-from arms.corpus import Corpus
-from arms.jobs import score_job
-from arms.jobs.checkpoint import JobError
-from arms.jobs.job import seed_of
-from arms.jobs.score_job import ScoreJob, ScoreWorker, score
-from arms.models import Backbone, ModelNotFoundError
-from arms.portfolio import read_matrix, score_matrix
-from arms.questions import Question
-from arms.retrievers import ArmSpec, ArmSpecError
-from arms.scoring import RetrievalScorer, ScoringError
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs import score_job
+from armwise.arms.jobs.checkpoint import JobError
+from armwise.arms.jobs.job import seed_of
+from armwise.arms.jobs.score_job import ScoreJob, ScoreWorker, score
+from armwise.arms.models import Backbone, ModelNotFoundError
+from armwise.arms.portfolio import read_matrix, score_matrix
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, ArmSpecError
+from armwise.arms.scoring import RetrievalScorer, ScoringError
 from tests.arms.jobs.test_score_worker import QUESTIONS, SPECS, make_job, recalls
 
 HERE = "tests.arms.jobs.test_score_job"

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from pydantic import HttpUrl
 
-from arms.base import ArmError, Query, Retrieval
-from arms.corpus import Corpus
-from arms.jobs.job import seed_of
-from arms.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
-from arms.llm import LateWriter, Prompt, catalog
-from arms.llm.catalog import ModelStartError
-from arms.models import Backbone
-from arms.questions import Question
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from arms.scoring import AnswerScorer, RetrievalScorer
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.jobs.job import seed_of
+from armwise.arms.jobs.score_job import ScoreBlock, ScoreJob, ScoreWorker
+from armwise.arms.llm import LateWriter, Prompt, catalog
+from armwise.arms.llm.catalog import ModelStartError
+from armwise.arms.models import Backbone
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.scoring import AnswerScorer, RetrievalScorer
 from tests.arms.contract import DIM, ask
 
 HERE = "tests.arms.jobs.test_score_worker"

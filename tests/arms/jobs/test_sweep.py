@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import Graph, VectorIndex
-from arms.jobs.job import FAILED, Stopwatch, Sweep
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import Graph, VectorIndex
+from armwise.arms.jobs.job import FAILED, Stopwatch, Sweep
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 from tests.arms.contract import DIM, QUESTIONS, ask
 
 HERE = "tests.arms.jobs.test_sweep"
@@ -192,7 +192,7 @@ def test_every_arm_is_timed_on_its_own_also_one_that_fails(
     bad = ArmSpec(kind=f"{HERE}:Failing", params={"word": ""})
     specs = {"d": SPECS["d"], "twin": SPECS["twin"], "bad": bad}
     times = (time for n in count(1) for time in (0.0, float(n)))  # the n-th search takes n seconds
-    monkeypatch.setattr("arms.jobs.job.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("armwise.arms.jobs.job.time.perf_counter", lambda: next(times))
     queries = [ask(text, TINY) for text in QUESTIONS]
     stopwatch = Stopwatch(resources(corpus, indexes, specs), queries, k=4, timed=2)
     seconds = {name: stopwatch.seconds(name) for name in specs}

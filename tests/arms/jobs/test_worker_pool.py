@@ -13,9 +13,9 @@ from typing import Any, Literal
 import pytest
 import ray
 
-from arms.jobs import worker_pool as pool
-from arms.jobs.checkpoint import BlockFolder, JobError, open_blocks
-from arms.questions import Question
+from armwise.arms.jobs import worker_pool as pool
+from armwise.arms.jobs.checkpoint import BlockFolder, JobError, open_blocks
+from armwise.arms.questions import Question
 
 Step = int | Literal["fail", "bug"]
 """What a block does: kill its worker so many times before it succeeds, fail, or raise."""

@@ -1,1 +1,1 @@
-"""Tests of `arms.llm`."""
+"""Tests of `armwise.arms.llm`."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from arms.llm import Chunk, Prompt
-from arms.llm.base import Message
-from arms.llm.prompts import Answer, Form, Writing, answer_to
-from arms.llm.writing import PipelineGrid
+from armwise.arms.llm import Chunk, Prompt
+from armwise.arms.llm.base import Message
+from armwise.arms.llm.prompts import Answer, Form, Writing, answer_to
+from armwise.arms.llm.writing import PipelineGrid
 
 ASKED: tuple[Message, ...] = ({"role": "user", "content": "Where is the sea?"},)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.llm.base import Chunk, GeneratorTimeoutError, Prompt, ScriptedGenerator, complete
+from armwise.arms.llm.base import Chunk, GeneratorTimeoutError, Prompt, ScriptedGenerator, complete
 
 
 def asking(question: str, **settings: object) -> Prompt:

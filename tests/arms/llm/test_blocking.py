@@ -5,9 +5,16 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from arms.async_bridge import Blocking
-from arms.llm.base import Chunk, Generator, GeneratorError, GeneratorTimeoutError, Prompt, ScriptedGenerator
-from arms.llm.catalog import blocking_writer
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.llm.base import (
+    Chunk,
+    Generator,
+    GeneratorError,
+    GeneratorTimeoutError,
+    Prompt,
+    ScriptedGenerator,
+)
+from armwise.arms.llm.catalog import blocking_writer
 
 PROMPT = Prompt(({"role": "user", "content": "?"},))
 

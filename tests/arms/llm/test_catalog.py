@@ -13,9 +13,9 @@ import pytest
 import xllamacpp
 from pydantic import TypeAdapter, ValidationError
 
-from agent.turn import Choice, Choices
-from arms.base import Passage
-from arms.llm.base import (
+from armwise.agent.turn import Choice, Choices
+from armwise.arms.base import Passage
+from armwise.arms.llm.base import (
     Generator,
     GeneratorError,
     Message,
@@ -25,7 +25,7 @@ from arms.llm.base import (
     ScriptedGenerator,
     complete,
 )
-from arms.llm.catalog import (
+from armwise.arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
     HedgedGenerator,
@@ -38,11 +38,11 @@ from arms.llm.catalog import (
     identity_of,
     options_of,
 )
-from arms.llm.llama_cpp import EmbeddedGenerator
-from arms.llm.openai_api import OpenAIGenerator
-from arms.llm.pricing import PricedGenerator
-from arms.llm.prompts import answer_prompt
-from arms.models import ModelNotFoundError, locate
+from armwise.arms.llm.llama_cpp import EmbeddedGenerator
+from armwise.arms.llm.openai_api import OpenAIGenerator
+from armwise.arms.llm.pricing import PricedGenerator
+from armwise.arms.llm.prompts import answer_prompt
+from armwise.arms.models import ModelNotFoundError, locate
 
 SPEC: TypeAdapter[LlmSpec] = TypeAdapter(LlmSpec)
 
@@ -106,7 +106,7 @@ class Recorded:
 
 def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("llama_cpp.EmbeddedGenerator", "openai_api.OpenAIGenerator", "vllm_engine.VllmGenerator"):
-        monkeypatch.setattr(f"arms.llm.{engine}", Recorded)
+        monkeypatch.setattr(f"armwise.arms.llm.{engine}", Recorded)
     spec: dict[str, Any] = {"context_tokens": 64, "slots": 3, "threads": 5}
     built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
     assert (built.args, built.settings) == (("m.gguf",), spec)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.base import Passage
-from arms.llm.base import Prompt
-from arms.llm.judge import FIVE_SCORES, SCORE_NAMES, FiveScores, JudgeError, Verdict, grade
+from armwise.arms.base import Passage
+from armwise.arms.llm.base import Prompt
+from armwise.arms.llm.judge import FIVE_SCORES, SCORE_NAMES, FiveScores, JudgeError, Verdict, grade
 from tests.arms.scripted import shown, writing
 
 TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres tall.")

@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from arms.llm.base import Chunk, Generator, GeneratorError, Prompt, complete
-from arms.llm.catalog import HedgedGenerator
+from armwise.arms.llm.base import Chunk, Generator, GeneratorError, Prompt, complete
+from armwise.arms.llm.catalog import HedgedGenerator
 
 LEAST = 20
 """Answers before the first second request."""

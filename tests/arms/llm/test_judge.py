@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import ArmError, Passage
-from arms.llm.base import Chunk, GeneratorError, Prompt
-from arms.llm.judge import (
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.llm.base import Chunk, GeneratorError, Prompt
+from armwise.arms.llm.judge import (
     ANSWER,
     GRADE_FORM,
     PAIR,

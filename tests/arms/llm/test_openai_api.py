@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from tenacity import AsyncRetrying, RetryCallState
 
-from arms.llm.base import (
+from armwise.arms.llm.base import (
     GeneratorBusyError,
     GeneratorError,
     GeneratorTimeoutError,
@@ -29,9 +29,9 @@ from arms.llm.base import (
     PromptTooLongError,
     complete,
 )
-from arms.llm.catalog import OpenAISpec, build_generator, options_of
-from arms.llm.openai_api import OpenAIGenerator, _pause, estimate_tokens, used_up_s
-from arms.llm.pricing import PricedGenerator, Prices
+from armwise.arms.llm.catalog import OpenAISpec, build_generator, options_of
+from armwise.arms.llm.openai_api import OpenAIGenerator, _pause, estimate_tokens, used_up_s
+from armwise.arms.llm.pricing import PricedGenerator, Prices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
 

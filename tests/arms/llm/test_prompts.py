@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.llm import prompts
-from arms.llm.base import Message
-from arms.llm.prompts import (
+from armwise.arms.base import Passage
+from armwise.arms.llm import prompts
+from armwise.arms.llm.base import Message
+from armwise.arms.llm.prompts import (
     ANSWER_ALONE,
     Answered,
     Form,

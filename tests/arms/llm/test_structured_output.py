@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from arms.llm.base import Prompt
-from arms.llm.structured_output import (
+from armwise.arms.llm.base import Prompt
+from armwise.arms.llm.structured_output import (
     StructuredCaller,
     UnreadableError,
     asking_bound,

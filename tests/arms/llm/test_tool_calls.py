@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
-from arms.llm.tool_calls import described, plain, read, whole_calls
+from armwise.arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
+from armwise.arms.llm.tool_calls import described, plain, read, whole_calls
 
 METRES = {"$ref": "#/$defs/Metres"}
 

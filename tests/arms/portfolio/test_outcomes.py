@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.portfolio.outcomes import COSTS, FILE, SCORES, Outcome, OutcomesError, read_outcomes, write_outcomes
-from arms.questions import Question
+from armwise.arms.portfolio.outcomes import (
+    COSTS,
+    FILE,
+    SCORES,
+    Outcome,
+    OutcomesError,
+    read_outcomes,
+    write_outcomes,
+)
+from armwise.arms.questions import Question
 
 RIVER = Question("q1", "Which river?", ("danube",), ("the Danube",), "rivers")
 OPERA = Question("q2", "Who composed?", ("mozart",), ("Mozart",), "people")

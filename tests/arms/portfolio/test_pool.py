@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from arms.portfolio.pool import DiscountedGrid, GraphGrid, PoolError, PoolSpec, VendiGrid, expand, load_pool
-from arms.retrievers import ArmSpec, ArmSpecError, catalog
+from armwise.arms.portfolio.pool import (
+    DiscountedGrid,
+    GraphGrid,
+    PoolError,
+    PoolSpec,
+    VendiGrid,
+    expand,
+    load_pool,
+)
+from armwise.arms.retrievers import ArmSpec, ArmSpecError, catalog
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pool.yaml"
 OFF = {"dense": False, "discounted": None, "vendi": None, "graph": None}

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from arms import manifest
-from arms.models import Backbone
-from arms.portfolio.score_matrix import (
+from armwise.arms import manifest
+from armwise.arms.models import Backbone
+from armwise.arms.portfolio.score_matrix import (
     ROW_GROUP,
     ArmTable,
     MatrixError,
@@ -24,8 +24,8 @@ from arms.portfolio.score_matrix import (
     read_matrix,
     write_matrix,
 )
-from arms.questions import Question
-from arms.retrievers import ArmSpec
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import ArmSpec
 
 NAN = float("nan")
 
@@ -108,7 +108,7 @@ MEASURE = """
 import sys, tracemalloc
 from pathlib import Path
 import pyarrow
-from arms.portfolio.score_matrix import read_matrix
+from armwise.arms.portfolio.score_matrix import read_matrix
 
 folder = Path(sys.argv[1])
 read_matrix(folder, ["a0"])  # whatever is loaded or kept at first use

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from arms.portfolio import coverage, selection
-from arms.portfolio.coverage import best_of, values
-from arms.portfolio.selection import (
+from armwise.arms.portfolio import coverage, selection
+from armwise.arms.portfolio.coverage import best_of, values
+from armwise.arms.portfolio.selection import (
     GREEDY,
     KNAPSACK,
     affordable,

@@ -1,1 +1,1 @@
-"""Tests of `arms.relevance`."""
+"""Tests of `armwise.arms.relevance`."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.relevance import candidates
-from arms.relevance.features import FALLING, NAMES, RISING
+from armwise.arms.base import Passage
+from armwise.arms.relevance import candidates
+from armwise.arms.relevance.features import FALLING, NAMES, RISING
 
 QUESTION = "Who is the mother of the director of the film Polish-Russian War?"
 FILM = Passage("film", "Polish-Russian War (film)", "A 2009 film directed by Xawery Żuławski.")

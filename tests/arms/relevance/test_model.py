@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arms import manifest
-from arms.base import Passage
-from arms.relevance import (
+from armwise.arms import manifest
+from armwise.arms.base import Passage
+from armwise.arms.relevance import (
     Case,
     Examples,
     Fitting,
@@ -18,7 +18,7 @@ from arms.relevance import (
     read_model,
     write_model,
 )
-from arms.relevance.model import FILE
+from armwise.arms.relevance.model import FILE
 
 QUICK = Fitting(rounds=20, learning_rate=0.3, depth=3)
 TOPICS = ("river", "opera", "comet", "castle", "glacier", "violin", "harbour", "orchid", "volcano", "lantern")

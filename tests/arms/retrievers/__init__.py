@@ -1,1 +1,1 @@
-"""Tests of `arms.retrievers`."""
+"""Tests of `armwise.arms.retrievers`."""

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import ValidationError
 
-from arms.base import Passage, Query
-from arms.corpus import Corpus
-from arms.indexes import IndexMismatchError
-from arms.retrievers.bm25 import BM25Arm, BM25Params, Columns
-from arms.tokenizer import ENGLISH, words
-from arms.top_k import best
+from armwise.arms.base import Passage, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import IndexMismatchError
+from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params, Columns
+from armwise.arms.tokenizer import ENGLISH, words
+from armwise.arms.top_k import best
 from tests.arms.conftest import keep
 from tests.arms.contract import check_arm
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arms.base import ArmError, Passage, Query
-from arms.corpus import Corpus
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.llm.pricing import MOST_TOKENS, UNPROMPTED, Bound, most_tokens
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from arms.retrievers.catalog import search_bound
-from arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
-from arms.retrievers.kind import Verdict
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.llm.pricing import MOST_TOKENS, UNPROMPTED, Bound, most_tokens
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
+from armwise.arms.retrievers.catalog import search_bound
+from armwise.arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
+from armwise.arms.retrievers.kind import Verdict
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM
 from tests.arms.retrievers.generative.test_vendi_rag import Search

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms.async_bridge import Blocking
-from arms.base import NoRetrieval, Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import IndexMismatchError
-from arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers import NewArms, Trust, catalog
-from arms.retrievers.catalog import (
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.base import NoRetrieval, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import IndexMismatchError
+from armwise.arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers import NewArms, Trust, catalog
+from armwise.arms.retrievers.catalog import (
     KINDS,
     ArmSpecError,
     arm_features,
@@ -33,7 +33,7 @@ from arms.retrievers.catalog import (
     search_bound,
     validate_specs,
 )
-from arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
+from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
 from tests.packages import install_package
 
@@ -201,10 +201,10 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
             "arm 'a' is a member of itself: a -> b -> a",
         ),
         ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
-        ({"a": ArmSpec(kind="arms.base:NoSuchArm")}, "cannot import 'arms.base:NoSuchArm'"),
+        ({"a": ArmSpec(kind="armwise.arms.base:NoSuchArm")}, "cannot import 'armwise.arms.base:NoSuchArm'"),
         (
-            {"a": ArmSpec(kind="arms.retrievers.kind:NONE")},
-            "'arms.retrievers.kind:NONE' is a Kind, not a class",
+            {"a": ArmSpec(kind="armwise.arms.retrievers.kind:NONE")},
+            "'armwise.arms.retrievers.kind:NONE' is a Kind, not a class",
         ),
     ],
 )
@@ -493,8 +493,8 @@ def test_all_that_is_shared_and_can_forget_does(corpus: Corpus, tmp_path: Path) 
 
 PLUGIN = """
 from pydantic import BaseModel
-from arms import Passage, Retrieval
-from arms.retrievers import Kind
+from armwise.arms import Passage, Retrieval
+from armwise.arms.retrievers import Kind
 
 class GlossaryParams(BaseModel):
     text: str
@@ -530,7 +530,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     module = f"glossary_of_{tmp_path.name.replace('-', '_')}"
     points = ENTRY_POINTS.format(module=module).splitlines()
     install_package(tmp_path, monkeypatch, module, PLUGIN, "armwise.arms", points)
-    kinds = catalog.KindCatalogue("arms.retrievers", "armwise.arms", "kind", ArmSpecError, folders=True)
+    kinds = catalog.KindCatalogue(
+        "armwise.arms.retrievers", "armwise.arms", "kind", ArmSpecError, folders=True
+    )
     monkeypatch.setattr(catalog, "KINDS", kinds)
     return module
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms.base import Arm, ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import vectors
-from arms.models import ModelNotFoundError, NotExportableError
-from arms.retrievers.cross_encoder import KIND, CrossEncoderParams
-from arms.retrievers.kind import Resources
+from armwise.arms.base import Arm, ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import vectors
+from armwise.arms.models import ModelNotFoundError, NotExportableError
+from armwise.arms.retrievers.cross_encoder import KIND, CrossEncoderParams
+from armwise.arms.retrievers.kind import Resources
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.contract import check_arm
 
@@ -149,7 +149,7 @@ def test_arms_that_read_pairs_of_another_length_do_not_share_a_model(
 
 def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model: Path) -> None:
     code = (
-        "import sys; from arms.retrievers.cross_encoder import CrossEncoderParams, open_scorer\n"
+        "import sys; from armwise.arms.retrievers.cross_encoder import CrossEncoderParams, open_scorer\n"
         f"read = open_scorer(CrossEncoderParams(arm='a', model={str(model)!r}))\n"
         "print(read([('a', 'b'), ('c', 'd')]).shape)\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sentence_transformers')))"
@@ -180,7 +180,7 @@ def test_a_model_without_a_graph_runs_on_torch_and_says_why(
     def refuse(*_: object) -> None:
         raise NotExportableError("an operator is missing")
 
-    monkeypatch.setattr("arms.retrievers.cross_encoder.open_graph", refuse)
+    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.open_graph", refuse)
     found = build(resources, model, batch_size=5).search(Query(QUESTION), 50).passages
     scores = {passage.id: passage.score for passage in expected}
     assert {passage.id: passage.score for passage in found} == pytest.approx(scores, abs=1e-5)
@@ -192,8 +192,8 @@ def test_a_model_without_a_graph_runs_on_torch_and_says_why(
 def test_a_gpu_runs_the_model_itself(
     resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arms.retrievers.cross_encoder.has_gpu", lambda: True)
-    monkeypatch.setattr("arms.retrievers.cross_encoder.open_graph", None)  # whoever calls it fails
+    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.has_gpu", lambda: True)
+    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.open_graph", None)  # whoever calls it fails
     assert len(build(resources, model).search(Query(QUESTION), 3).passages) == 3
 
 
@@ -226,5 +226,5 @@ def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.retrievers.cross_encoder; sys.exit('torch' in sys.modules)"
+    code = "import sys, armwise.arms.retrievers.cross_encoder; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

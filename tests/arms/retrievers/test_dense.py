@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from arms import manifest
-from arms.base import ArmError, MissingEmbeddingError, Passage, Query
-from arms.corpus import Corpus
-from arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
-from arms.indexes import build_once as indexe_build_once
-from arms.indexes import vectors as indexe_vectors
-from arms.indexes import vectors as vectors_room
-from arms.indexes.build_once import folder
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers.dense import DenseArm, DenseParams
+from armwise.arms import manifest
+from armwise.arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
+from armwise.arms.indexes import build_once as indexe_build_once
+from armwise.arms.indexes import vectors as indexe_vectors
+from armwise.arms.indexes import vectors as vectors_room
+from armwise.arms.indexes.build_once import folder
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers.dense import DenseArm, DenseParams
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import MissingEmbeddingError, Query
-from arms.corpus import Corpus
-from arms.indexes import VectorIndex
-from arms.models import Backbone
-from arms.retrievers.catalog import KINDS
-from arms.retrievers.diversity import Cosines, DiverseParams
-from arms.retrievers.kind import Kind, Resources
+from armwise.arms.base import MissingEmbeddingError, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import VectorIndex
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers.catalog import KINDS
+from armwise.arms.retrievers.diversity import Cosines, DiverseParams
+from armwise.arms.retrievers.kind import Kind, Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 WORDS = frozenset({"words"})

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.base import Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.models import Backbone
-from arms.retrievers import ArmSpec
-from arms.retrievers.catalog import build_arm, prepare
-from arms.retrievers.expand import REPEATED, ExpandArm, ExpandParams, expanded
-from arms.retrievers.kind import Resources
-from arms.tokenizer import words
+from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec
+from armwise.arms.retrievers.catalog import build_arm, prepare
+from armwise.arms.retrievers.expand import REPEATED, ExpandArm, ExpandParams, expanded
+from armwise.arms.retrievers.kind import Resources
+from armwise.arms.tokenizer import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 TEXTS = st.text("abc ", min_size=1, max_size=20).filter(words)

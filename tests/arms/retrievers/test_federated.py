@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus, ingest_all
-from arms.models import Backbone, locate
-from arms.profile import Profile, ProfileSpec
-from arms.relevance import read_model
-from arms.retrievers import (
+from armwise.arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.models import Backbone, locate
+from armwise.arms.profile import Profile, ProfileSpec
+from armwise.arms.relevance import read_model
+from armwise.arms.retrievers import (
     ArmSpec,
     ArmSpecError,
     FederatedArm,
@@ -21,7 +21,7 @@ from arms.retrievers import (
     catalog,
     prepare,
 )
-from arms.retrievers.learned_fusion import PRETRAINED
+from armwise.arms.retrievers.learned_fusion import PRETRAINED
 from tests.arms.contract import DIM, ask, check_arm
 from tests.arms.corpus.test_corpora import write
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Passage, Query
-from arms.corpus import Permitted
-from arms.indexes import IndexParams, VectorIndex
-from arms.models import Backbone
-from arms.retrievers.dense import CACHED_QUERIES, DenseParams, FirstStage, first_stage, prepare_index
-from arms.retrievers.kind import Resources
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.corpus import Permitted
+from armwise.arms.indexes import IndexParams, VectorIndex
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers.dense import CACHED_QUERIES, DenseParams, FirstStage, first_stage, prepare_index
+from armwise.arms.retrievers.kind import Resources
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Arm, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.retrievers.fusion import FusionArm, FusionParams, fuse
+from armwise.arms.base import Arm, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.retrievers.fusion import FusionArm, FusionParams, fuse
 from tests.arms.contract import check_arm
 
 PARAMS = FusionParams(arms=("first", "second"))

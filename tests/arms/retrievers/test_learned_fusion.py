@@ -4,11 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from arms.base import ArmBuildError, Query
-from arms.corpus import Corpus
-from arms.relevance import read_model, write_model
-from arms.retrievers import ArmSpec, ArmSpecError, NewArms, Resources, Trust, build_arm, catalog, prepare
-from arms.retrievers.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
+from armwise.arms.base import ArmBuildError, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.relevance import read_model, write_model
+from armwise.arms.retrievers import (
+    ArmSpec,
+    ArmSpecError,
+    NewArms,
+    Resources,
+    Trust,
+    build_arm,
+    catalog,
+    prepare,
+)
+from armwise.arms.retrievers.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
 from tests.arms.contract import check_arm
 from tests.arms.relevance.test_model import MODEL
 from tests.arms.retrievers.test_fusion import Ranked

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arms.async_bridge import Blocking
-from arms.base import Arm, Passage
-from arms.corpus import Corpus
-from arms.filters import Comparison, Compound, permits
-from arms.llm import blocking_writer
-from arms.retrievers import catalog
-from arms.retrievers.catalog import KINDS, build_arm, prepare
-from arms.retrievers.kind import ArmSpec, Resources, Verdict
+from armwise.arms.async_bridge import Blocking
+from armwise.arms.base import Arm, Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.filters import Comparison, Compound, permits
+from armwise.arms.llm import blocking_writer
+from armwise.arms.retrievers import catalog
+from armwise.arms.retrievers.catalog import KINDS, build_arm, prepare
+from armwise.arms.retrievers.kind import ArmSpec, Resources, Verdict
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import QUESTIONS, ask
 from tests.arms.retrievers.test_catalog import BACKBONES, SCRIPTED, SPECS, embed

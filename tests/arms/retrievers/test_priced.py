@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from arms.base import ArmError, Passage, Query, Retrieval, Usage
-from arms.corpus import Corpus
-from arms.models import Backbone
-from arms.retrievers import (
+from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
+from armwise.arms.corpus import Corpus
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import (
     METER,
     ArmSpec,
     ArmSpecError,

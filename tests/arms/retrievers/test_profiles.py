@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from arms.base import ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus, CorpusSource, ingest_all
-from arms.indexes import embedded_text
-from arms.models import Backbone, Embedder
-from arms.models.embedding import HashingEmbedder
-from arms.profile import Profile, ProfileSpec, similarities
-from arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles, read_profiles
+from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
+from armwise.arms.indexes import embedded_text
+from armwise.arms.models import Backbone, Embedder
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.profile import Profile, ProfileSpec, similarities
+from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles, read_profiles
 from tests.arms.contract import DIM
 from tests.arms.corpus.test_corpora import write
 

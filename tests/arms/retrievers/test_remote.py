@@ -21,11 +21,20 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tenacity import wait_none
 
-from arms.base import Arm, ArmError, Passage, Query, QuestionRefusedError
-from arms.corpus import Corpus
-from arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
-from arms.retrievers.remote import KIND, Fields, RemoteParams, UnreadableError, at, fill, read, retry_after_s
-from arms.tokenizer import words
+from armwise.arms.base import Arm, ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.corpus import Corpus
+from armwise.arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
+from armwise.arms.retrievers.remote import (
+    KIND,
+    Fields,
+    RemoteParams,
+    UnreadableError,
+    at,
+    fill,
+    read,
+    retry_after_s,
+)
+from armwise.arms.tokenizer import words
 from tests.arms.contract import check_arm
 
 Reply = Callable[["Handler"], None]

@@ -13,15 +13,15 @@ from pydantic import ValidationError
 from scipy.stats import chisquare
 from sklearn.neighbors import kneighbors_graph
 
-from arms.base import Arm, ArmError, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.indexes import IndexMismatchError
-from arms.indexes import vectors as indexe_vectors
-from arms.models import Backbone
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers.bm25 import BM25Arm, BM25Params
-from arms.retrievers.kind import ArmSpec, Resources
-from arms.retrievers.rerank import (
+from armwise.arms.base import Arm, ArmError, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import IndexMismatchError
+from armwise.arms.indexes import vectors as indexe_vectors
+from armwise.arms.models import Backbone
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
+from armwise.arms.retrievers.kind import ArmSpec, Resources
+from armwise.arms.retrievers.rerank import (
     PLACKETT_LUCE,
     REGULARIZE,
     PlackettLuceParams,

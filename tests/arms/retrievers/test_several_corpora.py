@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from arms.corpus import Corpus, CorpusSource, ingest_all
-from arms.deployments.arm_host import key_of
-from arms.jobs.job import PoolJob, Sweep
-from arms.models import Backbone
-from arms.retrievers import ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
-from arms.retrievers.catalog import arm_features, same, search_digest, validate_specs
+from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
+from armwise.arms.deployments.arm_host import key_of
+from armwise.arms.jobs.job import PoolJob, Sweep
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
+from armwise.arms.retrievers.catalog import arm_features, same, search_digest, validate_specs
 from tests.arms.contract import DIM, ask, check_arm
 from tests.arms.corpus.test_corpora import write
 

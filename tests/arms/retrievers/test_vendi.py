@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from vendi_score import vendi as package
 
-from arms.retrievers import vendi
-from arms.retrievers.vendi import VendiParams, vendi_bound, vendi_picks, vendi_score
+from armwise.arms.retrievers import vendi
+from armwise.arms.retrievers.vendi import VendiParams, vendi_bound, vendi_picks, vendi_score
 from tests.arms.retrievers.test_discounted import candidates
 
 Floats = NDArray[np.float64]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from arms.base import ArmError, Query, Retrieval
-from arms.retrievers.versioned import VersionedArm
+from armwise.arms.base import ArmError, Query, Retrieval
+from armwise.arms.retrievers.versioned import VersionedArm
 
 
 class Empty:

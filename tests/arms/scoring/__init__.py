@@ -1,1 +1,1 @@
-"""Tests of `arms.scoring`."""
+"""Tests of `armwise.arms.scoring`."""

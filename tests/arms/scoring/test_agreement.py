@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.scoring.signals import ANSWERED, FOUND, answer_signals, found_signals
+from armwise.arms.base import Passage
+from armwise.arms.scoring.signals import ANSWERED, FOUND, answer_signals, found_signals
 
 RANKINGS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=4, unique=True), min_size=1, max_size=5)
 

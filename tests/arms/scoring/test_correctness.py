@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from arms.llm import Chunk, Prompt, structured_output
-from arms.models.embedding import HashingEmbedder
-from arms.scoring.correctness import (
+from armwise.arms.llm import Chunk, Prompt, structured_output
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.scoring.correctness import (
     CLAIMS_FORM,
     CLASSES_FORM,
     AnswerCorrectness,
@@ -139,7 +139,7 @@ def test_claims_are_those_of_a_reference_and_its_question() -> None:
 
 
 def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arms.scoring.correctness.CACHED_REFERENCES", 2)
+    monkeypatch.setattr("armwise.arms.scoring.correctness.CACHED_REFERENCES", 2)
     asked: list[str] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:

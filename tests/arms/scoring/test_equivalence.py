@@ -10,9 +10,9 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 
-from arms.base import ArmError
-from arms.models import ModelNotFoundError
-from arms.scoring.correctness import Case, Equivalence
+from armwise.arms.base import ArmError
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.scoring.correctness import Case, Equivalence
 
 QUESTION = "which river flows through vienna ?"
 CASES = [
@@ -162,7 +162,7 @@ def test_a_model_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, arms.scoring.correctness; sys.exit('torch' in sys.modules)"
+    code = "import sys, armwise.arms.scoring.correctness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

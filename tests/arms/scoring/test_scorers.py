@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.corpus import Corpus
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.questions import Question
-from arms.scoring.scorers import (
+from armwise.arms.base import Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.questions import Question
+from armwise.arms.scoring.scorers import (
     AnswerScorer,
     ContainsScorer,
     JudgeScorer,

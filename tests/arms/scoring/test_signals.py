@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.scoring.signals import SIGNALS, WORDED, answer_signals, found_signals, signals, word_signals
+from armwise.arms.base import Passage
+from armwise.arms.scoring.signals import SIGNALS, WORDED, answer_signals, found_signals, signals, word_signals
 
 
 def units(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Tests of `arms.synthesis`."""
+"""Tests of `armwise.arms.synthesis`."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage
-from arms.corpus import Corpus
-from arms.synthesis import STYLES, Extraction, Made
-from arms.synthesis import extraction as extraction_rules
-from arms.synthesis.wording import about, ask, definition, sentences, spans
-from arms.tokenizer import words
+from armwise.arms.base import Passage
+from armwise.arms.corpus import Corpus
+from armwise.arms.synthesis import STYLES, Extraction, Made
+from armwise.arms.synthesis import extraction as extraction_rules
+from armwise.arms.synthesis.wording import about, ask, definition, sentences, spans
+from armwise.arms.tokenizer import words
 from tests.arms.conftest import keep
 
 LIBRARY = (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import Passage, Progress
-from arms.corpus import Corpus, ingest_all
-from arms.jobs.checkpoint import JobError
-from arms.llm import Chunk, GeneratorError, Prompt
-from arms.synthesis import (
+from armwise.arms.base import Passage, Progress
+from armwise.arms.corpus import Corpus, ingest_all
+from armwise.arms.jobs.checkpoint import JobError
+from armwise.arms.llm import Chunk, GeneratorError, Prompt
+from armwise.arms.synthesis import (
     Extraction,
     Made,
     Maker,
@@ -24,8 +24,8 @@ from arms.synthesis import (
     prompting,
     synthesize,
 )
-from arms.synthesis.job import Selection, shuffled
-from arms.synthesis.prompting import agrees, usable
+from armwise.arms.synthesis.job import Selection, shuffled
+from armwise.arms.synthesis.prompting import agrees, usable
 from tests.arms.conftest import keep
 from tests.arms.corpus.test_corpora import write
 from tests.arms.scripted import shown

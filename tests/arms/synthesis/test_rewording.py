@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.synthesis.extraction import SYNONYMS, VERSION, reworded
+from armwise.arms.synthesis.extraction import SYNONYMS, VERSION, reworded
 
 WORDS = st.lists(
     st.sampled_from(["film", "Faust", "of", "Goethe", "begin", "zwieback", "in"]), min_size=2, max_size=25

@@ -92,7 +92,12 @@ def armwise(folder: Path, llm: dict[str, Any], **environment: str) -> Iterator[s
         "policy": {"kind": "linucb"},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
     }
-    application = {"name": "armwise", "route_prefix": "/", "import_path": "agent.app:build", "args": args}
+    application = {
+        "name": "armwise",
+        "route_prefix": "/",
+        "import_path": "armwise.agent.app:build",
+        "args": args,
+    }
     document = {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]}
     path = folder / "config.yaml"
     path.write_text(json.dumps(document))  # JSON is YAML

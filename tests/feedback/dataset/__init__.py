@@ -1,1 +1,1 @@
-"""Tests of `feedback.dataset`."""
+"""Tests of `armwise.feedback.dataset`."""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from feedback.dataset.features import arm_categories, featurize
-from feedback.events import ROUTER, SIMILARITY, Context
-from feedback.texts import pseudonym
+from armwise.feedback.dataset.features import arm_categories, featurize
+from armwise.feedback.events import ROUTER, SIMILARITY, Context
+from armwise.feedback.texts import pseudonym
 from tests.feedback.examples import example
 
 

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback import sources as columns
-from feedback.dataset.log import EmptyLogError, Log, Selection, priced, rewards
-from feedback.errors import LogGapError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.sources import length, read_log
-from feedback.training_log import read_examples
+from armwise.feedback import sources as columns
+from armwise.feedback.dataset.log import EmptyLogError, Log, Selection, priced, rewards
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import length, read_log
+from armwise.feedback.training_log import read_examples
 from tests.feedback.examples import FEATURES, METRICS, example, some_examples, some_rule, write
 
 RULE = RewardRule(metrics={"right": Metric()})

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedback.dataset.features import described
-from feedback.dataset.log import Log, Selection
-from feedback.events import Context
-from feedback.exchange import ExchangeError, Header, write_export
-from feedback.log import Store
-from feedback.reward import Metric, Prices, RewardRule
-from feedback.sources import ExportSource, LogSource
+from armwise.feedback.dataset.features import described
+from armwise.feedback.dataset.log import Log, Selection
+from armwise.feedback.events import Context
+from armwise.feedback.exchange import ExchangeError, Header, write_export
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.sources import ExportSource, LogSource
 from tests.feedback.dataset.test_read_log import assert_same
 from tests.feedback.examples import example, some_examples, write
 
@@ -99,7 +99,7 @@ def test_features_are_those_of_the_rows_and_take_embeddings_that_all_rows_have()
 
 
 def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.dataset.features._CHUNK", 2)
+    monkeypatch.setattr("armwise.feedback.dataset.features._CHUNK", 2)
     contexts = [Context("red", {}, (0.1,))] * 2 + [Context("blue")] * 2 + [Context("red", {}, (0.2,))]
     mixed = [example(seq, context=one) for seq, one in enumerate(contexts, 1)]
     seen = described(lambda: iter(mixed))(np.array([1, 2, 3, 5]))

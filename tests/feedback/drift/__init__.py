@@ -1,1 +1,1 @@
-"""Tests of `feedback.drift`."""
+"""Tests of `armwise.feedback.drift`."""

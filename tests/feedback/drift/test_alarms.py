@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.drift import monitor
-from feedback.drift.alarms import (
+from armwise.feedback.drift import monitor
+from armwise.feedback.drift.alarms import (
     Alarm,
     Alarms,
     Watch,
@@ -16,14 +16,14 @@ from feedback.drift.alarms import (
     read_alarms,
     record_warm_start,
 )
-from feedback.drift.monitor import DriftSpec
-from feedback.errors import SupersededError
-from feedback.events import Decision, Execution, Feedback
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import Version, active_policy, promotions, versions
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, StartingPoint, read_examples, take_epoch
+from armwise.feedback.drift.monitor import DriftSpec
+from armwise.feedback.errors import SupersededError
+from armwise.feedback.events import Decision, Execution, Feedback
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, active_policy, promotions, versions
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, StartingPoint, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
@@ -256,7 +256,7 @@ def test_what_is_looked_at_again_begins_with_the_block_of_the_next_example(
         asked.append((after, upto))
         return []
 
-    monkeypatch.setattr("feedback.drift.alarms.learned_examples", spied)
+    monkeypatch.setattr("armwise.feedback.drift.alarms.learned_examples", spied)
     block = monitor.BLOCK
     for learned in (0, block - 1, block, block + 1):
         Watch(fallen, DriftSpec(), RULE, "recipe", 1, learned)

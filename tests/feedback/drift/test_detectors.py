@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from river.drift import ADWIN
 
-from feedback.drift import monitor
-from feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, start_of
-from feedback.events import LABELS, Context, Cost, Decision, Example
-from feedback.reward import Metric, RewardRule
+from armwise.feedback.drift import monitor
+from armwise.feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, start_of
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
+from armwise.feedback.reward import Metric, RewardRule
 
 RULE = RewardRule(metrics={"right": Metric()})
 SPEC = DriftSpec()

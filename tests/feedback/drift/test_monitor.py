@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from feedback.drift import monitor
-from feedback.drift.monitor import DriftSpec, Monitor
-from feedback.events import Context, Cost, Example
-from feedback.reward import Metric, RewardRule
+from armwise.feedback.drift import monitor
+from armwise.feedback.drift.monitor import DriftSpec, Monitor
+from armwise.feedback.events import Context, Cost, Example
+from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.conftest import decision
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)

@@ -1,1 +1,1 @@
-"""Tests of `feedback.exchange`."""
+"""Tests of `armwise.feedback.exchange`."""

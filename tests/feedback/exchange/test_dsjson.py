@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vowpalwabbit import LabelType, Workspace
 
-from agent.policies.vowpal import VowpalWabbit
-from feedback.events import IMPORTED, LABELS, Example, Mode
-from feedback.exchange.dsjson import read_dsjson, write_dsjson
-from feedback.exchange.imported import rewarded
-from feedback.exchange.jsonl import ExchangeError
-from feedback.reward import Metric, RewardRule
+from armwise.agent.policies.vowpal import VowpalWabbit
+from armwise.feedback.events import IMPORTED, LABELS, Example, Mode
+from armwise.feedback.exchange.dsjson import read_dsjson, write_dsjson
+from armwise.feedback.exchange.imported import rewarded
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 
 RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)

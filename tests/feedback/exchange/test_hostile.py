@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedback.events import Example
-from feedback.exchange import (
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import (
     ExchangeError,
     Header,
     imported,

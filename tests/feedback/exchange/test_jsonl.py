@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.events import Example
-from feedback.exchange.jsonl import (
+from armwise.feedback.events import Example
+from armwise.feedback.exchange.jsonl import (
     ExchangeError,
     Header,
     appearing,
@@ -22,7 +22,7 @@ from feedback.exchange.jsonl import (
     read_headers,
     write_export,
 )
-from feedback.reward import Metric, RewardRule
+from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import any_example, example
 
 RULE = RewardRule(metrics={"right": Metric()})

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.dataset import Log
-from feedback.events import IMPORTED, LABELS, Context, Example, Mode
-from feedback.exchange.jsonl import ExchangeError
-from feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
-from feedback.reward import Metric, RewardRule
+from armwise.feedback.dataset import Log
+from armwise.feedback.events import IMPORTED, LABELS, Context, Example, Mode
+from armwise.feedback.exchange.jsonl import ExchangeError
+from armwise.feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
+from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
 
 RULE = RewardRule(metrics={"right": Metric(range=(-1, 1))}, cost_weight=0.125)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.portfolio import read_outcomes
-from feedback.exchange import ExchangeError
-from feedback.exchange.outcomes import uniform_unit
+from armwise.arms.portfolio import read_outcomes
+from armwise.feedback.exchange import ExchangeError
+from armwise.feedback.exchange.outcomes import uniform_unit
 from tests.feedback.exchange.traffic import ARMS, TRUTH, as_csv, as_lines, near_the_truth, read
 
 N = 3000

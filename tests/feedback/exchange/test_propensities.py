@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.dataset import Log
-from feedback.events import ESTIMATED, IMPORTED, Cost
-from feedback.exchange import Header, read_export, rule_of, write_export
-from feedback.exchange.propensities import Frequencies
-from feedback.exchange.table import Row
+from armwise.feedback.dataset import Log
+from armwise.feedback.events import ESTIMATED, IMPORTED, Cost
+from armwise.feedback.exchange import Header, read_export, rule_of, write_export
+from armwise.feedback.exchange.propensities import Frequencies
+from armwise.feedback.exchange.table import Row
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from feedback.exchange import ExchangeError
+from armwise.feedback.exchange import ExchangeError
 from tests.feedback.exchange.traffic import (
     Turn,
     as_csv,

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from agent.policies import FeatureSpec, describe
-from feedback.events import IMPORTED
-from feedback.exchange import ExchangeError, Header, read_export, rule_of, write_export
-from feedback.exchange.table import feature_of, number, seconds, text_of
+from armwise.agent.policies import FeatureSpec, describe
+from armwise.feedback.events import IMPORTED
+from armwise.feedback.exchange import ExchangeError, Header, read_export, rule_of, write_export
+from armwise.feedback.exchange.table import feature_of, number, seconds, text_of
 from tests.feedback.exchange.traffic import (
     ARMS,
     NAMES,
@@ -257,7 +257,7 @@ def test_rows_that_go_back_in_time_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_column_of_ids_is_no_column_of_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.exchange.production.MOST_ARMS", 10)
+    monkeypatch.setattr("armwise.feedback.exchange.production.MOST_ARMS", 10)
     with pytest.raises(ExchangeError, match="is it the column of the arm"):
         read(as_csv(tmp_path / "x.csv", table_rows(TURNS[:50])), arm="request")
 

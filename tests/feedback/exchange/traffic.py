@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from feedback.dataset import Log
-from feedback.events import Example
-from feedback.exchange import Columns, ProductionLog, Request
-from feedback.exchange.imported import rule_of
-from feedback.ope import evaluate
+from armwise.feedback.dataset import Log
+from armwise.feedback.events import Example
+from armwise.feedback.exchange import Columns, ProductionLog, Request
+from armwise.feedback.exchange.imported import rule_of
+from armwise.feedback.ope import evaluate
 
 ARMS = ("small", "medium", "large")
 

@@ -1,1 +1,1 @@
-"""Tests of `feedback.log`."""
+"""Tests of `armwise.feedback.log`."""

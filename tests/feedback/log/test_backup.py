@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import StoreError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, Refold, take_epoch
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, Refold, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
 
@@ -112,7 +112,7 @@ def test_a_copy_that_is_stopped_leaves_nothing_and_one_that_was_killed_is_replac
 
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
         with monkeypatch.context() as patch:
-            patch.setattr("feedback.log.sqlite.os.fsync", stop)
+            patch.setattr("armwise.feedback.log.sqlite.os.fsync", stop)
             with pytest.raises(stopped_by):
                 store.backup(tmp_path / "copy.db")
         assert not [*tmp_path.glob("copy.db*")]

@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Decision, KeptDraw, Mode, Status
-from feedback.log import Store
-from feedback.log.conversations import kept_draw
+from armwise.feedback.events import LABELS, Decision, KeptDraw, Mode, Status
+from armwise.feedback.log import Store
+from armwise.feedback.log.conversations import kept_draw
 from tests.feedback.conftest import decision, execution
 
 

@@ -15,15 +15,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import LogUnavailableError, StoreError
-from feedback.events import Cost, Execution, Status
-from feedback.log import SERVING_S
-from feedback.log import postgres as postgres_of_logs
-from feedback.log import tables as t
-from feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, storable
-from feedback.log.database import borrowed, open_database, without_password
-from feedback.log.group_commit import GroupCommit
-from feedback.log.store import Store
+from armwise.feedback.errors import LogUnavailableError, StoreError
+from armwise.feedback.events import Cost, Execution, Status
+from armwise.feedback.log import SERVING_S
+from armwise.feedback.log import postgres as postgres_of_logs
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, storable
+from armwise.feedback.log.database import borrowed, open_database, without_password
+from armwise.feedback.log.group_commit import GroupCommit
+from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
 
@@ -35,9 +35,9 @@ def opened(url: str) -> closing[Store]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for others for longer than a moment."""
-    monkeypatch.setattr("feedback.log.sqlite.WAIT_S", 0.05)
-    monkeypatch.setattr("feedback.log.postgres.WAIT_S", 0.05)
-    monkeypatch.setattr("feedback.log.store.WAIT_S", 0.05)
+    monkeypatch.setattr("armwise.feedback.log.sqlite.WAIT_S", 0.05)
+    monkeypatch.setattr("armwise.feedback.log.postgres.WAIT_S", 0.05)
+    monkeypatch.setattr("armwise.feedback.log.store.WAIT_S", 0.05)
 
 
 @pytest.fixture

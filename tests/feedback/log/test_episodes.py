@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.events import Decision, Feedback, Kind, Tick
-from feedback.log import append
-from feedback.log import tables as t
-from feedback.log.append import FeedbackStatus
-from feedback.log.store import Store
+from armwise.feedback.events import Decision, Feedback, Kind, Tick
+from armwise.feedback.log import append
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import FeedbackStatus
+from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision
 
 GRACE_S = 2.0

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
-from feedback.log import Fact, FeedbackStatus, Store, erasures
-from feedback.log import tables as t
-from feedback.log.append import with_texts, without_texts
-from feedback.reward import Metric, RewardRule
-from feedback.texts import pseudonym
-from feedback.training_log import Joiner, Refold, read_examples, take_epoch
+from armwise.feedback.events import Context, Decision, Execution, Feedback, Kind, Observation, Source
+from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import with_texts, without_texts
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.texts import pseudonym
+from armwise.feedback.training_log import Joiner, Refold, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.postgres import Server
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from feedback.errors import ConflictError, LogUnavailableError, StoreError
-from feedback.events import Cost, Execution, Status, Tick
-from feedback.log import group_commit
-from feedback.log.append import Fact, Receipt
-from feedback.log.group_commit import GroupCommit
-from feedback.log.store import Store
+from armwise.feedback.errors import ConflictError, LogUnavailableError, StoreError
+from armwise.feedback.events import Cost, Execution, Status, Tick
+from armwise.feedback.log import group_commit
+from armwise.feedback.log.append import Fact, Receipt
+from armwise.feedback.log.group_commit import GroupCommit
+from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
 
 PROBE_S, SLOW_S = 1.0, 5.0

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedback.events import LABELS, Cost, Decision, Kind, Status
-from feedback.log import Store, listing
-from feedback.log.listing import DecisionFilter, ListedDecision, Page
-from feedback.reward import Prices
-from feedback.training_log import Joiner, take_epoch
+from armwise.feedback.events import LABELS, Cost, Decision, Kind, Status
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log.listing import DecisionFilter, ListedDecision, Page
+from armwise.feedback.reward import Prices
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_rollups import RULE, filled, turns
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import LogUnavailableError, MetricRedefinedError
-from feedback.events import Kind
-from feedback.log import tables as t
-from feedback.log.open import declare, open_log
-from feedback.log.store import Store
-from feedback.reward import Aggregation, Metric, RewardRule
+from armwise.feedback.errors import LogUnavailableError, MetricRedefinedError
+from armwise.feedback.events import Kind
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.open import declare, open_log
+from armwise.feedback.log.store import Store
+from armwise.feedback.reward import Aggregation, Metric, RewardRule
 from tests.feedback.conftest import value
 
 
@@ -160,11 +160,11 @@ def test_a_log_that_cannot_be_opened_is_closed(
         raise error
 
     monkeypatch.setattr(Store, "close", noted)
-    monkeypatch.setattr("feedback.log.open.declare", fail)
+    monkeypatch.setattr("armwise.feedback.log.open.declare", fail)
     with pytest.raises(error):
         open_log(f"sqlite:///{tmp_path / 'log.db'}", rule(right=Metric()))
     assert len(closed) == 1
-    monkeypatch.setattr("feedback.log.store.prepare", fail)
+    monkeypatch.setattr("armwise.feedback.log.store.prepare", fail)
     with pytest.raises(error):
         Store(f"sqlite:///{tmp_path / 'log.db'}")
     assert len(closed) == 2

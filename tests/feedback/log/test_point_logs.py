@@ -6,9 +6,9 @@ from contextlib import ExitStack, closing
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import StoreError
-from feedback.log import Store, schema
-from feedback.log.database import open_database, point_url
+from armwise.feedback.errors import StoreError
+from armwise.feedback.log import Store, schema
+from armwise.feedback.log.database import open_database, point_url
 from tests.feedback.conftest import decision
 from tests.postgres import Server
 

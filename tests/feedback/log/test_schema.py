@@ -17,15 +17,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from feedback.errors import SchemaError
-from feedback.log import Store
-from feedback.log import schema as log_schema
-from feedback.log import tables as t
-from feedback.log.append import decision_row
-from feedback.log.database import open_database
-from feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
-from feedback.log.store import DrawSecret
-from feedback.registry import active_policy
+from armwise.feedback.errors import SchemaError
+from armwise.feedback.log import Store
+from armwise.feedback.log import schema as log_schema
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import decision_row
+from armwise.feedback.log.database import open_database
+from armwise.feedback.log.schema import MIGRATIONS, check, migrate, prepare, schema_of
+from armwise.feedback.log.store import DrawSecret
+from armwise.feedback.registry import active_policy
 from tests.feedback.conftest import decision
 
 ROOT = Path(__file__).parents[3]
@@ -376,7 +376,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from alembic.runtime.migration import MigrationContext
-from feedback.log.schema import migrate
+from armwise.feedback.log.schema import migrate
 if os.environ["KILLED"] == "at its end":
     MigrationContext.stamp = lambda *_: os._exit(9)
 migrate(sys.argv[1], Path(sys.argv[2]))

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
-from feedback.events import (
+from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
+from armwise.feedback.events import (
     LABELS,
     Context,
     Decision,
@@ -31,12 +31,12 @@ from feedback.events import (
     Status,
     Tick,
 )
-from feedback.log import append
-from feedback.log import tables as t
-from feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
-from feedback.log.store import Store
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, take_epoch
+from armwise.feedback.log import append
+from armwise.feedback.log import tables as t
+from armwise.feedback.log.append import Fact, FeedbackStatus, Receipt, decision_row
+from armwise.feedback.log.store import Store
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import Turn, decision, execution, value
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from feedback.log import tables as t
-from feedback.log import text_columns
-from feedback.log.text_columns import COLUMNS, FILES, Fate
+from armwise.feedback.log import tables as t
+from armwise.feedback.log import text_columns
+from armwise.feedback.log.text_columns import COLUMNS, FILES, Fate
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "texts.md"
 
@@ -33,5 +33,5 @@ def test_what_stays_has_a_reason(name: str) -> None:
 
 def test_the_page_is_that_of_the_table() -> None:
     assert PAGE.read_text() == text_columns.page(), (
-        "write it anew: python -m feedback.log.text_columns > docs/reference/texts.md"
+        "write it anew: python -m armwise.feedback.log.text_columns > docs/reference/texts.md"
     )

@@ -1,1 +1,1 @@
-"""Tests of `feedback.ope`."""
+"""Tests of `armwise.feedback.ope`."""

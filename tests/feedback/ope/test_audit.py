@@ -7,10 +7,19 @@ from itertools import product
 import numpy as np
 import pytest
 
+from armwise.feedback.arrays import drawn_of
+from armwise.feedback.ope import Audit, Check, Draws, Status, audit
+from armwise.feedback.ope.audit import (
+    ERROR,
+    FEATURE_PRIORS,
+    PRIORS,
+    SLICES,
+    _Bettor,
+    _blocks,
+    _corrected,
+    _Test,
+)
 from benchmarks.audit import ARMS, FAULTS, TRUE, World, alarmed, alone, contextual, finds, log_of, world
-from feedback.arrays import drawn_of
-from feedback.ope import Audit, Check, Draws, Status, audit
-from feedback.ope.audit import ERROR, FEATURE_PRIORS, PRIORS, SLICES, _Bettor, _blocks, _corrected, _Test
 
 SEEDS = 3
 

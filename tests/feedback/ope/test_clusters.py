@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from feedback.arrays import Floats
-from feedback.dataset import Log
-from feedback.ope import EstimateWithInterval, evaluate
+from armwise.feedback.arrays import Floats
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import EstimateWithInterval, evaluate
 
 ARMS = ("a", "b")
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from feedback.arrays import Floats, Integers
-from feedback.ope import confidence_sequences as sequences
-from feedback.ope.confidence_sequences import BETS, Evidence, asymptotic_errors, difference, value
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.confidence_sequences import BETS, Evidence, asymptotic_errors, difference, value
 
 
 def drawn_evidence(seed: int, n: int = 300, *, reach: bool = True) -> Evidence:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feedback.ope.diagnostics import diagnose
-from feedback.ope.intervals import normal
-from feedback.ope.sample import Sample, Terms
+from armwise.feedback.ope.diagnostics import diagnose
+from armwise.feedback.ope.intervals import normal
+from armwise.feedback.ope.sample import Sample, Terms
 
 ARMS = ("bm25", "dense", "both")
 

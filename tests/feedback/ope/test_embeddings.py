@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedback.arrays import Floats, Integers
-from feedback.dataset import Log
-from feedback.ope import Sample, evaluate, ips, mips
-from feedback.ope.embeddings import category_weight, embedding_weight, mips_by_embedding, select_features
-from feedback.ope.sample import NeverDrawnError
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import Sample, evaluate, ips, mips
+from armwise.feedback.ope.embeddings import (
+    category_weight,
+    embedding_weight,
+    mips_by_embedding,
+    select_features,
+)
+from armwise.feedback.ope.sample import NeverDrawnError
 
 law = settings(max_examples=25, deadline=None)
 SEEDS = st.integers(0, 2**32)

@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedback.arrays import Floats
-from feedback.ope import estimators
-from feedback.ope.estimators import (
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope import estimators
+from armwise.feedback.ope.estimators import (
     ESTIMATORS,
     Predictions,
     Rows,
@@ -30,7 +30,7 @@ from feedback.ope.estimators import (
     snips,
     switch_dr,
 )
-from feedback.ope.sample import NeverDrawnError, Sample, SlateRows, Terms
+from armwise.feedback.ope.sample import NeverDrawnError, Sample, SlateRows, Terms
 
 N_ARMS = 3
 law = settings(max_examples=40, deadline=None)

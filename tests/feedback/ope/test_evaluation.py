@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from feedback.arrays import Floats, drawn_of
-from feedback.dataset import Log
-from feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
-from feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, Estimated, evaluate, predict
-from feedback.ope.intervals import by_group, difference, hedged, normal
-from feedback.ope.reward_model import predict_slates
-from feedback.ope.sample import Sample, SlateRows
+from armwise.feedback.arrays import Floats, drawn_of
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
+from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, Estimated, evaluate, predict
+from armwise.feedback.ope.intervals import by_group, difference, hedged, normal
+from armwise.feedback.ope.reward_model import predict_slates
+from armwise.feedback.ope.sample import Sample, SlateRows
 
 ARMS = ("a", "b", "c")
 VALUES = np.array([0.2, 0.5, 0.8])

@@ -6,10 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from feedback.arrays import Floats, Integers
-from feedback.ope.estimators import dr, ips, replay
-from feedback.ope.intervals import bernstein, clopper_pearson
-from feedback.ope.sample import Sample, Terms
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope.estimators import dr, ips, replay
+from armwise.feedback.ope.intervals import bernstein, clopper_pearson
+from armwise.feedback.ope.sample import Sample, Terms
 
 
 def plain(rows: Floats, estimator: str = "ips") -> Terms:

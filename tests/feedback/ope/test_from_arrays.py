@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import Estimated, evaluate, evaluate_arrays
 from benchmarks.obp_golden import CASES, Case, invent
-from feedback.dataset import Log
-from feedback.ope import Estimated, evaluate, evaluate_arrays
 from tests.comparison.test_obp import GOLDEN
 
 RNG = np.random.default_rng(1)
@@ -143,7 +143,7 @@ def test_arrays_that_cannot_be_right_are_refused(changes: dict[str, Any], messag
 
 
 def test_the_library_loads_nothing_heavy() -> None:
-    script = "import sys, feedback.ope; print([m for m in {heavy} if m in sys.modules])".format(
+    script = "import sys, armwise.feedback.ope; print([m for m in {heavy} if m in sys.modules])".format(
         heavy=("sqlalchemy", "ray", "sklearn", "scipy", "torch", "fastapi", "pyarrow")
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

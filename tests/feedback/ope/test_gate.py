@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
+from armwise.feedback.arrays import Floats
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope.gate import GateSpec, Verdict, Waiting, judge
 from benchmarks.gate import SITUATIONS, Delayed, Order
-from feedback.arrays import Floats
-from feedback.dataset import Log
-from feedback.ope import confidence_sequences as sequences
-from feedback.ope.gate import GateSpec, Verdict, Waiting, judge
 
 SPEC = GateSpec()
 SERVED = np.array([0.6, 0.3, 0.1])

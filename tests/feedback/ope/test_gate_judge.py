@@ -5,6 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from armwise.feedback.arrays import Flags, Floats
 from benchmarks import gate_judge
 from benchmarks.gate import Course, better, twins
 from benchmarks.gate_judge import (
@@ -18,7 +19,6 @@ from benchmarks.gate_judge import (
     first_audits,
     turning,
 )
-from feedback.arrays import Flags, Floats
 
 
 def drawn(n: int, share: float, seed: int = 0, gain: float = 0.05) -> tuple[Course, Flags, Floats]:

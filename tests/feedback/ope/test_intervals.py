@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from benchmarks.interval_coverage import Trial, simulate
-from feedback.arrays import Floats
-from feedback.ope.estimators import ESTIMATORS, dr, ips, snips
-from feedback.ope.intervals import (
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope.estimators import ESTIMATORS, dr, ips, snips
+from armwise.feedback.ope.intervals import (
     Weighted,
     bootstrap,
     by_group,
@@ -25,7 +24,8 @@ from feedback.ope.intervals import (
     percentiles,
     replicates,
 )
-from feedback.ope.sample import Sample, Terms
+from armwise.feedback.ope.sample import Sample, Terms
+from benchmarks.interval_coverage import Trial, simulate
 
 REWARDS = hnp.arrays(np.float64, st.integers(2, 30), elements=st.floats(-0.1, 1.0))
 
@@ -158,7 +158,7 @@ def test_resampling_in_blocks_is_the_same_as_resampling_at_once(
     # Blocks of a few rows draw the same bytes, row after row, for a single resample.
     part = terms_of(np.random.default_rng(1).uniform(0.0, 1.0, 52))
     at_once = replicates([part], np.random.default_rng(2), resamples=1)
-    monkeypatch.setattr(f"feedback.ope.intervals.{limit}", 4)
+    monkeypatch.setattr(f"armwise.feedback.ope.intervals.{limit}", 4)
     in_blocks = replicates([part], np.random.default_rng(2), resamples=1)
     np.testing.assert_allclose(in_blocks, at_once, rtol=1e-6)
 

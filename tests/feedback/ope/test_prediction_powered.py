@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.arrays import Floats
-from feedback.ope.prediction_powered import by_arm, calibration_curve, powered_mean
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope.prediction_powered import by_arm, calibration_curve, powered_mean
 
 REPEATS = 400
 

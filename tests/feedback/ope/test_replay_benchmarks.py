@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from armwise.feedback.dataset import Log
 from benchmarks.replay_obd import Shown, compare, load, normed, recovered
 from benchmarks.replay_worlds import KINDS, LOGGERS, SIZES, TARGETS, Pool, invent, names_of, simulate
-from feedback.dataset import Log
 
 HALF_HOUR = 1800.0
 

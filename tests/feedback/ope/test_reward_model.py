@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from feedback.ope.reward_model import cross_fit
+from armwise.feedback.ope.reward_model import cross_fit
 
 MODELS = ["ridge", "means"]
 N_ARMS = 3

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from feedback.dataset import Log
-from feedback.ope import evaluation, prediction_powered
-from feedback.ope.evaluation import IMPOSSIBLE
-from feedback.ope.intervals import FEW, Interval, from_sums, shown
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import evaluation, prediction_powered
+from armwise.feedback.ope.evaluation import IMPOSSIBLE
+from armwise.feedback.ope.intervals import FEW, Interval, from_sums, shown
 
 REPEATS = 300
 """Logs of each size; a share of 0.95 has a standard error of 0.0126."""

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from feedback.arrays import Floats
-from feedback.ope.estimators import clipped_ips, dr, dros, ips, switch_dr
-from feedback.ope.sample import Sample
-from feedback.ope.shrinkage import (
+from armwise.feedback.arrays import Floats
+from armwise.feedback.ope.estimators import clipped_ips, dr, dros, ips, switch_dr
+from armwise.feedback.ope.sample import Sample
+from armwise.feedback.ope.shrinkage import (
     Trials,
     bernstein_noise,
     candidates,

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedback.arrays import Floats, Integers
-from feedback.dataset import Log
-from feedback.ope import Sample, SlateRows, Slates, dr, evaluate, evaluate_slates, ips, slates
-from feedback.ope import rips as rips_of_rows
-from feedback.ope import sips as sips_of_rows
-from feedback.ope.estimators import cascade_dr as cascade_dr_of_rows
-from feedback.ope.evaluation import NO_EPISODES
-from feedback.ope.intervals import by_group, hedged, normal
-from feedback.ope.reward_model import predict_slates
-from feedback.ope.sample import NeverDrawnError
-from feedback.ope.slates import cascade_dr, iips, pi, pseudoinverse_weight, rips, sips
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.dataset import Log
+from armwise.feedback.ope import Sample, SlateRows, Slates, dr, evaluate, evaluate_slates, ips, slates
+from armwise.feedback.ope import rips as rips_of_rows
+from armwise.feedback.ope import sips as sips_of_rows
+from armwise.feedback.ope.estimators import cascade_dr as cascade_dr_of_rows
+from armwise.feedback.ope.evaluation import NO_EPISODES
+from armwise.feedback.ope.intervals import by_group, hedged, normal
+from armwise.feedback.ope.reward_model import predict_slates
+from armwise.feedback.ope.sample import NeverDrawnError
+from armwise.feedback.ope.slates import cascade_dr, iips, pi, pseudoinverse_weight, rips, sips
 
 law = settings(max_examples=25, deadline=None)
 SPACE = np.array(list(permutations(range(4), 3)))

@@ -1,1 +1,1 @@
-"""Tests of `feedback.registry`."""
+"""Tests of `armwise.feedback.registry`."""

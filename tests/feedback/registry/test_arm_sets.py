@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import ConflictError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import arm_sets as armsets
-from feedback.registry.arm_sets import (
+from armwise.feedback.errors import ConflictError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import arm_sets as armsets
+from armwise.feedback.registry.arm_sets import (
     Arms,
     ArmSet,
     at_start,
@@ -21,7 +21,7 @@ from feedback.registry.arm_sets import (
     started,
     without_versions,
 )
-from feedback.training_log import take_epoch
+from armwise.feedback.training_log import take_epoch
 
 
 def arm(kind: str, host: str = "Arms", **params: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.errors import QueueFullError, SupersededError
-from feedback.log import Store
-from feedback.registry.evaluations import (
+from armwise.feedback.errors import QueueFullError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.registry.evaluations import (
     Answer,
     State,
     claim,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.errors import ProjectTakenError
-from feedback.log import Store
-from feedback.registry import KeyLimits, KeySettings, keys
+from armwise.feedback.errors import ProjectTakenError
+from armwise.feedback.log import Store
+from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from tests.feedback.conftest import value
 
 SETTINGS = KeySettings(

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from feedback.budget import Budget, Price
-from feedback.errors import SupersededError
-from feedback.events import LABELS, Cost, Decision, Execution, Mode
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import prices
-from feedback.training_log import take_epoch
+from armwise.feedback.budget import Budget, Price
+from armwise.feedback.errors import SupersededError
+from armwise.feedback.events import LABELS, Cost, Decision, Execution, Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import prices
+from armwise.feedback.training_log import take_epoch
 from tests.feedback.conftest import decision, execution
 
 STEPS = Budget(steps_per_request=2.0)

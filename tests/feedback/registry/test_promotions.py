@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from feedback.errors import ChangedMeanwhileError, ConflictError, RebuiltError, SupersededError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import arm_sets
-from feedback.registry.promotions import (
+from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, RebuiltError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import arm_sets
+from armwise.feedback.registry.promotions import (
     Action,
     ActivePolicy,
     Finished,
@@ -29,9 +29,9 @@ from feedback.registry.promotions import (
     record,
     was_active,
 )
-from feedback.registry.runs import Run, State, Trigger, claim, finish, save_progress
-from feedback.registry.runs import find as find_run
-from feedback.registry.versions import (
+from armwise.feedback.registry.runs import Run, State, Trigger, claim, finish, save_progress
+from armwise.feedback.registry.runs import find as find_run
+from armwise.feedback.registry.versions import (
     Version,
     add,
     checkpoint,
@@ -42,7 +42,7 @@ from feedback.registry.versions import (
     publish,
     publish_beside,
 )
-from feedback.training_log import REBUILD, take_epoch
+from armwise.feedback.training_log import REBUILD, take_epoch
 
 KEPT_CHECKPOINTS = 20
 """Newest versions that all keep their checkpoints."""

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from feedback.events import Mode
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry import promotions, routers
-from feedback.registry.promotions import Action, Promotion
-from feedback.registry.routers import StoredRouter
-from feedback.training_log.router_contexts import store_scores
+from armwise.feedback.events import Mode
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import promotions, routers
+from armwise.feedback.registry.promotions import Action, Promotion
+from armwise.feedback.registry.routers import StoredRouter
+from armwise.feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision
 from tests.feedback.training_log.test_router_contexts import published
 

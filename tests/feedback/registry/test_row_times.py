@@ -2,10 +2,10 @@
 
 import sqlalchemy as sa
 
-from feedback.events import Tick
-from feedback.log import Store, erasures, row_time
-from feedback.log import tables as t
-from feedback.registry import KeySettings, arm_sets, keys
+from armwise.feedback.events import Tick
+from armwise.feedback.log import Store, erasures, row_time
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import KeySettings, arm_sets, keys
 
 NOON = 1_700_000_000.0
 

@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pytest
 
-from feedback.errors import SupersededError, UnderWayError
-from feedback.events import LABELS, Decision
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry.runs import (
+from armwise.feedback.errors import SupersededError, UnderWayError
+from armwise.feedback.events import LABELS, Decision
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry.runs import (
     Run,
     State,
     Trigger,
@@ -26,10 +26,10 @@ from feedback.registry.runs import (
     save_progress,
     under_way,
 )
-from feedback.registry.versions import Version, publish
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, examples, take_epoch
-from feedback.training_log import traffic as training_log_traffic
+from armwise.feedback.registry.versions import Version, publish
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, examples, take_epoch
+from armwise.feedback.training_log import traffic as training_log_traffic
 from tests.feedback.conftest import decision, execution, value
 
 LEASE_S = 60.0

@@ -2,9 +2,9 @@
 
 import sqlalchemy as sa
 
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry.arm_sets import LiveArms, disabled, history, replace, started, switch
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry.arm_sets import LiveArms, disabled, history, replace, started, switch
 
 
 def test_nothing_is_switched_off_at_first(store: Store) -> None:

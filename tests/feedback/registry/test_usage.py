@@ -2,8 +2,8 @@
 
 import pytest
 
-from feedback.log import Store
-from feedback.registry.usage import DAY, MINUTE, MONTH, Amount, Grant, Reserve, Usage, period, spend
+from armwise.feedback.log import Store
+from armwise.feedback.registry.usage import DAY, MINUTE, MONTH, Amount, Grant, Reserve, Usage, period, spend
 
 NOON = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""

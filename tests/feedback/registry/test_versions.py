@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.errors import SupersededError
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.registry.versions import (
+from armwise.feedback.errors import SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry.versions import (
     Version,
     checkpoint,
     counts,
@@ -26,7 +26,7 @@ from feedback.registry.versions import (
     recipes,
     store_checkpoint,
 )
-from feedback.training_log import take_epoch
+from armwise.feedback.training_log import take_epoch
 
 KEPT_CHECKPOINTS = 20
 """Newest versions that all keep their checkpoints."""

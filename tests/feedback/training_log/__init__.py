@@ -1,1 +1,1 @@
-"""Tests of `feedback.training_log`."""
+"""Tests of `armwise.feedback.training_log`."""

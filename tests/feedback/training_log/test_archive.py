@@ -12,16 +12,16 @@ import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from feedback import archived
-from feedback.dataset.log import Selection
-from feedback.errors import LogGapError, StoreError
-from feedback.events import Decision
-from feedback.log import Store, erasures
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.sources import read_log
-from feedback.texts import by_pseudonym, pseudonym
-from feedback.training_log import Joiner, Refold, archive, read_examples, take_epoch
+from armwise.feedback import archived
+from armwise.feedback.dataset.log import Selection
+from armwise.feedback.errors import LogGapError, StoreError
+from armwise.feedback.events import Decision
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import read_log
+from armwise.feedback.texts import by_pseudonym, pseudonym
+from armwise.feedback.training_log import Joiner, Refold, archive, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()})

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from feedback.errors import RebuiltError, SupersededError
-from feedback.log import Store
-from feedback.training_log import REBUILD, confirm_epoch, newest_epoch, take_epoch
+from armwise.feedback.errors import RebuiltError, SupersededError
+from armwise.feedback.log import Store
+from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch, take_epoch
 
 
 def confirm(store: Store, epoch: int) -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import LABELS, Example
-from feedback.log import Store
-from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
-from feedback.training_log.imported_turns import PastTurn, insert
-from feedback.training_log.join import Joiner, read_examples, take_epoch
-from feedback.training_log.observed import Also
+from armwise.feedback.events import LABELS, Example
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
+from armwise.feedback.training_log.examples import StartingPoint, episode_of, learned_examples, run_of
+from armwise.feedback.training_log.imported_turns import PastTurn, insert
+from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.observed import Also
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)
@@ -93,7 +93,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
 
 
 def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.training_log.imported_turns.CHUNK", 3)
+    monkeypatch.setattr("armwise.feedback.training_log.imported_turns.CHUNK", 3)
     for first in range(0, 7, 2):
         insert(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
     expected = [(0, f"label-{n}") for n in range(7)]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.dataset import Log
-from feedback.errors import ConflictError
-from feedback.events import LABELS, Decision, Example, Kind, Tick
-from feedback.log import Store
-from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
-from feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.dataset import Log
+from armwise.feedback.errors import ConflictError
+from armwise.feedback.events import LABELS, Decision, Example, Kind, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.training_log.imported_turns import PastTurn, insert, missing_from_log, read_turns
+from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={name: Metric() for name in ("right", "thumb", "other")}, cost_weight=0.0)

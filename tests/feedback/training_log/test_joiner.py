@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
-from feedback.events import Feedback, Kind, Mode, Status, Tick
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.join import Joiner, Position, read_examples, take_epoch
+from armwise.feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
+from armwise.feedback.events import Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.training_log.join import Joiner, Position, read_examples, take_epoch
 from tests.feedback.conftest import Turn, decision, execution, value
 
 GRACE_S = 2.0

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import LogUnavailableError, SupersededError
-from feedback.events import Observation, Source, Tick
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.join import Joiner, take_epoch
-from feedback.training_log.lag import SuccessorCheck, applied_by, dangling, lag_of
+from armwise.feedback.errors import LogUnavailableError, SupersededError
+from armwise.feedback.events import Observation, Source, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, dangling, lag_of
 from tests.feedback.conftest import Turn, decision, execution, value
 
 ABANDONED_S = 60.0

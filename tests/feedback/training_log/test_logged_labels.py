@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import LABELS, Context, Cost, Decision, Example, Mode
-from feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
-from feedback.training_log.examples import episode_of
-from feedback.training_log.logged_labels import LabelsError, labels, value_of
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Mode
+from armwise.feedback.reward import Aggregation, Metric, RewardRule, UnknownMetricError
+from armwise.feedback.training_log.examples import episode_of
+from armwise.feedback.training_log.logged_labels import LabelsError, labels, value_of
 
 RULE = RewardRule(
     metrics={

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from feedback.reward import Aggregation, Complete, Metric, RewardRule
+from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from tests.conftest import empty
 from tests.feedback.histories import MISTAKE, WEIGHTS, WHATS, History, Step
 

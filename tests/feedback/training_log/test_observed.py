@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from feedback.events import LABELS, Cost, Decision, Example, Mode, Observation, Source, Status, Tick
-from feedback.log import Fact, Receipt, Store
-from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
-from feedback.training_log.observed import (
+from armwise.feedback.events import LABELS, Cost, Decision, Example, Mode, Observation, Source, Status, Tick
+from armwise.feedback.log import Fact, Receipt, Store
+from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
+from armwise.feedback.training_log.observed import (
     Also,
     Calibration,
     Graded,
@@ -27,7 +27,7 @@ from feedback.training_log.observed import (
     moved,
     source_of,
 )
-from feedback.training_log.router_contexts import store_scores
+from armwise.feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_router_contexts import published
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.events import LABELS, Decision, Feedback, Kind, Mode, Status, Tick
-from feedback.log import Store
-from feedback.reward import Complete, Metric, RewardRule
-from feedback.training_log.join import (
+from armwise.feedback.events import LABELS, Decision, Feedback, Kind, Mode, Status, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.training_log.join import (
     DecisionFact,
     Executed,
     Fact,
@@ -155,7 +155,7 @@ def test_a_status_counts_from_its_execution_on_if_that_followed_the_decision(sto
 def test_an_open_decision_has_the_feedback_on_it_and_its_episode_in_order(
     store: Store, monkeypatch: pytest.MonkeyPatch, looked_up: int
 ) -> None:
-    monkeypatch.setattr("feedback.training_log.join.LOOKED_UP", looked_up)
+    monkeypatch.setattr("armwise.feedback.training_log.join.LOOKED_UP", looked_up)
     store.append([named("d1", "e"), named("d2", "e"), named("d3", "f"), named("d4"), named("d5", "g")])
     store.append([of_episode(value("all"), "e"), value("d1"), value("d4"), of_episode(value("all-f"), "f")])
     store.append([value("d1", "thumb"), of_episode(value("all", "thumb"), "e"), value("d3"), value("d5")])

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from feedback.errors import LogGapError, SupersededError
-from feedback.events import Example, Status
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Aggregation, Complete, Metric, RewardRule
-from feedback.training_log.join import Joiner, Position, position_of, read_examples, take_epoch
-from feedback.training_log.refold import Refold
+from armwise.feedback.errors import LogGapError, SupersededError
+from armwise.feedback.events import Example, Status
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
+from armwise.feedback.training_log.join import Joiner, Position, position_of, read_examples, take_epoch
+from armwise.feedback.training_log.refold import Refold
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.histories import History
 from tests.feedback.training_log.test_model import traffic
@@ -62,7 +62,7 @@ def rows(store: Store) -> list[tuple[Any, ...]]:
 def test_what_joiners_made_is_what_the_facts_give(
     store: Store, monkeypatch: pytest.MonkeyPatch, rule: RewardRule, chunk: int
 ) -> None:
-    monkeypatch.setattr("feedback.training_log.refold.CHUNK", chunk)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", chunk)
     refold = Refold(store, rule)
     examples = list(refold.examples())
     assert examples == list(read_examples(store, rule.join))
@@ -215,7 +215,7 @@ def test_damage_is_counted_its_first_place_described_and_then_mended(
 def test_rows_besides_the_expected_are_deleted_in_pieces(
     judged: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedback.training_log.refold.CHUNK", 2)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", 2)
     before = rows(judged)
     write(judged, *(sa.insert(t.examples).values(row(seq)) for seq in (-1, 0, 4, 5, 6)))
     refold = folded(judged)
@@ -225,21 +225,21 @@ def test_rows_besides_the_expected_are_deleted_in_pieces(
     def confirm(connection: sa.Connection, _epoch: int) -> None:
         there.append(int(connection.scalar(sa.select(sa.func.count()).select_from(t.examples)) or 0))
 
-    monkeypatch.setattr("feedback.training_log.refold.confirm_epoch", confirm)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.confirm_epoch", confirm)
     refold.repair(take_epoch(judged, "repair", 0.0))
     assert there == [8, 6, 4], "in one transaction each"
     assert rows(judged) == before
 
 
 def test_the_progress_is_told_in_facts(judged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.training_log.refold.CHUNK", 4)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", 4)
     told: list[tuple[int, int]] = []
     list(Refold(judged, SMALL).examples(lambda done, of: told.append((done, of))))
     assert told == [(4, 9), (8, 9), (9, 9), (9, 9)]
 
 
 def test_a_missing_fact_is_a_gap(judged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedback.training_log.refold.CHUNK", 6)
+    monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", 6)
     write(judged, sa.delete(t.feedback).where(t.feedback.c.seq == 6))
     with pytest.raises(LogGapError, match="the log goes on after 6, and rows from 6 on are missing"):
         list(Refold(judged, SMALL).examples())

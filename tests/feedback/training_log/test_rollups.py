@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
-from feedback.log import Store, listing
-from feedback.log.tables import decisions as decisions_table
-from feedback.log.tables import examples as examples_table
-from feedback.log.tables import rollups as table
-from feedback.ope import ESTIMATORS, Sample, intervals
-from feedback.reward import Metric, Prices, RewardRule
-from feedback.training_log import Joiner, read_examples, rollups, take_epoch
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log.tables import decisions as decisions_table
+from armwise.feedback.log.tables import examples as examples_table
+from armwise.feedback.log.tables import rollups as table
+from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.reward import Metric, Prices, RewardRule
+from armwise.feedback.training_log import Joiner, read_examples, rollups, take_epoch
 
 RULE = RewardRule(
     metrics={"right": Metric()},

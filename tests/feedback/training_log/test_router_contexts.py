@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from feedback.events import Cost, Decision, Example, Mode
-from feedback.log import Store, erasures
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import Joiner, router_contexts, take_epoch
-from feedback.training_log.router_contexts import (
+from armwise.feedback.events import Cost, Decision, Example, Mode
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, router_contexts, take_epoch
+from armwise.feedback.training_log.router_contexts import (
     contexts_of,
     decisions_of,
     leave_unscored,

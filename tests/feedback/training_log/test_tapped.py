@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.budget import Budget
-from feedback.dataset import Selection
-from feedback.drift import DriftSpec, Monitor
-from feedback.events import INCUMBENT, OBSERVED, Decision, Example
-from feedback.log import Store, listing
-from feedback.log.append import Fact
-from feedback.registry import prices
-from feedback.reward import Metric, RewardRule
-from feedback.sources import read_log
-from feedback.training_log import Joiner, lag, read_examples, rollups, served_turns, take_epoch
+from armwise.feedback.budget import Budget
+from armwise.feedback.dataset import Selection
+from armwise.feedback.drift import DriftSpec, Monitor
+from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log.append import Fact
+from armwise.feedback.registry import prices
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import read_log
+from armwise.feedback.training_log import Joiner, lag, read_examples, rollups, served_turns, take_epoch
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)

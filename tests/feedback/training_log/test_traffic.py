@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from feedback.events import LABELS, Decision, Tick
-from feedback.log import Store, erasures
-from feedback.reward import Metric, RewardRule
-from feedback.training_log.examples import episode_of
-from feedback.training_log.imported_turns import PastTurn, insert
-from feedback.training_log.join import Joiner, take_epoch
-from feedback.training_log.traffic import (
+from armwise.feedback.events import LABELS, Decision, Tick
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log.examples import episode_of
+from armwise.feedback.training_log.imported_turns import PastTurn, insert
+from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.traffic import (
     asked_since,
     confirmed_since,
     decisions_of_traffic,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from feedback.log import Store
-from feedback.reward import Metric, RewardRule
-from feedback.training_log import drawn_turns, served_turns
+from armwise.feedback.log import Store
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import drawn_turns, served_turns
 from tests.feedback.conftest import decision
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
-from feedback.log import Store
-from feedback.log import tables as t
-from feedback.reward import Metric, RewardRule
-from feedback.sources import LogSource
-from feedback.training_log import lag
-from feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.events import LABELS, Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import lag
+from armwise.feedback.training_log.join import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution
 
 RULE = RewardRule(metrics={"thumb": Metric()}, wait_time="PT100S")

@@ -1,7 +1,7 @@
 """Schema 16: all tables of a log, from which later revisions lead on; the first release has schema 18.
 
-The definitions are a copy of `feedback.log.tables` as it was then: those change with later revisions, this
-file does not. No release had an earlier schema.
+The definitions are a copy of `armwise.feedback.log.tables` as it was then: those change with later revisions,
+this file does not. No release had an earlier schema.
 """
 
 import secrets

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agent.api.console.page import CONSOLE, PAGES
-from agent.evaluation import page_of, read_period
-from agent.learning import Recipe, publish_candidate
-from agent.policies import PolicySpec
-from arms.llm import base
-from feedback.log import Store
-from feedback.registry import arm_sets
+from armwise.agent.api.console.page import CONSOLE, PAGES
+from armwise.agent.evaluation import page_of, read_period
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.arms.llm import base
+from armwise.feedback.log import Store
+from armwise.feedback.registry import arm_sets
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
 from tests.agent.fakes import Service

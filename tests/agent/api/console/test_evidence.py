@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent.api.console import evidence
-from agent.api.console.page import CONSOLE
-from agent.config import parse
-from agent.evaluation import Report
-from feedback.registry import evaluations
+from armwise.agent.api.console import evidence
+from armwise.agent.api.console.page import CONSOLE
+from armwise.agent.config import parse
+from armwise.agent.evaluation import Report
+from armwise.feedback.registry import evaluations
 from tests.agent.api.console.test_pages import ORIGIN, plain, seen
 from tests.agent.api.test_promotion_gate import published, without_waiting
 from tests.agent.fakes import CONFIG, Service

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent.api.console import learning
-from agent.api.console.page import CONSOLE
-from agent.evaluation import Alternative, Comparison, LearningCurve, Mark, Promise, Stretch
-from feedback.registry import arm_sets, promotions
+from armwise.agent.api.console import learning
+from armwise.agent.api.console.page import CONSOLE
+from armwise.agent.evaluation import Alternative, Comparison, LearningCurve, Mark, Promise, Stretch
+from armwise.feedback.registry import arm_sets, promotions
 from tests.agent.api.console.test_worth import asked
 from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up, tell

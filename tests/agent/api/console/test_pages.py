@@ -19,19 +19,19 @@ import pytest
 import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
-from agent.api.console import decisions, explanation, operating, overview, policies
-from agent.api.console.page import CONSOLE, pages
-from agent.api.console.routes import ROUTERS
-from agent.learning.restore import restore_policy
-from agent.run_folder import RUN_FOLDER, BuildingProgress
-from arms.base import ArmError, Passage
-from arms.llm import base
-from feedback.events import Context, Decision, Mask, Mode
-from feedback.log import tables as t
-from feedback.ope import ESTIMATORS, Sample, intervals
-from feedback.registry import runs, versions
-from feedback.reward import Prices, RewardRule
-from feedback.training_log import lag, read_examples, rollups
+from armwise.agent.api.console import decisions, explanation, operating, overview, policies
+from armwise.agent.api.console.page import CONSOLE, pages
+from armwise.agent.api.console.routes import ROUTERS
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.llm import base
+from armwise.feedback.events import Context, Decision, Mask, Mode
+from armwise.feedback.log import tables as t
+from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.registry import runs, versions
+from armwise.feedback.reward import Prices, RewardRule
+from armwise.feedback.training_log import lag, read_examples, rollups
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import Service
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.console.page import CONSOLE, PAGES
+from armwise.agent.api.console.page import CONSOLE, PAGES
 from tests.agent.api.console.test_pages import ORIGIN, plain, seen
 from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up

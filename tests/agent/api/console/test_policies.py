@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent.api.console import policies
-from agent.api.console.page import CONSOLE, PAGES
-from agent.api.console.policies import Act, Situation, consequences
-from agent.learning import Recipe, publish_candidate
-from agent.policies import PolicySpec
-from feedback.registry import Version, evaluations, promotions, runs
+from armwise.agent.api.console import policies
+from armwise.agent.api.console.page import CONSOLE, PAGES
+from armwise.agent.api.console.policies import Act, Situation, consequences
+from armwise.agent.learning import Recipe, publish_candidate
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.registry import Version, evaluations, promotions, runs
 from tests.agent.api.console.test_pages import ORIGIN, plain, seen
 from tests.agent.api.test_promotion_gate import approve, let_through, published, without_waiting
 from tests.agent.asking import look_up, tell

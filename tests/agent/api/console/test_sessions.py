@@ -9,10 +9,10 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from agent.api.console import page
-from agent.api.console.page import CONSOLE, KEY_COOKIE
-from agent.config import Scope
-from feedback.errors import LogUnavailableError
+from armwise.agent.api.console import page
+from armwise.agent.api.console.page import CONSOLE, KEY_COOKIE
+from armwise.agent.config import Scope
+from armwise.feedback.errors import LogUnavailableError
 from tests.agent.fakes import Service
 
 SCOPES: tuple[Scope, ...] = ("decide", "feedback", "read", "operate", "admin")

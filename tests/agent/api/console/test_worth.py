@@ -11,13 +11,13 @@ import httpx
 import numpy as np
 import pytest
 
-from agent.access import OPEN
-from agent.api.console import worth
-from agent.api.console.page import CONSOLE
-from feedback.log import listing
-from feedback.ope import ESTIMATORS, Sample, intervals
-from feedback.registry import runs
-from feedback.training_log import read_examples, rollups
+from armwise.agent.access import OPEN
+from armwise.agent.api.console import worth
+from armwise.agent.api.console.page import CONSOLE
+from armwise.feedback.log import listing
+from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.registry import runs
+from armwise.feedback.training_log import read_examples, rollups
 from tests.agent.api.console.test_pages import plain, seen
 from tests.agent.asking import look_up
 from tests.agent.fakes import Service

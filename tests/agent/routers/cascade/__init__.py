@@ -1,1 +1,1 @@
-"""Tests of `agent.routers.cascade`."""
+"""Tests of `armwise.agent.routers.cascade`."""

@@ -10,15 +10,22 @@ from ray import cloudpickle
 from scipy import stats
 from sklearn.isotonic import IsotonicRegression
 
-from agent.routers import RouterError, TrainedDecider, cascade, cross_validation, features, open_selector
-from agent.routers.cascade import fitted, validation
-from agent.routers.cascade.saved import ABOUT
-from arms import manifest
-from arms.base import ArmBuildError, Passage
-from arms.llm import prompts
-from arms.portfolio import Outcomes
-from arms.questions import Question
-from arms.retrievers import DeciderSpec
+from armwise.agent.routers import (
+    RouterError,
+    TrainedDecider,
+    cascade,
+    cross_validation,
+    features,
+    open_selector,
+)
+from armwise.agent.routers.cascade import fitted, validation
+from armwise.agent.routers.cascade.saved import ABOUT
+from armwise.arms import manifest
+from armwise.arms.base import ArmBuildError, Passage
+from armwise.arms.llm import prompts
+from armwise.arms.portfolio import Outcomes
+from armwise.arms.questions import Question
+from armwise.arms.retrievers import DeciderSpec
 
 STAGES = (("none", "bm25"), ("dense",))
 QUICK = {"dims": 0, "centre": False, "rounds": 15, "learning_rate": 0.3, "min_child_weight": 2.0}

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.routers.cascade.stopping import StopRule, certified_threshold, p_value, share_thresholds
-from agent.routers.dataset import Floats
+from armwise.agent.routers.cascade.stopping import StopRule, certified_threshold, p_value, share_thresholds
+from armwise.agent.routers.dataset import Floats
 
 
 @given(st.integers(2, 200), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3), st.integers(0, 99))

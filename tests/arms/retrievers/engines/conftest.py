@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from arms.base import Passage
-from arms.retrievers.catalog import described
-from arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy
-from arms.retrievers.engines.collection import Collection, EngineArm
-from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.postgres import PostgresTable
-from arms.retrievers.kind import ArmSpec
+from armwise.arms.base import Passage
+from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.engines import lancedb, milvus, opensearch, qdrant, tantivy
+from armwise.arms.retrievers.engines.collection import Collection, EngineArm
+from armwise.arms.retrievers.engines.ingest import ingest
+from armwise.arms.retrievers.engines.postgres import PostgresTable
+from armwise.arms.retrievers.kind import ArmSpec
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.retrievers.engines.double import Double, running
 from tests.arms.retrievers.engines.passages import InMemory, embedded

@@ -8,11 +8,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from arms.base import Passage, Query
-from arms.indexes.vectors import embedded_text
-from arms.models.embedding import HashingEmbedder
-from arms.retrievers.engines.collection import Row, State
-from arms.retrievers.engines.ingest import Embedded
+from armwise.arms.base import Passage, Query
+from armwise.arms.indexes.vectors import embedded_text
+from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.retrievers.engines.collection import Row, State
+from armwise.arms.retrievers.engines.ingest import Embedded
 from tests.arms.contract import DIM
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from typing_extensions import override
 
-from arms.tokenizer import words
+from armwise.arms.tokenizer import words
 from tests.arms.retrievers.engines.double import Double, RefusedError
 
 Json = dict[str, Any]

@@ -11,17 +11,17 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
-from arms.filters import Comparison
-from arms.retrievers import catalog
-from arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
-from arms.retrievers.engines.collection import EngineArm, EngineParams, Row
-from arms.retrievers.engines.ingest import Report, ingest
-from arms.retrievers.engines.postgres import PostgresTable
-from arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
-from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
-from arms.retrievers.kind import ArmSpec, Resources, Trust
-from arms.retrievers.new_arms import EngineAccess, NewArms
+from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.filters import Comparison
+from armwise.arms.retrievers import catalog
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, build_arm, check_new, described
+from armwise.arms.retrievers.engines.collection import EngineArm, EngineParams, Row
+from armwise.arms.retrievers.engines.ingest import Report, ingest
+from armwise.arms.retrievers.engines.postgres import PostgresTable
+from armwise.arms.retrievers.engines.qdrant import Filters, QdrantCollection, QdrantParams, in_folder, sparse
+from armwise.arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
+from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
+from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
 from tests.arms.retrievers.engines.conftest import OPEN, Engine
 from tests.arms.retrievers.engines.passages import InMemory

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import ArmError, Passage, Query, QuestionRefusedError
-from arms.retrievers.catalog import build_arm, described
-from arms.retrievers.engines import collection as collections
-from arms.retrievers.engines.collection import CollectionVersion, EngineArm, State
-from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.opensearch import Index
-from arms.retrievers.kind import ArmSpec, Resources
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.retrievers.catalog import build_arm, described
+from armwise.arms.retrievers.engines import collection as collections
+from armwise.arms.retrievers.engines.collection import CollectionVersion, EngineArm, State
+from armwise.arms.retrievers.engines.ingest import ingest
+from armwise.arms.retrievers.engines.opensearch import Index
+from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.retrievers.engines.passages import CollectionInMemory, InMemory
 from tests.arms.retrievers.test_catalog import BACKBONES
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arms.base import ArmError, Passage, Query
-from arms.filters import Comparison, Compound, permits
-from arms.retrievers.engines import ingest as ingesting
-from arms.retrievers.engines import milvus, opensearch, postgres, qdrant
-from arms.retrievers.engines.collection import Collection, Row, State
-from arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
-from arms.retrievers.engines.ingest import Embedded, ingest, version_of
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.filters import Comparison, Compound, permits
+from armwise.arms.retrievers.engines import ingest as ingesting
+from armwise.arms.retrievers.engines import milvus, opensearch, postgres, qdrant
+from armwise.arms.retrievers.engines.collection import Collection, Row, State
+from armwise.arms.retrievers.engines.conditions import FactsDialect, condition_of, facts_of
+from armwise.arms.retrievers.engines.ingest import Embedded, ingest, version_of
 from tests.arms.contract import ask, check_arm
 from tests.arms.retrievers.engines.conftest import Engine
 from tests.arms.retrievers.engines.passages import InMemory, embedded

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arms.base import ArmError, Passage
-from arms.retrievers.engines import ingest as ingesting
-from arms.retrievers.engines.ingest import Embedded, Report, digest_of, ingest, version_of
+from armwise.arms.base import ArmError, Passage
+from armwise.arms.retrievers.engines import ingest as ingesting
+from armwise.arms.retrievers.engines.ingest import Embedded, Report, digest_of, ingest, version_of
 from tests.arms.retrievers.engines.passages import CollectionInMemory, InMemory
 
 

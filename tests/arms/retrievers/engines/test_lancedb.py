@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arms.base import Passage, Query
-from arms.filters import Comparison
-from arms.retrievers.engines import lancedb
-from arms.retrievers.engines.ingest import ingest
+from armwise.arms.base import Passage, Query
+from armwise.arms.filters import Comparison
+from armwise.arms.retrievers.engines import lancedb
+from armwise.arms.retrievers.engines.ingest import ingest
 from tests.arms.retrievers.engines.passages import InMemory, embedded
 
 CLIENT = pytest.importorskip("lancedb", reason="make test-clients installs it")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from arms.base import ArmError, Passage, Query, QuestionRefusedError
-from arms.filters import Comparison
-from arms.retrievers.catalog import described
-from arms.retrievers.engines.collection import EngineArm, Row
-from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.opensearch import ElasticIndex, Index, Rest
-from arms.retrievers.kind import ArmSpec
-from arms.retrievers.remote import Reply
+from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.filters import Comparison
+from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.engines.collection import EngineArm, Row
+from armwise.arms.retrievers.engines.ingest import ingest
+from armwise.arms.retrievers.engines.opensearch import ElasticIndex, Index, Rest
+from armwise.arms.retrievers.kind import ArmSpec
+from armwise.arms.retrievers.remote import Reply
 from tests.arms.retrievers.engines.double import Double, RefusedError, running
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.arms.retrievers.engines.search_server import SearchServer

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arms.base import ArmError, Passage, Query
-from arms.retrievers import ArmSpec
-from arms.retrievers.catalog import described
-from arms.retrievers.engines import postgres as engine
-from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.postgres import PostgresTable, WordStatistics
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.retrievers import ArmSpec
+from armwise.arms.retrievers.catalog import described
+from armwise.arms.retrievers.engines import postgres as engine
+from armwise.arms.retrievers.engines.ingest import ingest
+from armwise.arms.retrievers.engines.postgres import PostgresTable, WordStatistics
 from tests.arms.retrievers.engines.passages import InMemory
 from tests.postgres import Server
 

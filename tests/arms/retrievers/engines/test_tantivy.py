@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from arms.base import ArmError, Passage, Query
-from arms.filters import Comparison
-from arms.retrievers.engines.ingest import ingest
-from arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
+from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.filters import Comparison
+from armwise.arms.retrievers.engines.ingest import ingest
+from armwise.arms.retrievers.engines.tantivy import TantivyIndex, TantivyParams
 from tests.arms.retrievers.engines.passages import InMemory
 
 pytest.importorskip("tantivy")

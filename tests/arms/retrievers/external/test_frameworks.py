@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from arms.base import Arm, ArmBuildError, ArmError, Passage, Query
-from arms.retrievers import ArmSpec, NewArms, Trust
-from arms.retrievers.catalog import KINDS, ArmSpecError, check_new
-from arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverParams
+from armwise.arms.base import Arm, ArmBuildError, ArmError, Passage, Query
+from armwise.arms.retrievers import ArmSpec, NewArms, Trust
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new
+from armwise.arms.retrievers.external.frameworks import FRAMEWORKS, RetrieverParams
 
 HERE = "tests.arms.retrievers.external.test_frameworks"
 

@@ -20,11 +20,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tenacity import wait_none
 
-from arms.base import Arm, ArmError, Passage, Query
-from arms.corpus import Corpus
-from arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
-from arms.retrievers.external.mcp import KIND, McpParams
-from arms.tokenizer import words
+from armwise.arms.base import Arm, ArmError, Passage, Query
+from armwise.arms.corpus import Corpus
+from armwise.arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
+from armwise.arms.retrievers.external.mcp import KIND, McpParams
+from armwise.arms.tokenizer import words
 from tests.arms.contract import check_arm
 
 MODERN = b"2026-07-28"

@@ -1,1 +1,1 @@
-"""Tests of `arms.retrievers.generative`."""
+"""Tests of `armwise.arms.retrievers.generative`."""

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval, StageRun
-from arms.corpus import Corpus
-from arms.llm import GeneratorError, Prompt, prompts
-from arms.models import Backbone
-from arms.retrievers.catalog import ArmSpecError, backbones_of, build_arm, prepare, validate_specs
-from arms.retrievers.generative.cascade import CascadeArm
-from arms.retrievers.kind import ArmSpec, DeciderSpec, Resources, Verdict
+from armwise.arms.base import Arm, ArmBuildError, ArmError, NoRetrieval, Passage, Query, Retrieval, StageRun
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import GeneratorError, Prompt, prompts
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers.catalog import ArmSpecError, backbones_of, build_arm, prepare, validate_specs
+from armwise.arms.retrievers.generative.cascade import CascadeArm
+from armwise.arms.retrievers.kind import ArmSpec, DeciderSpec, Resources, Verdict
 from tests.arms.contract import DIM, check_arm
 from tests.arms.retrievers.generative.test_ensemble import WHICH, Fails, Model, Says
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.base import (
+from armwise.arms.base import (
     Arm,
     ArmBuildError,
     ArmError,
@@ -24,15 +24,15 @@ from arms.base import (
     Query,
     Retrieval,
 )
-from arms.corpus import Corpus
-from arms.indexes import PassageVectors
-from arms.llm import Chunk, GeneratorError, Prompt, Write, base
-from arms.llm import prompts as llm_prompts
-from arms.models import Backbone
-from arms.retrievers import bm25 as lexical
-from arms.retrievers import dense
-from arms.retrievers.bm25 import BM25Params
-from arms.retrievers.catalog import (
+from armwise.arms.corpus import Corpus
+from armwise.arms.indexes import PassageVectors
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
+from armwise.arms.llm import prompts as llm_prompts
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import bm25 as lexical
+from armwise.arms.retrievers import dense
+from armwise.arms.retrievers.bm25 import BM25Params
+from armwise.arms.retrievers.catalog import (
     ArmSpecError,
     backbones_of,
     build_arm,
@@ -40,12 +40,12 @@ from arms.retrievers.catalog import (
     prepare,
     validate_specs,
 )
-from arms.retrievers.dense import DenseParams
-from arms.retrievers.generative import ensemble
-from arms.retrievers.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, Learned, vote
-from arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
-from arms.tokenizer import normalised
-from feedback.answer_metrics import words
+from armwise.arms.retrievers.dense import DenseParams
+from armwise.arms.retrievers.generative import ensemble
+from armwise.arms.retrievers.generative.ensemble import SYSTEM, EnsembleArm, EnsembleParams, Learned, vote
+from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, Resources, SelectorSpec
+from armwise.arms.tokenizer import normalised
+from armwise.feedback.answer_metrics import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 WHICH = Query("Which city?")

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, catalog
-from arms.llm import base as llm_base
-from arms.llm.llama_cpp import EmbeddedGenerator
-from arms.models import Backbone
-from arms.retrievers import bm25 as lexical
-from arms.retrievers import dense
-from arms.retrievers.bm25 import BM25Params
-from arms.retrievers.dense import DenseParams
-from arms.retrievers.generative import multistep
-from arms.retrievers.generative.multistep import MultistepArm, MultistepParams, follow_up
-from arms.retrievers.generative.query_variants import QUESTION_WORDS
-from arms.retrievers.kind import Resources
+from armwise.arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, catalog
+from armwise.arms.llm import base as llm_base
+from armwise.arms.llm.llama_cpp import EmbeddedGenerator
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import bm25 as lexical
+from armwise.arms.retrievers import dense
+from armwise.arms.retrievers.bm25 import BM25Params
+from armwise.arms.retrievers.dense import DenseParams
+from armwise.arms.retrievers.generative import multistep
+from armwise.arms.retrievers.generative.multistep import MultistepArm, MultistepParams, follow_up
+from armwise.arms.retrievers.generative.query_variants import QUESTION_WORDS
+from armwise.arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefghijkl"]

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from arms.base import ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.llm import GeneratorError, Prompt, Write
-from arms.llm import base as llm_base
-from arms.models import Backbone
-from arms.retrievers import bm25 as lexical
-from arms.retrievers import dense
-from arms.retrievers.generative import query_variants
-from arms.retrievers.generative.query_variants import (
+from armwise.arms.base import ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import GeneratorError, Prompt, Write
+from armwise.arms.llm import base as llm_base
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import bm25 as lexical
+from armwise.arms.retrievers import dense
+from armwise.arms.retrievers.generative import query_variants
+from armwise.arms.retrievers.generative.query_variants import (
     QueryVariantsArm,
     QueryVariantsParams,
     Way,
     mean_direction,
     variants,
 )
-from arms.retrievers.kind import Resources
+from armwise.arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, ask, check_arm
 
 LETTERS = [Passage(letter, "", f"text of {letter}") for letter in "abcdefgh"]

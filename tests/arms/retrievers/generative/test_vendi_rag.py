@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
-from arms.corpus import Corpus
-from arms.llm import GeneratorError, Prompt, Write, base, judge
-from arms.models import Backbone
-from arms.retrievers import vendi
-from arms.retrievers.generative import vendi_rag
-from arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
-from arms.retrievers.kind import Resources
+from armwise.arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.corpus import Corpus
+from armwise.arms.llm import GeneratorError, Prompt, Write, base, judge
+from armwise.arms.models import Backbone
+from armwise.arms.retrievers import vendi
+from armwise.arms.retrievers.generative import vendi_rag
+from armwise.arms.retrievers.generative.vendi_rag import VendiRagArm, VendiRagParams
+from armwise.arms.retrievers.kind import Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
 STEPS, TOKENS = 2, 3

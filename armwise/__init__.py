@@ -1,0 +1,83 @@
+"""Sends each question to the cheapest source and model that answers it, and proves it from your log.
+
+    from armwise import Client, LinUCB, choose, evaluate_arrays, ips
+
+A name is imported when it is first used, so the client does not load what evaluates, nor the other way round.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent.client import AsyncClient, Client, ClientError
+    from .agent.policies import (
+        Adaptive,
+        EpsilonGreedy,
+        LinearThompson,
+        LinUCB,
+        Policy,
+        VowpalWabbit,
+        choose,
+        served_distribution,
+    )
+    from .arms import Arm, ArmError, Passage, Query, Retrieval
+    from .feedback import Context, Cost, Decision, RewardRule
+    from .feedback.ope import Sample, audit, dm, dr, evaluate_arrays, ips, replay, sndr, snips, switch_dr
+
+ROOMS = {
+    "agent.client": ("AsyncClient", "Client", "ClientError"),
+    "agent.policies": (
+        *("Adaptive", "EpsilonGreedy", "LinUCB", "LinearThompson", "Policy", "VowpalWabbit"),
+        *("choose", "served_distribution"),
+    ),
+    "arms": ("Arm", "ArmError", "Passage", "Query", "Retrieval"),
+    "feedback": ("Context", "Cost", "Decision", "RewardRule"),
+    "feedback.ope": (
+        *("Sample", "audit", "dm", "dr", "evaluate_arrays", "ips", "replay", "sndr", "snips", "switch_dr"),
+    ),
+}
+"""The names of this face by the package that defines them."""
+
+__all__ = [
+    "Adaptive",
+    "Arm",
+    "ArmError",
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "Context",
+    "Cost",
+    "Decision",
+    "EpsilonGreedy",
+    "LinUCB",
+    "LinearThompson",
+    "Passage",
+    "Policy",
+    "Query",
+    "Retrieval",
+    "RewardRule",
+    "Sample",
+    "VowpalWabbit",
+    "audit",
+    "choose",
+    "dm",
+    "dr",
+    "evaluate_arrays",
+    "ips",
+    "replay",
+    "served_distribution",
+    "sndr",
+    "snips",
+    "switch_dr",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for room, names in ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

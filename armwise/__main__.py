@@ -1,0 +1,5 @@
+"""Run the command line: `python -m armwise`."""
+
+from armwise.agent.cli.main import main
+
+main()
