@@ -349,7 +349,7 @@ async def verify(
 ) -> StdlibJson[DecisionVerification]:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
-    Probabilities count as equal up to `tolerance`; on the same machine they are equal to the bit.
+    Probabilities count as equal up to `tolerance`; where the same kernel of BLAS computes, to the bit.
     `why` says what differs. The draw uses the secret of the log and the salt of today: if the salt has
     changed since, the draw does not agree although the log was not changed. A policy whose bytes were
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get

@@ -1,8 +1,9 @@
 """Rebuild the training log and the versions from the facts of the log, and compare them with the stored ones.
 
 The training log is folded from the first fact on, and the policy learns it from the start, as a learner that
-was never stopped would. Equal logs give equal digests: where they differ, one of them was changed, or
-another version of a library has learned.
+was never stopped would. Equal logs give equal digests where the arithmetic is the same: where they differ,
+one of them was changed. Versions that another processor, or another version of a library, has computed are
+compared by their numbers, which may differ by `TOLERANCE`.
 """
 
 import time
@@ -10,13 +11,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 
 from rich.table import Table
 
 from armwise.agent.config import AppConfig
+from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
 from armwise.agent.learning.restore import train_on
-from armwise.agent.policies import PolicyError
+from armwise.agent.policies import PolicyError, difference
 from armwise.feedback.events import Example
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import Version
@@ -35,6 +38,12 @@ from armwise.feedback.training_log import (
     router_contexts,
     take_epoch,
 )
+
+TOLERANCE = 1e-6
+"""Largest relative difference of two numbers of equal states that two kernels of BLAS have computed.
+
+One product differs by 1e-16, and a policy adds thousands of them.
+"""
 
 REPAIR_HINT = "to put what the log gives in the place of what differs: `armwise rebuild`, without --verify"
 
@@ -59,6 +68,9 @@ class Compared:
         found: Digest of the stored state; empty where there is none.
         version: The version; None for the training log.
         mended: Whether the stored state was replaced by the rebuilt one.
+        elsewhere: Whether it was computed with another arithmetic, where the digests need not be equal.
+        difference: Largest relative difference of the numbers of both states, for one of another arithmetic;
+            None where it is not compared so, or its bytes are not kept.
     """
 
     what: str
@@ -67,11 +79,26 @@ class Compared:
     found: str
     version: int | None = None
     mended: bool = False
+    elsewhere: bool = False
+    difference: float | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether the stored state is the rebuilt one."""
-        return self.expected == self.found
+        """Whether both are the same state: up to rounding, where another arithmetic computed it."""
+        if self.expected == self.found:
+            return True
+        return self.elsewhere and (self.difference is None or self.difference <= TOLERANCE)
+
+    @property
+    def verdict(self) -> str:
+        """Whether both are equal, in words."""
+        if not self.equal:
+            return "no, mended" if self.mended else "no"
+        if self.expected == self.found:
+            return "yes"
+        if self.difference is None:
+            return "not known: of another processor, its bytes are pruned"
+        return f"yes, up to {max(self.difference, 1e-16):.0e}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +124,12 @@ class RebuildReport:
         """Return the comparison as a table."""
         table = Table("what", "rows", "from the log", "found", "equal", title="rebuilt from the log")
         for comparison in self.compared:
-            equal = "yes" if comparison.equal else "no, mended" if comparison.mended else "no"
             table.add_row(
                 comparison.what,
                 f"{comparison.upto:,}",
                 comparison.expected[:DIGEST_CHARS] or "none",
                 comparison.found[:DIGEST_CHARS] or "none",
-                equal,
+                comparison.verdict,
             )
         return table
 
@@ -161,7 +187,7 @@ def rebuild(
         if newest is not None and newest != previous:
             replay.expect([newest])
         _replay(refold, on_progress, replays)
-    notes = [note for note in (refold.first, others, _erased(store, replay)) if note]
+    notes = [note for note in (refold.first, others, _erased(store, replay), _elsewhere(replays)) if note]
     if epoch:
         refold.repair(epoch)
     if not refold.sound:
@@ -296,15 +322,15 @@ class _Replay:
             self._compare(self._due.popleft())
 
     def _compare(self, version: Version) -> None:
-        state = self.state
-        digest, kept = (
-            registry_versions.digest_of(state),
-            registry_versions.checkpoint(self._store, version.version),
-        )
-        self._note(version, f"version {version.version}", digest, version.digest)
+        state, kept = self.state, registry_versions.checkpoint(self._store, version.version)
+        digest = registry_versions.digest_of(state)
         if digest != version.digest:
-            self.wrong.add(version.version)
+            comparison = self._compared_elsewhere(version, kept, state)
+            self.compared.append(comparison)
+            if not comparison.equal:
+                self.wrong.add(version.version)
             return
+        self._note(version, f"version {version.version}", digest, version.digest)
         stored_digest = "" if kept is None else registry_versions.digest_of(kept)
         newest = registry_versions.latest(self._store)
         if stored_digest != digest and (
@@ -312,6 +338,20 @@ class _Replay:
         ):
             self._note(version, f"bytes of version {version.version}", digest, stored_digest)
             self.lost[version.version] = state
+
+    def _compared_elsewhere(self, version: Version, kept: bytes | None, state: bytes) -> Compared:
+        """Return a version, whose digest is not that of the state, beside it."""
+        elsewhere, apart = not registry_versions.computed_alike(self._store, version, arithmetic()), None
+        if elsewhere and kept is not None:
+            damaged = registry_versions.digest_of(kept) != version.digest
+            apart = inf if damaged else difference(kept, state)
+        rebuilt = registry_versions.digest_of(state)
+        what = f"version {version.version}"
+        return Compared(
+            *(what, version.examples_seq, rebuilt, version.digest, version.version),
+            elsewhere=elsewhere,
+            difference=apart,
+        )
 
     def _note(self, version: Version, what: str, expected: str, actual: str) -> None:
         self.compared.append(Compared(what, version.examples_seq, expected, actual, version.version))
@@ -358,6 +398,17 @@ def _erased(store: Store, replay: _Replay) -> str | None:
     if replay.reads_questions:
         return f"{n:,} decisions have no texts any more, which this policy reads: that part differs"
     return f"{n:,} decisions have no texts any more: they were erased, and are learned from their features"
+
+
+def _elsewhere(replays: Sequence[_Replay]) -> str | None:
+    """Return a note on versions that were computed with another arithmetic; None for none."""
+    apart = [comparison for run in replays for comparison in run.compared if comparison.elsewhere]
+    if not apart:
+        return None
+    return (
+        f"{len(apart)} versions were computed by another processor or other libraries than those of here "
+        f"({arithmetic()}): equal up to {TOLERANCE:g}, not to the bit"
+    )
 
 
 def _others(store: Store, compared: Collection[str]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.router_scores import open_router
 from armwise.agent.policies import Policy, PolicyError, PolicySpec, build_policy
 from armwise.agent.routers import RouterError
@@ -140,6 +141,7 @@ class Recipe:
             start=None if self.start is None else self.start.document(),
             router=self.router,
             arms=None if self.arms is None else dict(self.arms),
+            arithmetic=arithmetic(),
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, spec_of
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
@@ -45,7 +46,7 @@ def restore_policy(
 
     Raises:
         PolicyError: The specification cannot be built; or the checkpoint is lost, and the log now gives
-            another state.
+            another state, although nothing else computes here than what computed the version.
         LogUnavailableError: Try again later.
     """
     if empty is None:
@@ -68,10 +69,11 @@ def restore_policy(
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
-    if (digest := versions.digest_of(state)) != version.digest:
+    same = versions.computed_alike(store, version, arithmetic())  # else the numbers are equal up to rounding
+    if (digest := versions.digest_of(state)) != version.digest and same:
         raise PolicyError(
-            f"{lost}, and the log gives another state now, {digest[:DIGEST_CHARS]}: it was "
-            "learned by another library, or the training log was changed; see `armwise rebuild --verify`"
+            f"{lost}, and the log gives another state now, {digest[:DIGEST_CHARS]}: "
+            "the training log was changed; see `armwise rebuild --verify`"
         )
     return empty.load(state)  # as every replica loads it
 

@@ -10,20 +10,26 @@ One that was drawn here from a mixture with the caller's own decider is recomput
 would have drawn from is on record.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from armwise.agent.policies import Policy, choose, sampling, served_distribution
 from armwise.agent.replies import DecisionVerification, Draw, Recomputed, construct
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
-TOLERANCE = 1e-12
-"""Largest difference of two probabilities that count as equal; on one machine it is 0."""
+TOLERANCE = 1e-9
+"""Largest difference of two probabilities that count as equal; by one kernel of BLAS they differ by 0."""
+
+NEAR_TIE = 1e-11
+"""Difference of two scores that another kernel of BLAS may make, and thousand times what it usually makes."""
 
 Floats = tuple[float, ...]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ def verify(
         return _verify_shadow(decision, policy)
     try:
         p, shadow = _distributions(decision, policy, candidate, draw)
+        p = _with_ties_of_the_log(decision, p, lambda tied: _distributions(tied, policy, candidate, draw)[0])
     except (ArithmeticError, LookupError, ValueError) as error:  # it does not fit this policy any more
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
@@ -158,6 +165,21 @@ def verify(
     return Verification(decision, distribution, in_shadow, u, arm, tuple(why))
 
 
+def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[Decision], Array]) -> Array:
+    """Return a recomputed distribution; where two scores nearly tie, as they tied when it was logged.
+
+    Another kernel of BLAS may find two scores equal, up to `sampling.TIE`, that differ by a little more here,
+    or the other way round. So the arms that come out too high get scores that are less by `NEAR_TIE`: if that
+    is the distribution on record, it is returned.
+    """
+    logged = decision.probabilities
+    if Compared(logged, tuple(p.tolist())).same or len(logged) != len(p) or decision.mode is not Mode.EXPLORE:
+        return p
+    lowered = (decision.penalty or (0.0,) * len(p)) + NEAR_TIE * np.sign(p - np.array(logged))
+    tied = distribution(replace(decision, costs=tuple(lowered.tolist()), price=1.0))
+    return tied if Compared(logged, tuple(tied.tolist())).same else p
+
+
 def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
     """Recompute what would have been drawn from for a decision of another system; its draw was made there."""
     why, shadow = [], np.zeros(0)
@@ -174,7 +196,7 @@ def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
     return Verification(decision, Compared((), ()), compared, None, decision.drawn, tuple(why))
 
 
-def _would_have_served(decision: Decision, policy: Policy | None) -> "np.ndarray[Any, Any]":
+def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
     """Return the distribution of the policy of the version. Raises ValueError where it cannot be computed."""
     if policy is None or decision.floor is None:
         raise ValueError("its policy or its floor is not on record")
@@ -190,7 +212,7 @@ def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
 
 def _distributions(
     decision: Decision, policy: Policy | None, candidate: Policy | None, draw: Decision | None
-) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+) -> tuple[Array, Array]:
     """Return the distribution and that of the shadow policy, which is empty where there is none."""
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:

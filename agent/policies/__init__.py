@@ -29,7 +29,7 @@ from .neural import NeuralGreedy
 from .restarting import Restarting
 from .router import Routed, softmax
 from .sampling import choose, greedy, served_distribution
-from .serialization import pack, seal, unpack, unseal
+from .serialization import difference, pack, seal, unpack, unseal
 from .shadow import Agreement, ShadowPolicy, agreement
 from .vowpal import VowpalWabbit
 
@@ -64,6 +64,7 @@ __all__ = [
     "decides_as_its_parts",
     "describe",
     "describe_action",
+    "difference",
     "flattened",
     "form",
     "greedy",

@@ -115,7 +115,9 @@ def inverse_gaps(scores: NDArray[np.float64], gamma: float) -> NDArray[np.float6
 
     >>> inverse_gaps(np.array([1.0, 0.0]), 2.0).tolist()
     [0.75, 0.25]
+    >>> inverse_gaps(np.array([0.3, 0.1 + 0.2]), 2.0).tolist()
+    [0.5, 0.5]
     """
-    gaps = scores.max() - scores
-    p = np.where(gaps > 0.0, 1.0 / (len(scores) + gamma * gaps), 0.0)
-    return np.asarray(p + (1.0 - p.sum()) * greedy(scores))
+    best = greedy(scores)
+    p = np.where(best > 0.0, 0.0, 1.0 / (len(scores) + gamma * (scores.max() - scores)))
+    return np.asarray(p + (1.0 - p.sum()) * best)

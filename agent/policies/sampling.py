@@ -207,16 +207,27 @@ def choose(probabilities: NDArray[np.float64], u: float) -> int:
     return index if index < len(values) else max(i for i, p in enumerate(values) if p)
 
 
+TIE = 1e-9
+"""Difference of two scores, beside a best one of at most 1 in size, that arithmetic alone may make.
+
+Sums in another order, and other kernels of BLAS, differ by some 1e-14. Scores that differ by so little are
+equal: else the order of the arms, or the processor, would decide between a half and nothing.
+"""
+
+
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Put all mass on the best arms, split evenly among ties.
+    """Put all mass on the best arms, split evenly among ties; scores tie that differ by rounding alone.
 
     Raises:
         PolicyError: A score is not a number.
 
     >>> greedy(np.array([1.0, 3.0, 3.0])).tolist()
     [0.0, 0.5, 0.5]
+    >>> greedy(np.array([0.3, 0.1 + 0.2, 0.29])).tolist()
+    [0.5, 0.5, 0.0]
     """
-    best = scores == scores.max()
+    top = float(scores.max())
+    best = scores >= top - TIE * max(1.0, abs(top)) if np.isfinite(top) else scores == top
     n_best = np.count_nonzero(best)
     if n_best == 0:
         raise PolicyError(f"no best arm among the scores {scores.tolist()}")

@@ -48,7 +48,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 18
+SCHEMA = 19
 """Number of the newest migration: the shape of the tables that this code reads and writes."""
 
 # Named, so that migrations find them on both databases.
@@ -288,6 +288,7 @@ versions = Table(
     Column("start", JSON),
     Column("router", String(64)),
     Column("arms", JSON),
+    Column("arithmetic", Text),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )

@@ -145,6 +145,7 @@ COLUMNS: Mapping[str, Place] = {
     "draw_secret.secret": Place("random bits", Fate.NONE),
     "epochs.holder": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("recipe", "join", "digest", "router")), _DIGEST),
+    "versions.arithmetic": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
     "checkpoints.state": Place(
         "weights, by pseudonyms of names of features",

@@ -338,6 +338,8 @@ def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int 
     one byte. Column j is the same resampled log for all terms, whatever their estimator or
     target, so the percentiles of one line less another are an interval of the difference.
     Memory does not grow with the log. A resample in which a ratio is 0 / 0 gives NaN.
+    Equal terms of one estimator have one line: the difference of equal policies is 0, and not what a kernel
+    of BLAS makes of equal columns in different places.
 
     Args:
         terms: All on the same n rows.
@@ -353,6 +355,8 @@ def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int 
     if len(lengths) != 1:
         raise ValueError(f"shared resamples need terms of one length, got {sorted(lengths)}")
     n = lengths.pop()
+    line = _lines(terms)
+    terms = [terms[line.index(number)] for number in range(max(line) + 1)]
     value = np.array([[t.value] for t in terms])
     totals = np.zeros((resamples, 2 * len(terms)))
     step = max(1, _CELLS // resamples)
@@ -367,7 +371,35 @@ def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int 
             totals += counts.reshape(resamples, len(block)) @ block
     residual, denominator = np.split(totals.T, 2)
     spread = np.divide(residual, denominator, out=np.full_like(residual, np.nan), where=denominator > 0.0)
-    return value + spread
+    return (value + spread)[line]
+
+
+EQUAL = 1e-12
+"""Relative difference up to which two numbers differ by rounding alone."""
+
+
+def _lines(terms: Sequence[Terms]) -> list[int]:
+    """Return the line of each of the terms, numbered as they first occur; equal terms have one.
+
+    >>> one = np.ones(2)
+    >>> same, other = Terms("ips", one * 0.3, one, one), Terms("ips", one * 0.4, one, one)
+    >>> _lines([same, other, Terms("ips", one * (0.1 + 0.2), one, one), Terms("dm", one * 0.3, one, one)])
+    [0, 1, 0, 2]
+    """
+    distinct: list[Terms] = []
+    lines = []
+    for t in terms:
+        alike = (
+            number
+            for number, other in enumerate(distinct)
+            if t.estimator == other.estimator
+            and np.allclose(t.numerator, other.numerator, rtol=EQUAL, atol=EQUAL)
+            and np.allclose(t.denominator, other.denominator, rtol=EQUAL, atol=EQUAL)
+        )
+        lines.append(next(alike, len(distinct)))
+        if lines[-1] == len(distinct):
+            distinct.append(t)
+    return lines
 
 
 def percentiles(values: Floats, level: float = LEVEL) -> list[Interval]:

@@ -44,6 +44,7 @@ class Version:
             beginning of the log.
         router: Digest of the router whose scores it learned from; None for the configured one, or none.
         arms: The arms that it brings with it, by name, as JSON; None where it takes those that are live.
+        arithmetic: What computed it: the kernel of BLAS and the libraries; None where that is not known.
     """
 
     version: int
@@ -59,6 +60,7 @@ class Version:
     start: dict[str, Any] | None = None
     router: str | None = None
     arms: dict[str, Any] | None = None
+    arithmetic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,21 @@ def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version |
     with store.reading() as connection:
         row = connection.execute(query.order_by(t.versions.c.version.desc()).limit(1)).mappings().first()
     return None if row is None else Version(**row)
+
+
+def computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
+    """Return whether a version, and all of its recipe before it, were computed with an arithmetic.
+
+    Then learning it again there gives the same bytes; else the same numbers, up to rounding.
+    """
+    v = t.versions.c
+    others = sa.select(sa.func.count()).where(
+        v.recipe == version.recipe,
+        v.version <= version.version,
+        v.arithmetic.is_distinct_from(arithmetic),
+    )
+    with store.reading() as connection:
+        return connection.scalar(others) == 0
 
 
 def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, int]:

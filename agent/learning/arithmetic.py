@@ -1,0 +1,33 @@
+"""What computes in this process: the kernel of BLAS, the instructions that numpy uses, and the libraries.
+
+Equal logs give equal states, to the bit, where the arithmetic is the same. Another processor sums in another
+order: there, states and probabilities are equal up to rounding.
+"""
+
+from functools import cache
+from importlib import metadata
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+LIBRARIES = ("numpy", "scipy", "vowpalwabbit", "river", "xgboost-cpu", "torch")
+"""Whose results enter states; one that is not installed is left out."""
+
+
+@cache
+def arithmetic() -> str:
+    """Return what computes here, such as `openblas Zen; AVX2; numpy 2.4.2, scipy 1.18.0`."""
+    blas = sorted(
+        (library for library in threadpool_info() if library["user_api"] == "blas"),
+        key=lambda library: ("numpy" not in library["filepath"], library["filepath"]),
+    )
+    kernel = f"{blas[0]['internal_api']} {blas[0].get('architecture', '')}".strip() if blas else "no BLAS"
+    instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])[-1:] or ["baseline"]
+    return f"{kernel}; {instructions[0]}; {', '.join(filter(None, map(_installed, LIBRARIES)))}"
+
+
+def _installed(name: str) -> str:
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return ""
