@@ -6,7 +6,6 @@
 import ipaddress
 import os
 import re
-import resource
 import shutil
 import socket
 import time
@@ -28,12 +27,14 @@ from packaging.utils import canonicalize_name
 
 from armwise.agent.access import is_loopback
 from armwise.agent.config import DEFAULT_POINT, AppConfig, warm_start
+from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, located, open_source, problems
 from armwise.arms.extras import installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
+from armwise.arms.local_ray import cluster_problem
 from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
 from armwise.arms.retrievers import Resources
 from armwise.arms.retrievers import catalog as arms_catalog
@@ -85,9 +86,6 @@ USUAL_MEMORY = 5 * 2**29
 
 SHARED_MEMORY = 256 * 2**20
 """Bytes of Ray's object store."""
-
-OTHER_HANDLES = 200
-"""Files and sockets of HAProxy beside its connections."""
 
 ANSWER_TIMEOUT_S = 3.0
 """How long a service, or a cluster, has to answer."""
@@ -391,12 +389,12 @@ def resource_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding(
             what, "give a container more: `docker run --shm-size=512m`, or a volume of `medium: Memory`"
         )
-    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    needed = 2 * config.http.connections + OTHER_HANDLES
-    if handles != resource.RLIM_INFINITY and handles < needed:
+    handles, most = hard_limit_of_files(), most_connections()
+    if config.http.connections > most:
         what = f"a process may open {handles:,} files, and http.connections {config.http.connections:,} need"
         remedy = "raise the hard limit (`ulimit -Hn`, LimitNOFILE=), or lower http.connections"
-        yield Finding(f"{what} {needed:,}", remedy)
+        needed = 2 * config.http.connections + OTHER_HANDLES
+        yield Finding(f"{what} {needed:,}: {most:,} connections are served", remedy)
     else:
         yield Finding("file handles suffice for http.connections")
 
@@ -411,18 +409,6 @@ def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
         return free
 
 
-def bind_problem(host: str, port: int) -> str | None:
-    """Return why nothing can listen at an address; None where something can."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        return f"port {port} of {host} cannot be used ({error.strerror})"
-    return None
-
-
 def address_findings(host: str, port: int) -> Iterator[Finding]:
     """Yield whether the service can listen there, or listens already; and whether its cluster answers."""
     if (problem := bind_problem(host, port)) is None:
@@ -432,14 +418,11 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
     else:
         remedy = "stop what listens there, or change http_options.port in the configuration"
         yield Finding(problem + _owner(port), remedy)
-    cluster = os.environ.get("RAY_ADDRESS", "")
-    head, _, number = cluster.rpartition("//")[2].rpartition(":")
-    if head and number.isdecimal():
-        try:
-            socket.create_connection((head, int(number)), ANSWER_TIMEOUT_S).close()
-        except OSError as error:
-            what = f"no Ray answers at RAY_ADDRESS {cluster} ({error.strerror or error})"
-            yield Finding(what, "start it with `ray start --head`, or unset RAY_ADDRESS for one of its own")
+    if cluster := os.environ.get("RAY_ADDRESS"):
+        if problem := cluster_problem(cluster):
+            yield Finding(
+                problem, "start it with `ray start --head`, or unset RAY_ADDRESS for one of its own"
+            )
         else:
             yield Finding(f"RAY_ADDRESS {cluster} answers")
 
@@ -448,9 +431,8 @@ def _is_ours(host: str, port: int) -> bool:
     """Return whether a service of this kind answers, ready or not."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # nothing is bound # nosec B104
     try:
-        health = httpx.get(
-            f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides", timeout=ANSWER_TIMEOUT_S
-        ).json()
+        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/health/decides"
+        health = httpx.get(url, timeout=ANSWER_TIMEOUT_S, trust_env=False).json()
         return bool(health.get("status") == "decides" or health["error"]["code"] == "not_ready")
     except (httpx.HTTPError, ValueError, AttributeError, KeyError, TypeError):
         return False

@@ -4,9 +4,10 @@ It is a module of its own, since importing one of a room imports the whole room.
 """
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
+
+from armwise.arms.own_processes import python
 
 
 def command_of_a_child(module: str, function: str, *arguments: str, writes: bool = False) -> list[str]:
@@ -24,7 +25,7 @@ def command_of_a_child(module: str, function: str, *arguments: str, writes: bool
         f"import sys; from {__name__} import {lower}; {lower}(); "
         f"from {module} import {function}; {function}(*sys.argv[1:])"
     )
-    return [sys.executable, "-c", script, *arguments]
+    return python("-c", script, *arguments)
 
 
 def lower_priority() -> None:

@@ -12,12 +12,15 @@ import fcntl
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from armwise.arms.own_processes import keep_apart
 
 UMASK = 0o077
 """Permissions that no file or folder of ours has: those of other users."""
@@ -34,11 +37,21 @@ LONGEST_BASE = 107 - len(SOCKET)
 YOUNG_S = 60.0
 """Age of a folder, in seconds, below which its process may not have locked it yet."""
 
+ATTEMPTS = 3
+"""How often Ray is started on a busy machine: its node waits for half a minute, which no setting changes."""
+
+TIMED_OUT = "timed out during startup"
+"""What Ray says then."""
+
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Variables that every Ray gets, a cluster too."""
+
+
+class RayNotStartedError(Exception):
+    """Ray cannot be started; the message says why and what would help."""
 
 
 @contextlib.contextmanager
@@ -123,6 +136,22 @@ def _variables(folder: Path) -> dict[str, str]:
     }
 
 
+class _Nothing(list[str]):
+    """A list to which nothing is added."""
+
+    def extend(self, paths: Iterable[str], /) -> None:
+        """Leave these out."""
+
+
+def job_config() -> Any:
+    """Return the settings of a driver whose workers do not import from its folder, as Ray has them do."""
+    from ray.job_config import JobConfig
+
+    config = JobConfig()
+    config._py_driver_sys_path = _Nothing()  # noqa: SLF001 - Ray has no setting for it
+    return config
+
+
 def _not_started(*_: object, **__: object) -> None:
     """Start no such process."""
 
@@ -135,6 +164,7 @@ def start(folder: Path | None = None, **options: Any) -> None:
         options: Arguments of `ray.init`.
     """
     os.umask(UMASK)  # the processes of Ray inherit it
+    keep_apart()
     folder = folder or folder_of_this_process()
     for name, value in _variables(folder).items():
         os.environ.setdefault(name, value)
@@ -147,4 +177,79 @@ def start(folder: Path | None = None, **options: Any) -> None:
     # Where something has imported it before, it has read the environment already: read it again.
     Config.initialize("")
     ray_constants.ENABLE_RAY_CLUSTER = False
-    ray.init(address="local", include_dashboard=False, _temp_dir=str(folder / "ray"), **options)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                _temp_dir=str(folder / "ray"),
+                job_config=job_config(),
+                **options,
+            )
+        except Exception as error:  # Ray has no class of its own for this
+            _end_processes(folder)
+            if TIMED_OUT not in str(error):
+                raise
+            if attempt == ATTEMPTS:
+                raise RayNotStartedError(
+                    f"Ray has not started in {ATTEMPTS} times half a minute: this machine is too busy or "
+                    f"has too little memory (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors); "
+                    "try again when it is quieter"
+                ) from None
+        else:
+            return
+
+
+def _end_processes(folder: Path) -> None:
+    """End what a start that failed has left."""
+    import psutil
+
+    left = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if any(str(folder) in word for word in process.cmdline()):
+                process.kill()
+                left.append(process)
+    psutil.wait_procs(left, timeout=10.0)
+
+
+CLUSTER_S = 5.0
+"""How long a cluster may take to take a connection."""
+
+
+def connect(**options: Any) -> None:
+    """Connect to the cluster that RAY_ADDRESS names.
+
+    Args:
+        options: Arguments of `ray.init`.
+
+    Raises:
+        RayNotStartedError: It does not answer.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    keep_apart()
+    if problem := cluster_problem(os.environ["RAY_ADDRESS"]):
+        raise RayNotStartedError(
+            f"{problem}: unset RAY_ADDRESS to use this machine alone, or start that cluster"
+        )
+    import ray
+
+    ray.init(job_config=job_config(), **options)
+
+
+def cluster_problem(address: str) -> str | None:
+    """Return why a cluster cannot be reached; None where it takes connections, or is not named by a port.
+
+    >>> cluster_problem("127.0.0.1:1")
+    'no cluster answers at RAY_ADDRESS=127.0.0.1:1 (Connection refused)'
+    >>> cluster_problem("auto")
+    """
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CLUSTER_S).close()
+    except (OSError, OverflowError) as error:
+        return f"no cluster answers at RAY_ADDRESS={address} ({getattr(error, 'strerror', None) or error})"
+    return None

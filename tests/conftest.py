@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
+ROOT = Path(__file__).parents[1]
+
 settings.register_profile(
     "armwise",
     derandomize=True,
@@ -43,6 +45,9 @@ settings.load_profile("armwise")
 
 os.environ["TZ"] = "Asia/Kathmandu"  # UTC+5:45, without daylight saving time
 time.tzset()
+
+# processes of ours import nothing of their folder, and some of them import what is below `tests`
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 os.umask(UMASK)  # as in every process of ours
 

@@ -33,6 +33,7 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
+    "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",
     "armwise.agent.simulation.simulation.SimulationError",
     "armwise.arms.llm.base.GeneratorError",

@@ -140,8 +140,10 @@ def armwise(
     """
     del version
     from armwise.arms.local_ray import UMASK  # here: a list of verbs loads no package of ours
+    from armwise.arms.own_processes import keep_apart
 
     os.umask(UMASK)
+    keep_apart()
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ own proxy listens. `armwise ingest` reads a corpus, or fills a search engine wit
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -27,10 +26,18 @@ from rich.console import Console
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, open_home, opened
 from armwise.agent.cli.service import print_answer
-from armwise.agent.proxy import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
+from armwise.agent.proxy import (
+    Proxy,
+    ProxyError,
+    bind_problem,
+    ends_with_its_parent,
+    haproxy_binary,
+    raise_limit_of_files,
+)
 from armwise.agent.run_folder import BEHIND, GO_ON, RUN_FOLDER, BuildingProgress
 from armwise.arms.catalog import present_name
-from armwise.arms.local_ray import QUIET, private_folder
+from armwise.arms.local_ray import QUIET, cluster_problem, private_folder
+from armwise.arms.own_processes import python
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -103,10 +110,18 @@ def serve(
         if prepare_only:
             _prepare(config, cold=cold)
             return
+        address = address_of(config)
+        require_free_port(*address)  # before anything is built
+        if cluster := os.environ.get("RAY_ADDRESS"):
+            if problem := cluster_problem(cluster):
+                raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
+            console.print(
+                f"served by the cluster of RAY_ADDRESS={cluster}: unset it for this machine", **PLAIN
+            )
+        raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
         with run_folder() as folder:
             prepare_first = partial(prepare_in_process, config, folder, cold=cold)
-            address = address_of(config)
             raise typer.Exit(run_service(config, folder, address, console, once, prepare_first, remark))
 
 
@@ -120,7 +135,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     from armwise.agent.access import is_loopback, require_closed
     from armwise.agent.cli import first_start
     from armwise.agent.config import load
-    from armwise.agent.proxy import Listening, write_configuration
+    from armwise.agent.proxy import Listening, hard_limit_of_files, most_connections, write_configuration
 
     settings, address = load(config), address_of(config)
     open_to_all = is_open(settings, address[0])
@@ -128,7 +143,6 @@ def _prepare(config: Path, *, cold: bool) -> None:
     for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
-    require_free_port(*address)
     open_home(settings)
     install_missing_models(settings)
     if open_to_all and is_loopback(address[0]):
@@ -143,6 +157,13 @@ def _prepare(config: Path, *, cold: bool) -> None:
             if not cold:
                 _warm_start(settings, on_progress)
     if folder is not None:
+        if settings.http.connections > (most := most_connections()):
+            errors.print(
+                f"{most:,} connections are served, not {settings.http.connections:,} as configured: "
+                f"a process may open {hard_limit_of_files():,} files; raise the hard limit (`ulimit -Hn`)",
+                style="yellow",
+                soft_wrap=True,
+            )
         write_configuration(settings, Listening(*address, Path(folder), ingress_replicas(config)))
 
 
@@ -250,7 +271,7 @@ def prepare_in_process(config: Path, folder: Path | None = None, *, cold: bool =
     """
     words = ["serve", "--prepare-only", "--config", str(config), *(["--cold"] if cold else [])]
     environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
-    command = [sys.executable, "-m", "armwise", *words]
+    command = python("-m", "armwise", *words)
     return subprocess.run(command, env=environment, check=False, preexec_fn=ends_with_its_parent).returncode
 
 
@@ -346,7 +367,7 @@ def _start_ray(config: Path, folder: Path | None) -> subprocess.Popen[bytes]:
     if folder is not None:
         config, environment[RUN_FOLDER] = _without_proxy(config, folder), str(folder)
     return subprocess.Popen(
-        [sys.executable, "-m", "armwise.agent.cli.start_ray", str(config)],
+        python("-m", "armwise.agent.cli.start_ray", str(config)),
         env=environment,
         stdin=subprocess.PIPE,
         # a session of its own: Ctrl-C reaches it once, from here, so that it shuts down in order
@@ -379,7 +400,7 @@ def _build_behind(config: Path, folder: Path | None) -> Iterator[None]:
         return
     console.print("some arms wait for their vectors, which are built behind the service", **PLAIN)
     process = subprocess.Popen(
-        [sys.executable, "-m", "armwise.agent.cli.first_start", str(config), left.read_text()],
+        python("-m", "armwise.agent.cli.first_start", str(config), left.read_text()),
         env={**os.environ, RUN_FOLDER: str(folder)},
         start_new_session=True,
         preexec_fn=ends_with_its_parent,
@@ -423,7 +444,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], proxy: Proxy | None, base: str) -> bool:
     deadline = time.monotonic() + START_S
-    with httpx.Client(timeout=5) as client:  # one: each reads the certificates of the system
+    with httpx.Client(timeout=5, trust_env=False) as client:  # one: each reads the certificates of the system
         while time.monotonic() < deadline and _running(process, proxy):
             with suppress(httpx.HTTPError):
                 if client.get(f"{base}/ready").is_success:
@@ -479,10 +500,6 @@ def _document(config: Path) -> dict[str, Any]:
 
 def require_free_port(host: str, port: int) -> None:
     """Check that nothing listens there. Raises LaunchError."""
-    from armwise.agent.checks import (
-        bind_problem,  # the process that waits for the service needs none of its imports
-    )
-
     if problem := bind_problem(host, port):
         raise LaunchError(
             f"{problem}: stop what listens there, or change http_options.port in the configuration "

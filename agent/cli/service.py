@@ -80,7 +80,8 @@ def _print_decision(answer: "Answer") -> None:
         f"{answer.agent.policy_version}), {cost.tokens} tokens, "
         f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
     )
-    line(f"decision {answer.decision_id}; rate it with: armwise feedback {LAST} thumb=1")
+    line(f"decision {answer.decision_id}")
+    line(f"armwise feedback {LAST} thumb=1")
 
 
 def _last_decision_file() -> Path:

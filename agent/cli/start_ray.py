@@ -56,24 +56,27 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     for name, value in SERVE.items():
         os.environ.setdefault(name, value)
     try:
-        if "RAY_ADDRESS" not in os.environ:
+        quiet = {"namespace": "serve", "logging_level": logging.WARNING}  # else a line amid the progress
+        if "RAY_ADDRESS" in os.environ:
+            local_ray.connect(**quiet)
+        else:
             run = os.environ.get(RUN_FOLDER)
-            local_ray.start(
-                Path(run) if run else None,
-                namespace="serve",
-                object_store_memory=OBJECT_STORE_BYTES,
-                logging_level=logging.WARNING,  # else a line amid the progress of the preparation
-            )
+            local_ray.start(Path(run) if run else None, object_store_memory=OBJECT_STORE_BYTES, **quiet)
         if not prepared():
             return 0
     except KeyboardInterrupt:
         return INTERRUPTED
+    except local_ray.RayNotStartedError as error:
+        errors.print(str(error), style="red", **PLAIN)
+        return 1
     from ray.serve.scripts import cli  # Ray reads the environment when it is imported
 
     watch = Watch()
     watch.start()
     try:
-        cli(["run", config], standalone_mode=False)
+        cli(
+            ["run", "--app-dir", os.devnull, config], standalone_mode=False
+        )  # else it imports from this folder
     except SystemExit as ended:
         if not watch.given_up:
             return ended.code if isinstance(ended.code, int) else 0

@@ -33,6 +33,7 @@ from armwise.agent.replies import (
     ObservationReceipts,
     Policy,
 )
+from armwise.arms.own_processes import THIS_MACHINE
 
 URL = "http://127.0.0.1:8000"
 
@@ -91,6 +92,7 @@ class _Connection:
     def __init__(self, url: str | None, key: str | None, timeout_s: float, attempts: int) -> None:
         self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
         self.retries = 0
+        self._here = httpx.URL(self.url).host in THIS_MACHINE  # no proxy of the network is asked for it
         self._key = key or os.environ.get("ARMWISE_API_KEY")
         # to connect takes no long time, whatever an answer takes
         self._timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
@@ -254,7 +256,7 @@ class Client(_Connection):
         http: httpx.Client | None = None,
     ) -> None:
         super().__init__(url, key, timeout_s, attempts)
-        self._http = httpx.Client() if http is None else http
+        self._http = httpx.Client(trust_env=not self._here) if http is None else http
 
     def __enter__(self) -> Self:
         return self
@@ -405,7 +407,7 @@ class AsyncClient(_Connection):
         http: httpx.AsyncClient | None = None,
     ) -> None:
         super().__init__(url, key, timeout_s, attempts)
-        self._http = httpx.AsyncClient() if http is None else http
+        self._http = httpx.AsyncClient(trust_env=not self._here) if http is None else http
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,16 +1,28 @@
 """The HTTP proxy of one machine: HAProxy in front of the ingress replicas, which answer on Unix sockets."""
 
 from .configuration import Listening, socket_path, write_configuration
+from .limits import (
+    OTHER_HANDLES,
+    bind_problem,
+    hard_limit_of_files,
+    most_connections,
+    raise_limit_of_files,
+)
 from .listener import listening
 from .process import Proxy, ProxyError, ends_with_its_parent, haproxy_binary
 
 __all__ = [
+    "OTHER_HANDLES",
     "Listening",
     "Proxy",
     "ProxyError",
+    "bind_problem",
     "ends_with_its_parent",
     "haproxy_binary",
+    "hard_limit_of_files",
     "listening",
+    "most_connections",
+    "raise_limit_of_files",
     "socket_path",
     "write_configuration",
 ]

@@ -38,6 +38,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from armwise.agent.proxy.limits import most_connections
+
 if TYPE_CHECKING:  # the process that waits for the service needs none of it, and loading takes seconds
     from armwise.agent.api import ApiError
     from armwise.agent.config import AppConfig, Http
@@ -139,7 +141,13 @@ class Listening:
 
 
 def write_configuration(config: "AppConfig", listening: Listening) -> Path:
-    """Write the configuration file into the folder; return its path."""
+    """Write the configuration file into the folder; return its path.
+
+    No more connections are accepted than the process may hold.
+    """
+    if config.http.connections > (most := most_connections()):
+        http = config.http.model_copy(update={"connections": int(most)})
+        config = config.model_copy(update={"http": http})
     lines = [*_globals(config, listening), *_frontend(config, listening), *_lanes(config, listening)]
     path = listening.folder / "haproxy.cfg"
     path.write_text("\n".join(lines) + "\n", encoding="ascii")

@@ -35,6 +35,7 @@ from armwise.arms.corpus import documents, language, stdlib, tables
 from armwise.arms.corpus.chunking import WORD, chunks, spans_of
 from armwise.arms.corpus.records import MAX_TEXT, CorpusError, Record, checked, fingerprint_of, front_matter
 from armwise.arms.filters import Metadata
+from armwise.arms.own_processes import python
 
 DOCUMENT_SUFFIXES = tuple(documents.READERS)
 
@@ -173,9 +174,9 @@ class Parser:
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the process, started anew where none runs."""
         if self._process is None:
-            # -P: not the folder of this file, whose modules are not to be found by their bare names
+            # nor the folder of this file, whose modules are not to be found by their bare names
             self._process = subprocess.Popen(
-                [sys.executable, "-P", documents.__file__],
+                python(str(documents.__file__)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

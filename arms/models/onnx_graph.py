@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from armwise.arms.extras import installed
 from armwise.arms.models.files import ModelNotFoundError, digest_of, digest_weights, hub_commit, locate
+from armwise.arms.own_processes import python
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -218,13 +219,7 @@ def _export(export: Export, cache: Path, folder: Path, refusal: Path) -> None:
         unfinished = Path(scratch) / "graph"
         unfinished.mkdir()
         process = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "armwise.arms.models.onnx_export",
-                json.dumps(asdict(export)),
-                str(unfinished),
-            ],
+            python("-m", "armwise.arms.models.onnx_export", json.dumps(asdict(export)), str(unfinished)),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             capture_output=True,
             text=True,

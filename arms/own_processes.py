@@ -1,0 +1,37 @@
+"""Processes of ours: they import nothing of the folder that they run in, and reach this machine directly.
+
+A folder of users may have an `agent/`, a `ray.py` or a `sitecustomize.py`. Python puts the current folder
+first on the path of what is started with `-m` or `-c`, and Ray that of its driver on the path of its workers;
+none of ours gets it. A proxy of the network (HTTP_PROXY and the like) is not asked for this machine.
+"""
+
+import os
+import sys
+from collections.abc import MutableMapping
+
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+"""Names under which processes of ours are reached."""
+
+
+def python(*words: str) -> list[str]:
+    """Return the command of a process of ours, such as `python("-m", "armwise", "serve")`."""
+    return [sys.executable, "-P", *words]
+
+
+def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
+    """Have the processes that inherit an environment import nothing of their folder, and use no proxy here.
+
+    Args:
+        environment: Changed in place; None for that of this process.
+
+    >>> variables = {"HTTP_PROXY": "http://proxy.example:3128", "NO_PROXY": "intranet.example"}
+    >>> keep_apart(variables)
+    >>> variables["PYTHONSAFEPATH"], variables["NO_PROXY"]
+    ('1', 'intranet.example,127.0.0.1,localhost,::1')
+    """
+    variables = os.environ if environment is None else environment
+    variables["PYTHONSAFEPATH"] = "1"
+    known = variables.get("NO_PROXY") or variables.get("no_proxy") or ""
+    names = [name.strip() for name in known.split(",") if name.strip()]
+    text = ",".join(dict.fromkeys([*names, *THIS_MACHINE]))
+    variables["NO_PROXY"] = variables["no_proxy"] = text

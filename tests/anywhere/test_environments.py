@@ -1,0 +1,269 @@
+"""`armwise serve --ask` in environments of people: it answers, or says in one line what is missing.
+
+python -m pytest -n0 -m slow tests/anywhere
+"""
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.anywhere.conftest import ROWS
+from tests.arms.test_own_processes import NAMES
+from tests.live.conftest import free_port
+from tests.other_users import IS_ROOT, NOBODY
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+QUESTION = "Which function merges sorted inputs lazily?"
+
+ANSWERED = "heapq.merge"
+"""What an answer to it lists."""
+
+ROOT = Path(__file__).parents[2]
+
+ARMWISE = str(Path(sys.executable).with_name("armwise"))
+
+LIMIT_S = 400.0
+
+DEAD = "127.0.0.1:9"
+"""An address at which nothing listens."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a service is started.
+
+    Attributes:
+        folder: The current folder.
+        home: HOME, with the home of the service below.
+        port: A free port.
+    """
+
+    folder: Path
+    home: Path
+    port: int
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment of somebody's.
+
+    Attributes:
+        name: What it is.
+        variables: Variables that are set; None for one that is not.
+        arrange: Makes the place what it is, until the service has ended.
+        prefix: Words before the command.
+        umask: Umask of the process.
+        files: Limit of open files, hard and soft; None for that of here.
+        says: What is said in the place of an answer; empty where an answer is expected.
+        within_s: Seconds within which that is said.
+        root: Whether only root can make it.
+    """
+
+    name: str
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    arrange: Callable[[Place], Iterator[None]] | None = None
+    prefix: tuple[str, ...] = ()
+    umask: int = 0o022
+    files: int | None = None
+    says: str = ""
+    within_s: float = LIMIT_S
+    root: bool = False
+
+
+def with_own_modules(place: Place) -> Iterator[None]:
+    for name in NAMES:
+        path = place.folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit(f'{__file__} was imported')")
+    yield
+
+
+def on_a_taken_port(place: Place) -> Iterator[None]:
+    with socket.create_server(("127.0.0.1", place.port)):
+        yield
+
+
+def of_nobody(place: Place) -> Iterator[None]:
+    for path in (place.folder, place.home):
+        os.chown(path, NOBODY, NOBODY)
+    yield
+
+
+def read_only(place: Place) -> Iterator[None]:
+    place.folder.chmod(0o555)
+    yield
+
+
+def beside_busy_processes(_: Place) -> Iterator[None]:
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+
+LITTLE_SHARED_MEMORY = (
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"',
+    "sh",
+)
+
+ENVIRONMENTS = (
+    Environment("as it is"),
+    Environment("C locale", {"LC_ALL": "C", "LANG": None}),
+    Environment(
+        "POSIX locale, no UTF-8 mode", {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ),
+    Environment("time zone 5:45 ahead", {"TZ": "Asia/Kathmandu"}),
+    Environment("no HOME", {"HOME": None}),
+    Environment("umask 000", umask=0o000),
+    Environment("umask 077", umask=0o077),
+    Environment("TERM dumb, 40 columns", {"TERM": "dumb", "COLUMNS": "40"}),
+    Environment("PYTHONOPTIMIZE=1", {"PYTHONOPTIMIZE": "1"}),
+    Environment("PYTHONWARNINGS=error", {"PYTHONWARNINGS": "error"}),
+    Environment(
+        "PYTHONDONTWRITEBYTECODE, PYTHONHASHSEED", {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "7"}
+    ),
+    Environment("kernel Nehalem", {"OPENBLAS_CORETYPE": "Nehalem"}),
+    Environment("kernel Haswell", {"OPENBLAS_CORETYPE": "Haswell"}),
+    Environment("OMP_NUM_THREADS=64", {"OMP_NUM_THREADS": "64"}),
+    Environment("a bare PATH", {"PATH": "/usr/bin:/bin"}),
+    Environment("TMPDIR with blank and umlaut", {"TMPDIR": "HOME/t mp ä"}),
+    Environment(
+        "dead proxies", {**dict.fromkeys(PROXIES, f"http://{DEAD}"), "ALL_PROXY": f"socks5://{DEAD}"}
+    ),
+    Environment("folder with agent/, feedback/, arms.py, ray.py", arrange=with_own_modules),
+    Environment("a read-only folder", arrange=read_only),
+    Environment("twice as many busy processes as processors", arrange=beside_busy_processes),
+    Environment("1,024 open files", files=1024),
+    Environment("/dev/shm of 64 MB", prefix=LITTLE_SHARED_MEMORY, root=True),
+    Environment(
+        "another user",
+        arrange=of_nobody,
+        prefix=("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+        root=True,
+    ),
+    Environment(
+        "RAY_ADDRESS of a cluster that is gone",
+        {"RAY_ADDRESS": DEAD},
+        says=f"no cluster answers at RAY_ADDRESS={DEAD} (Connection refused): unset RAY_ADDRESS",
+        within_s=20.0,
+    ),
+    Environment(
+        "RAY_TMPDIR of 100 characters",
+        {"RAY_TMPDIR": "/" + "t" * 99},
+        says="is too long for the sockets of Ray below it",
+        within_s=20.0,
+    ),
+    Environment(
+        "port taken", arrange=on_a_taken_port, says="cannot be used (Address already in use)", within_s=20.0
+    ),
+)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda one: one.name)
+def test_the_service_answers_or_says_what_is_missing(
+    environment: Environment, request: pytest.FixtureRequest
+) -> None:
+    if environment.root and not IS_ROOT:
+        pytest.skip("root alone can make it")
+    with place_of() as place:
+        variables = variables_of(environment, place)
+        command = [
+            *environment.prefix,
+            ARMWISE,
+            "serve",
+            "--cold",
+            "--port",
+            str(place.port),
+            "--ask",
+            QUESTION,
+        ]
+        began = time.monotonic()
+        with ExitStack() as arranged:
+            if environment.arrange is not None:
+                arranged.enter_context(contextmanager(environment.arrange)(place))
+            done = subprocess.run(
+                command,
+                cwd=place.folder,
+                env=variables,
+                umask=environment.umask,
+                preexec_fn=None if environment.files is None else lambda: limit(environment.files or 0),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LIMIT_S,
+                check=False,
+            )
+        seconds = time.monotonic() - began
+    output = done.stdout + done.stderr
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    as_expected = ANSWERED in done.stdout and done.returncode == 0
+    if environment.says:
+        as_expected = (
+            environment.says in last and done.returncode in (1, 2) and seconds < environment.within_s
+        )
+    outcome = ("says what is missing" if environment.says else "answers") if as_expected else f"FAILS: {last}"
+    request.config.stash[ROWS].append((environment.name, outcome, seconds))
+    assert as_expected, output[-5000:]
+    assert "Traceback" not in output, output[-5000:]
+    assert "Warning:" not in output, output[-5000:]
+
+
+@contextmanager
+def place_of() -> Iterator[Place]:
+    """Yield a place whose paths have a blank and an umlaut, and which other users can enter."""
+    folder = Path(f"/tmp/armwise anywhère {os.getpid()}")  # not of this test's user alone
+    shutil.rmtree(folder, ignore_errors=True)
+    place = Place(folder / "a folder", folder / "höme of", free_port())
+    try:
+        for path in (folder, place.folder, place.home):
+            path.mkdir()
+            path.chmod(0o755)
+        yield place
+    finally:
+        with suppress(OSError):
+            place.folder.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def variables_of(environment: Environment, place: Place) -> dict[str, str]:
+    """Return the variables of a process: few of here, and those of the environment."""
+    of_here = ("PATH", "LANG", "LC_ALL", "OPENBLAS_CORETYPE", "LD_LIBRARY_PATH")
+    variables = {name: os.environ[name] for name in of_here if name in os.environ}
+    variables["HOME"] = str(place.home)
+    for name, value in environment.variables.items():
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value.replace("HOME", str(place.home))
+    if "HOME" not in variables:
+        variables["ARMWISE_HOME"] = str(place.home / "service")
+    if "TMPDIR" in variables:
+        Path(variables["TMPDIR"]).mkdir()
+    return variables
+
+
+def limit(files: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
