@@ -4,12 +4,13 @@
 """
 
 import ipaddress
+import itertools
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
@@ -66,17 +67,14 @@ ENCRYPTED = ("require", "verify-ca", "verify-full")
 LEAST_FREE = 2**30
 """Bytes that the disk of the log needs: a full one makes the service answer 503."""
 
-PROGRAMS = (
-    "raylet",
-    "gcs_server",
-    "ray::",
-    "ray/_private",
-    "ray/dashboard",
-    "armwise.agent.cli",
-    "armwise",
-    "haproxy",
-)
-"""Parts of the command lines of this service's processes."""
+PROGRAMS = ("raylet", "gcs_server", "haproxy", "armwise")
+"""Names of the executables of this service's processes."""
+
+RAY_SCRIPTS = ("_private", "workers", "dashboard", "runtime_env", "agent")
+"""Folders of Ray with scripts that Python runs."""
+
+MODULES = ("armwise", "ray")
+"""Packages that Python runs in them, by `-m` or as a script of theirs."""
 
 LEAST_MEMORY = 2**30
 """Bytes in which a service without models starts."""
@@ -329,7 +327,7 @@ def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
-            if not any(program in word for word in words[:3] for program in PROGRAMS):
+            if not is_of_service(words):
                 continue
             guarded = _asks_for_a_token(process)
             listening = {
@@ -348,6 +346,30 @@ def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
                 "let no other machine reach it" if guarded else "set RAY_AUTH_MODE=token, and close the port",
                 serious=not guarded,
             )
+
+
+def is_of_service(words: Sequence[str]) -> bool:
+    """Return whether a command line is of a process of a service: by its executable, or what Python runs.
+
+    A folder, such as that of a clone or of a virtual environment, may have any name.
+
+    >>> is_of_service(["/opt/armwise/.venv/bin/python", "-P", "-m", "armwise", "serve"])
+    True
+    >>> is_of_service(["/home/ada/armwise/.venv/bin/python", "train.py"])
+    False
+    """
+    program = Path(words[0]).name if words else ""
+    if program in PROGRAMS or program.startswith("ray::"):
+        return True
+    if not program.startswith("python"):
+        return False
+    rest = [*itertools.dropwhile(lambda word: word in ("-P", "-u", "-I"), words[1:]), "", ""]
+    if rest[0] == "-m":
+        return rest[1].partition(".")[0] in MODULES
+    if rest[0] == "-c":  # a child of low priority
+        return rest[1].startswith("import sys; from armwise.")
+    script = Path(rest[0])
+    return script.name == "armwise" or ("ray" in script.parts[:-2] and script.parts[-2] in RAY_SCRIPTS)
 
 
 def _asks_for_a_token(process: psutil.Process) -> bool:

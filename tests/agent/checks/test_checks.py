@@ -242,8 +242,13 @@ with socket.create_server((sys.argv[1], 0)) as server:
 
 @pytest.fixture(params=["0.0.0.0", "127.0.0.1"])
 def listening(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, int]]:
-    """Yield host, port and number of a process that calls itself as one of the service's."""
-    command = [sys.executable, "-c", f"# armwise.agent.cli{LISTENS}", request.param]
+    """Yield host, port and number of a process that is started as a child of the service is."""
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; from armwise.agent import low_priority{LISTENS}",
+        request.param,
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
@@ -266,6 +271,24 @@ def test_a_socket_of_another_program_that_is_given_a_name_of_ours_is_left_alone(
         assert process.stdout is not None
         port = int(process.stdout.readline())
         assert not [one for one in socket_findings(("127.0.0.1", 8000)) if f":{port}" in one.what]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("/home/ada/armwise/.venv/bin/python", "train.py"),
+        ("/home/ada/armwise/.venv/bin/python", "-m", "http.server"),
+        ("/home/ada/armwise/.venv/bin/python", "/home/ada/ray/serve.py"),
+        ("/home/ada/armwise/.venv/bin/python", "-m", "pytest", "armwise"),
+        ("/home/ada/armwise/bin/server", "armwise"),
+        ("python", "-c", "print('armwise')"),
+        ("python", "-m", "armwised"),
+        ("ray", "start"),
+    ],
+)
+def test_a_process_below_a_folder_named_as_the_product_is_not_of_the_service(words: tuple[str, ...]) -> None:
+    assert not checks.is_of_service(words)
 
 
 class Process:
@@ -312,7 +335,8 @@ class Process:
             ("/usr/bin/haproxy",),
         ),
         *(("python", "/opt/ray/_private/log_monitor.py"), ("python", "-u", "/opt/ray/dashboard/agent.py")),
-        *(("python", "-m", "armwise"), ("python", "/usr/bin/armwise", "serve")),
+        *(("python", "-m", "armwise"), ("/x/python3.11", "-P", "-m", "armwise.agent.cli.start_ray")),
+        *(("python", "/usr/bin/armwise", "serve"), ("/usr/bin/armwise", "serve"), ("python", "-m", "ray.x")),
     ],
 )
 def test_each_socket_of_every_process_of_the_service_is_found(
