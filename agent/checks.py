@@ -363,13 +363,18 @@ def is_of_service(words: Sequence[str]) -> bool:
         return True
     if not program.startswith("python"):
         return False
-    rest = [*itertools.dropwhile(lambda word: word in ("-P", "-u", "-I"), words[1:]), "", ""]
+    rest = [*run_by_python(words), "", ""]
     if rest[0] == "-m":
         return rest[1].partition(".")[0] in MODULES
     if rest[0] == "-c":  # a child of low priority
         return rest[1].startswith("import sys; from armwise.")
     script = Path(rest[0])
     return script.name == "armwise" or ("ray" in script.parts[:-2] and script.parts[-2] in RAY_SCRIPTS)
+
+
+def run_by_python(words: Sequence[str]) -> list[str]:
+    """Return what comes after the flags of Python: `-m` and a module, `-c` and code, or a script."""
+    return [*itertools.dropwhile(lambda word: word in ("-P", "-u", "-I"), words[1:])]
 
 
 def _asks_for_a_token(process: psutil.Process) -> bool:
@@ -386,11 +391,12 @@ def process_name(words: list[str]) -> str:
 
     >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"])
     'gcs_server'
-    >>> process_name(["python", "-m", "armwise"])
+    >>> process_name(["python", "-P", "-m", "armwise"])
     'armwise'
     """
     program = Path(words[0]).name
-    return words[2] if program.startswith("python") and words[1:2] == ["-m"] else program
+    what, *rest = run_by_python(words) if program.startswith("python") else ("",)
+    return rest[0] if what == "-m" and rest else program
 
 
 # -- memory, file handles and the address -----------------------------------------------------------

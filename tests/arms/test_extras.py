@@ -25,7 +25,7 @@ def modules() -> set[str]:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         for name in imported(path.read_text())
-        if name not in sys.stdlib_module_names and name not in PACKAGES
+        if name not in sys.stdlib_module_names and name != "armwise"
     }
     return {name for name in found if name.replace("_", "-") not in BASE and name not in OF_BASE}
 

@@ -34,13 +34,13 @@ def enveloped(response: httpx.Response) -> str:
 
 
 def test_haproxy_is_all_that_listens_for_clients(live: Live) -> None:
-    assert [one.title.split()[0].rpartition("/")[2] for one in live.proxies()] == ["haproxy"]
+    assert [process_name(psutil.Process(one.pid).cmdline()) for one in live.proxies()] == ["haproxy"]
 
 
 def listening(live: Live) -> set[tuple[str, str, int]]:
-    """Return the title of each process of the service with host and port of a socket that it listens on."""
+    """Return the name of each process of the service with host and port of a socket that it listens on."""
     return {
-        (" ".join(process.cmdline()), place.laddr.ip, place.laddr.port)
+        (process_name(process.cmdline()), place.laddr.ip, place.laddr.port)
         for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True))
         for place in process.net_connections(kind="tcp")
         if place.status == psutil.CONN_LISTEN
@@ -60,7 +60,7 @@ def test_the_page_for_a_platform_team_lists_every_socket(live: Live) -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (127\.0\.0\.1|all addresses) \|", section, re.MULTILINE)
     found = {
         (
-            process_name(title.split()).partition(":armwise")[0],
+            title.split()[0].partition(":armwise")[0],
             "127.0.0.1" if host in {"127.0.0.1", "::1", "::ffff:127.0.0.1"} else "all addresses",
         )
         for title, host, _ in listening(live)

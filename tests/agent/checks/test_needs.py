@@ -145,7 +145,7 @@ def test_memory_is_what_both_the_machine_and_the_control_group_leave(
 def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
 ) -> None:
-    monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (1024, handles))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, handles))
     *_, last = checks.resource_findings(configured(tmp_path, http={"connections": 1000}))
     assert last.level == level
 
@@ -210,7 +210,8 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
 ) -> None:
     urls = list[tuple[str, float]]()
 
-    def get(url: str, timeout: float) -> SimpleNamespace:
+    def get(url: str, timeout: float, trust_env: bool) -> SimpleNamespace:
+        assert not trust_env, "a proxy of the network knows nothing of this machine"
         urls.append((url, timeout))
         return SimpleNamespace(json=lambda: {"status": "decides"})
 
@@ -250,7 +251,7 @@ def test_a_free_port_is_fine_and_a_cluster_that_does_not_answer_is_not(
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     *_, cluster = checks.address_findings("127.0.0.1", port)
     assert cluster.level == "problem"
-    assert f"no Ray answers at RAY_ADDRESS 127.0.0.1:{port}" in cluster.what
+    assert f"no cluster answers at RAY_ADDRESS=127.0.0.1:{port}" in cluster.what
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
         *_, cluster = checks.address_findings("127.0.0.1", port)

@@ -65,14 +65,14 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     assert serve.prepare_in_process(path, tmp_path, cold=cold) == 3
     assert serve.prepare_in_process(path, cold=cold) == 3
     words = [
-        "armwise.agent.cli",
+        "armwise",
         "serve",
         "--prepare-only",
         "--config",
         str(path),
         *(["--cold"] if cold else []),
     ]
-    assert [command[2:] for command, _ in begun] == [words, words]
+    assert [command[3:] for command, _ in begun] == [words, words]
     assert [env["OF_THE_USER"] for _, env in begun] == ["kept", "kept"]
     assert [env.get(RUN_FOLDER) for _, env in begun] == [str(tmp_path), None]
 
@@ -152,7 +152,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
 
     console = Console(file=StringIO())
     assert serve.run_service(config, None, serve.address_of(config), console, once) == 0
-    assert launched.command[1:] == ["-m", "armwise.agent.cli.start_ray", str(config)]
+    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(config)]
     assert RUN_FOLDER not in launched.options["env"]
     assert asked == [f"http://127.0.0.1:{starting}"]
     assert Starting.asked == 3
@@ -214,9 +214,14 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     assert ask.split()[:3] + ask.split()[-2:] == ["ask:", "armwise", "ask", "--url", base]
     assert see.split() == ["see:", f"{base}/console", f"{base}/docs", f"{base}/metrics"]
     assert end == "shutting down"
-    assert launched.command[1:] == ["-m", "armwise.agent.cli.start_ray", str(folder / "serve.yaml")]
+    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(folder / "serve.yaml")]
     without = yaml.safe_load((folder / "serve.yaml").read_text())
-    assert without == yaml.safe_load(config.read_text()) | {"proxy_location": "Disabled"}
+    (application,) = yaml.safe_load(config.read_text())["applications"]
+    named = application | {"import_path": serve.APPLICATION}
+    assert without == yaml.safe_load(config.read_text()) | {
+        "proxy_location": "Disabled",
+        "applications": [named],
+    }
     environment = launched.options["env"]
     assert (environment[RUN_FOLDER], environment["OF_THE_USER"]) == (str(folder), "kept")
     whole = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
@@ -306,7 +311,7 @@ def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends
     (folder / BEHIND).write_text(left)
     serve.run_service(config, folder, serve.address_of(config), Console(file=StringIO()))
     _, building = launched.processes
-    assert launched.command[1:] == ["-m", "armwise.agent.cli.first_start", str(config), left]
+    assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config), left]
     assert launched.options["env"][RUN_FOLDER] == str(folder)
     assert launched.options["start_new_session"]
     assert Starting.asked == 3, "not before"
