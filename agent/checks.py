@@ -35,7 +35,7 @@ from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, loca
 from armwise.arms.extras import installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
-from armwise.arms.local_ray import cluster_problem
+from armwise.arms.local_ray import cluster_place, cluster_problem
 from armwise.arms.models import AGAIN, Backbone, ModelNotFoundError, digest_of, locate, model_problems
 from armwise.arms.retrievers import Resources
 from armwise.arms.retrievers import catalog as arms_catalog
@@ -451,7 +451,7 @@ def address_findings(host: str, port: int) -> Iterator[Finding]:
             yield Finding(
                 problem, "start it with `ray start --head`, or unset RAY_ADDRESS for one of its own"
             )
-        else:
+        elif cluster_place(cluster):
             yield Finding(f"RAY_ADDRESS {cluster} answers")
 
 

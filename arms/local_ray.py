@@ -245,11 +245,20 @@ def cluster_problem(address: str) -> str | None:
     'no cluster answers at RAY_ADDRESS=127.0.0.1:1 (Connection refused)'
     >>> cluster_problem("auto")
     """
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if not host or not port.isdecimal():
+    if (place := cluster_place(address)) is None:
         return None
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CLUSTER_S).close()
+        socket.create_connection(place, CLUSTER_S).close()
     except (OSError, OverflowError) as error:
         return f"no cluster answers at RAY_ADDRESS={address} ({getattr(error, 'strerror', None) or error})"
     return None
+
+
+def cluster_place(address: str) -> tuple[str, int] | None:
+    """Return host and port of a cluster; None where RAY_ADDRESS has none, such as `auto`.
+
+    >>> cluster_place("ray://head.example:10001"), cluster_place("[::1]:6379"), cluster_place("auto")
+    (('head.example', 10001), ('::1', 6379), None)
+    """
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
