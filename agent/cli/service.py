@@ -182,12 +182,14 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     with explained():
         policy = request("GET", url, "/v1/policy", key, point=point)
         arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
-        readiness = _readiness(url, key, point)
+        readiness, failed = _readiness(url, key, point)
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
         about.add_row("serving", Text(_serving(policy)))
         about.add_row("ready", Text(readiness))
+        for failure in failed:
+            about.add_row("failed", Text(failure))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
         for candidate in policy["canaries"]:
@@ -205,15 +207,27 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
         console.print(table)
 
 
-def _readiness(url: str, key: str | None, point: str) -> str:
-    """Return whether a service is ready, and what is built behind it."""
+def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
+    """Return whether a service is ready and what is built behind it; and what fails there."""
+    from armwise.agent.background import failure_line
     from armwise.agent.client import ClientError
 
     try:
-        building = request("GET", url, "/ready", key, point=point).get("building")
+        reply = request("GET", url, "/ready", key, point=point)
     except ClientError as error:
-        return f"no: {error}"
-    return f"yes, and behind it {building}" if building else "yes"
+        return f"no: {error}", []
+    failed = [
+        failure_line(
+            one["what"] if one["point"] == POINT else f"{one['what']} of point {one['point']}",
+            one["why"],
+            one["remedy"],
+            one["attempts"],
+            one["next_attempt_at"],
+        )
+        for one in reply.get("failed", ())
+    ]
+    building = reply.get("building")
+    return f"yes, and behind it {building}" if building else "yes", failed
 
 
 def apply(

@@ -265,7 +265,7 @@ def test_a_failure_behind_the_service_is_said_and_leaves_the_arms_that_answer(
     begun(config)
     lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
     with pytest.raises(first_start.typer.Exit):
-        first_start.follow(written(lost, tmp_path))
+        first_start.follow(written(lost, tmp_path), wait=nothing)
     said = " ".join(capsys.readouterr().err.split())
     assert "there is no file or folder /no/such/model" in said
     assert "the service goes on with the arms that it has" in said

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from armwise.agent import jobs as agent_jobs
+from armwise.agent.background import Work
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
 from armwise.agent.evaluation.job import Evaluate
@@ -29,6 +30,7 @@ OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
 ANSWER = evaluations.Answer({"rows": 3}, "<html>")
 NOW = 1000.0
+WORK, OTHER = (Work.EVALUATION, "default"), (Work.WARM_START, "default")
 AWAY = LogUnavailableError("the disk is full")
 
 
@@ -219,7 +221,7 @@ class Scripted:
 
 def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
     task = Scripted(True, True, True)
-    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 3600.0, lambda: NOW)
     assert task.done.wait(30)
     jobs.check()
     jobs.stop()
@@ -229,7 +231,7 @@ def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
 def test_tasks_do_not_wait_for_each_other() -> None:
     met = threading.Barrier(2)
     tasks = [Scripted(True, run=lambda _stop: met.wait(30) and None) for _ in range(2)]
-    jobs = Jobs([lambda: tasks[0], lambda: tasks[1]], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: tasks[0], OTHER: lambda: tasks[1]}, 0.001, lambda: NOW)
     assert all(task.done.wait(30) for task in tasks)
     jobs.stop()
     assert not met.broken
@@ -241,7 +243,7 @@ def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
     assert agent_jobs.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
     monkeypatch.setattr(agent_jobs, "MAX_PAUSE_S", 0.004)
     task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
-    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
     waited = [record.getMessage().split(" s ")[0].split()[-1] for record in caplog.records]
@@ -250,7 +252,7 @@ def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
 
 def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     task = Scripted(KeyError("a bug"), True)
-    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.check()
     jobs.stop()
@@ -269,7 +271,7 @@ def test_a_task_that_could_not_be_made_is_made_again() -> None:
             raise error
         return task
 
-    jobs = Jobs([make], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: make}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
     assert task.ran == 1
@@ -283,11 +285,11 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
         assert stop.wait(30)
 
     task = Scripted(True, run=run)
-    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 3600.0, lambda: NOW)
     assert began.wait(30)
     jobs.stop()
     assert not task.done.is_set()
-    with pytest.raises(RuntimeError, match="task-0 has ended"):
+    with pytest.raises(RuntimeError, match="evaluation-default has ended"):
         jobs.check()
 
 
@@ -301,7 +303,7 @@ def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) ->
 
     for _ in range(2):
         evaluations.submit(store, OURS, REQUEST, NOW)
-    jobs = Jobs([lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)}, 0.001, lambda: NOW)
     assert second.wait(30)
     assert found(store, 1).status is evaluations.State.DONE
     jobs.stop()
