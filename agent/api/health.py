@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
-from armwise.agent.access import Caller, Keyring
+from armwise.agent.access import Caller, Keyring, UnauthorizedError
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import LOG_UNUSABLE, ApiError
 from armwise.agent.api.failures import failures_at
@@ -84,18 +84,18 @@ async def decides(service: AppService) -> Response:
 
 
 @router.get("/ready", **documented("ready", Ready))
-async def ready(service: AppService, caller: ServiceCaller) -> Response:
+async def ready(request: Request, service: AppService) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes.
 
     Work in the background that fails is listed under `failed`: the service answers without it. It needs no
-    key; one of scope `read` adds why.
+    key, and no key is refused; one of scope `read` adds why.
     """
     if not service.ready:
         raise ApiError("not_ready", asking.LOADING)
     for point in service.points.values():
         await asyncio.to_thread(point.log.check)
         await asyncio.to_thread(point.store.check_tables)
-    shows = service.keyring.is_open or "read" in caller.scopes
+    shows = _may_read(request, service.keyring)
     failed = [
         construct(
             BackgroundFailure,
@@ -121,6 +121,13 @@ async def ready(service: AppService, caller: ServiceCaller) -> Response:
             failed=failed,
         )
     )
+
+
+def _may_read(request: Request, keyring: Keyring) -> bool:
+    try:
+        return "read" in keyring.caller(request.headers.get("authorization")).scopes
+    except UnauthorizedError:
+        return False
 
 
 @router.get(

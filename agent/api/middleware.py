@@ -112,11 +112,11 @@ def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[Decision
     return point, caller_at(point, caller)
 
 
-READY, METRICS = "/ready", "/metrics"
-"""Paths that need no key, and show more to one that may read."""
+METRICS = "/metrics"
+"""Path that needs no key, and shows more to one that may read."""
 
 WITHOUT_KEY = frozenset(
-    ("/health", "/health/decides", READY, METRICS, "/openapi.json", *pages.PUBLIC),
+    ("/health", "/health/decides", "/ready", METRICS, "/openapi.json", *pages.PUBLIC),
 )
 """Paths that need no key; every other one does, whether there is a route or not."""
 
@@ -265,7 +265,7 @@ class RequestGuard:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
         if host := headers.get(b"host"):
             self._hosts.check(host.decode("latin-1"))
-        if path in WITHOUT_KEY and not (path in (READY, METRICS) and headers.get(b"authorization")):
+        if path in WITHOUT_KEY and not (path == METRICS and headers.get(b"authorization")):
             return NOBODY
         return self._keyring.caller(dialect.authorization(headers))
 

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from armwise.agent import jobs as agent_jobs
-from armwise.agent.background import Work
+from armwise.agent.background import Failure, Work, record, recorded
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
-from armwise.agent.evaluation.job import Evaluate
+from armwise.agent.evaluation.job import ChildEndedError, Evaluate
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
 from armwise.agent.learning import configuration_of
+from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
 from armwise.feedback.log import Store
@@ -96,6 +97,39 @@ def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service
     (said,) = caplog.records
     assert said.getMessage() == "evaluation 1 failed"
     assert said.exc_info is not None
+
+
+def test_an_evaluation_whose_process_ended_is_made_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    outcomes = iter([raising(ChildEndedError("killed by signal 9")), raising(KeyError("arm")), answered])
+    seen = list[list[str]]()
+
+    def evaluate(*told: Any) -> evaluations.Answer:
+        seen.append([failure.why for failure in recorded("default")])
+        return next(outcomes)(*told)
+
+    one = worked(store, evaluate, point="default", pauses_s=(0.0, 0.0))
+    assert one.status is evaluations.State.DONE
+    assert seen == [[], ["killed by signal 9"], ["'arm'"]]
+    assert recorded("default") == []
+
+
+def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown_until_one_is_made(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    often: dict[str, Any] = {"point": "default", "pauses_s": (0.0, 0.0)}
+    one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
+    assert (one.status, one.error) == (evaluations.State.FAILED, "killed by signal 9")
+    given_up = Failure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
+    assert recorded("default") == [given_up]
+    refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
+    assert refused.status is evaluations.State.FAILED
+    assert recorded("default") == [given_up], "what a request asks for says nothing of the work"
+    worked(store, **often)
+    assert recorded("default") == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
@@ -261,6 +295,34 @@ def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureF
     assert said.getMessage() == "a task failed; the next attempt is in 0.001 s"
     assert said.exc_info is not None
     assert said.exc_info[0] is KeyError
+
+
+def test_the_failure_of_a_task_stands_until_it_goes_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    record(Failure(*WORK, "of a process that has ended", 7, None))
+    seen = list[list[Failure]]()
+    task = Scripted(
+        KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded("default"))
+    )
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert seen == [[Failure(*WORK, "ValueError: another", 2, NOW + 0.002)]]
+    assert recorded("default") == []
+
+
+def test_a_task_clears_what_a_process_before_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    record(Failure(*WORK, "of a process that has ended", 7, None))
+    task = Scripted(False)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert recorded("default") == []
 
 
 def test_a_task_that_could_not_be_made_is_made_again() -> None:
