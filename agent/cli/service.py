@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from armwise.agent.cli.console import console, errors, explained
+from armwise.agent.cli.console import PLAIN, console, errors, explained
 from armwise.agent.cli.options import POINT, URL, Key, Point, Url
 
 if TYPE_CHECKING:
@@ -188,8 +188,6 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
             about.add_row(row, str(policy[row]))
         about.add_row("serving", Text(_serving(policy)))
         about.add_row("ready", Text(readiness))
-        for failure in failed:
-            about.add_row("failed", Text(failure))
         if policy["promotion"]:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
         for candidate in policy["canaries"]:
@@ -205,6 +203,8 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
                 arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
             )
         console.print(table)
+        for failure in failed:
+            console.print(f"failed: {failure}", style="yellow", **PLAIN)
 
 
 def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
