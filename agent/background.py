@@ -112,13 +112,19 @@ def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at
 
 
 def record(failure: Failure) -> None:
-    """Write a failure in the place of an earlier one of the same work; nothing without a run folder."""
+    """Write a failure in the place of an earlier one of the same work; nothing without a run folder.
+
+    Where the disk is full, the failure is logged, and the work goes on.
+    """
     if (path := _path(failure.work, failure.point)) is None:
         return
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_bytes(orjson.dumps(asdict(failure)))
-    unfinished.replace(path)  # atomic
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        unfinished.write_bytes(orjson.dumps(asdict(failure)))
+        unfinished.replace(path)  # atomic
+    except OSError as error:
+        logger.warning("%s; it cannot be recorded: %s", failure, error)
 
 
 def clear(work: Work, point: str) -> None:

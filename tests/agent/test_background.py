@@ -94,6 +94,16 @@ def test_failures_of_other_works_and_decision_points_stand_side_by_side(run: Pat
     assert not [path for path in (run / "failed").iterdir() if path.suffix != ".json"], "written as a whole"
 
 
+def test_a_failure_that_cannot_be_written_is_logged_and_ends_nothing(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "failed").write_text("no folder")
+    record(failure("the disk is full", 1, None))
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert "the disk is full" in said
+    assert "it cannot be recorded" in said
+
+
 def test_without_a_run_folder_attempts_are_the_same_and_nothing_is_written(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
