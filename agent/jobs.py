@@ -2,8 +2,8 @@
 
     polled in a thread per task:   task.due(now) --yes--> task.run(stop)
 
-A failing task never stops the service: the failure is logged and the task polled again later; one that finds
-the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
+A failing task never stops the service: the failure is recorded and the task polled again later; one that
+finds the log unavailable waits for it. The heavy part of a task belongs into a process of its own with a low
 priority: see `armwise.agent.evaluation.job`.
 
 The next warm start is a function of the configuration and the log alone: every process computes the same.
@@ -15,13 +15,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from armwise.agent.background import Failure, Work, clear, record
 from armwise.agent.config import warm_start
 from armwise.feedback.drift import Alarm, Alarms
-from armwise.feedback.errors import LogUnavailableError
+from armwise.feedback.errors import LogUnavailableError, described
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
 
@@ -72,6 +73,10 @@ class Task(Protocol):
         ...
 
 
+Makes = Mapping[tuple[Work, str], Callable[[], Task]]
+"""Functions that construct the tasks, by the kind of their work and the decision point."""
+
+
 class Jobs:
     """Runs tasks until it is stopped, each in a thread of its own, as one may wait for another.
 
@@ -83,15 +88,15 @@ class Jobs:
 
     def __init__(
         self,
-        makes: Sequence[Callable[[], Task]],
+        makes: Makes,
         poll_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._poll_s, self._clock = poll_s, clock
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(make,), name=f"task-{number}", daemon=True)
-            for number, make in enumerate(makes)
+            threading.Thread(target=self._run, args=(work, point, make), name=f"{work}-{point}", daemon=True)
+            for (work, point), make in makes.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -108,9 +113,10 @@ class Jobs:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, make: Callable[[], Task]) -> None:
+    def _run(self, work: Work, point: str, make: Callable[[], Task]) -> None:
         task: Task | None = None
-        pause_s = 0.0
+        pause_s, failed = 0.0, 0
+        stands = True  # what an earlier process may have recorded
         while not self._stop.wait(pause_s):
             try:
                 task = task or make()
@@ -119,12 +125,17 @@ class Jobs:
                     pause_s = 0.0  # there may be more
                 else:
                     pause_s = self._poll_s
+                if stands:
+                    clear(work, point)
+                    stands, failed = False, 0
             except LogUnavailableError as error:
                 pause_s = self._longer(pause_s)
                 logger.warning("a task waits %.3g s for the log: %s", pause_s, error)
-            except Exception:
+            except Exception as error:
                 pause_s = self._longer(pause_s)
                 logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
+                stands, failed = True, failed + 1
+                record(Failure(work, point, described(error), failed, self._clock() + pause_s))
 
     def _longer(self, pause_s: float) -> float:
         return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
@@ -144,8 +155,18 @@ def environment_of_a_child() -> dict[str, str]:
 RETRY_S = 3600.0
 """Pause after a failed run for an alarm before the next one."""
 
+RETRIES_S = (60.0, 300.0, 1500.0)
+"""Pauses from the end of a run that failed to the next attempt, as many as there are further ones."""
+
+RETRIED = (runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST)
+"""Triggers of a run that is tried again soon where it fails: who gave a command sees its failure, and a run
+for an alarm has a pause of its own."""
+
 INTERRUPTED = (runs.State.RUNNING, runs.State.ABANDONED)
 """States of a run that is started again once its worker is dead."""
+
+FAILED = (runs.State.FAILED, runs.State.ABANDONED)
+"""States of a run that did not come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +191,59 @@ def next_run(
         ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
             alarm = None  # a run has answered it, with whatever result
-    return planned(spec, last, alarm, since)
+    retry_at = None if last is None else _retry_at(runs.attempts_of(store, last))
+    return planned(spec, last, alarm, since, retry_at)
 
 
-def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, since: float) -> Planned | None:
+def _retry_at(attempts: Sequence[Run]) -> float | None:
+    """Return when a run that failed is tried again; None where it did not fail, or is given up.
+
+    Args:
+        attempts: The newest run and those that it goes on with, newest first.
+    """
+    last = attempts[0]
+    failed = last.status is runs.State.FAILED and attempts[-1].trigger in RETRIED
+    if not failed or len(attempts) > len(RETRIES_S):
+        return None
+    return last.alive_at + RETRIES_S[len(attempts) - 1]
+
+
+def failed_run(
+    store: Store, configured: str, next_at: Callable[[], float | None], point: str
+) -> Failure | None:
+    """Return the failure of the newest run for a configured recipe; None where it did not fail.
+
+    While a run that failed is tried again, it stands.
+
+    Args:
+        store: The log.
+        configured: Digest of the configured recipe.
+        next_at: Returns when the next run is due; None for no further one.
+        point: The decision point of the log.
+    """
+    last = runs.newest(store, configured)
+    if last is None or last.status not in (*FAILED, runs.State.RUNNING):
+        return None
+    failed = [run for run in runs.attempts_of(store, last) if run.status in FAILED]
+    if not failed:
+        return None
+    again = last.started_at if last.status is runs.State.RUNNING else next_at()
+    why = f"run {failed[0].seq}: {failed[0].error or failed[0].status}"
+    return Failure(Work.WARM_START, point, why, len(failed), again)
+
+
+def planned(
+    spec: warm_start.Schedule,
+    last: Run | None,
+    alarm: Alarm | None,
+    since: float,
+    retry_at: float | None = None,
+) -> Planned | None:
     """Return the next run; None where none is scheduled.
 
     Runs missed while no service ran are replaced by one. A run whose worker died is started again as soon
-    as its lease has ended; where that one dies as well, the next is that of the schedule. After a failed
-    run for an alarm the next one is an hour later.
+    as its lease has ended; where that one dies as well, the next is that of the schedule. A run that
+    failed is tried again a few times. After a failed run for an alarm the next one is an hour later.
 
     Args:
         spec: The schedule.
@@ -186,6 +251,7 @@ def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, si
         alarm: The newest alarm since which no labels were inserted and that no run has answered; None
             for none.
         since: Start of a cron schedule before the first run.
+        retry_at: When the newest run, which has failed, is tried again; None for not.
     """
     if last is not None and last.status is runs.State.ASKED:
         return Planned(last.started_at, runs.Trigger.REQUEST)
@@ -195,6 +261,8 @@ def planned(spec: warm_start.Schedule, last: Run | None, alarm: Alarm | None, si
     plans = []
     if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:
         plans.append(Planned(last.alive_at, runs.Trigger.RESUMED))
+    if retry_at is not None:
+        plans.append(Planned(retry_at, runs.Trigger.RESUMED))
     if spec.on_alarm and alarm is not None:
         failed = None if last is None or last.status in runs.ENDED else last
         again = alarm.at if failed is None else failed.started_at + RETRY_S

@@ -1,21 +1,26 @@
 """The probes and `/metrics`: what load balancers and monitoring read."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import Field
 
-from armwise.agent.access import Caller, Keyring
+from armwise.agent.access import Caller, Keyring, UnauthorizedError
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import LOG_UNUSABLE, ApiError
+from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, ServiceCaller
 from armwise.agent.api.responses import StdlibJson
+from armwise.agent.background import Failure, Work, recorded
 from armwise.agent.config import DEFAULT_POINT
-from armwise.agent.replies import Reply, construct
+from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, PointState
 from armwise.agent.serving import ask as asking
@@ -37,17 +42,31 @@ class Deciding(Reply):
     status: Literal["decides"]
 
 
+class BackgroundFailure(Reply):
+    """Work in the background that has failed and has not succeeded since."""
+
+    work: Annotated[str, among(*Work)]
+    point: str
+    what: str
+    why: str | None = Field(description="The last error; null without a key of scope `read`.")
+    remedy: str
+    attempts: int = Field(description="Failed attempts in a row.")
+    next_attempt_at: Time | None = Field(description="Null where the work is given up.")
+
+
 class Ready(Reply):
     """Questions can be answered and logged.
 
     Attributes:
         building: What is built behind the service at its first start, how far it has come, and the seconds
             that this piece of work is expected to take; null where everything is built.
+        failed: Work in the background that fails; empty where all goes well.
     """
 
     status: Literal["ready"]
     version: int
     building: str | None
+    failed: list[BackgroundFailure]
 
 
 @router.get("/health", **documented("health", Health))
@@ -65,20 +84,50 @@ async def decides(service: AppService) -> Response:
 
 
 @router.get("/ready", **documented("ready", Ready))
-async def ready(service: AppService) -> Response:
-    """Whether questions can be answered and logged: a version is loaded, the log reads and writes."""
+async def ready(request: Request, service: AppService) -> Response:
+    """Whether questions can be answered and logged: a version is loaded, the log reads and writes.
+
+    Work in the background that fails is listed under `failed`: the service answers without it. It needs no
+    key, and no key is refused; one of scope `read` adds why.
+    """
     if not service.ready:
         raise ApiError("not_ready", asking.LOADING)
     for point in service.points.values():
         await asyncio.to_thread(point.log.check)
         await asyncio.to_thread(point.store.check_tables)
+    shows = _may_read(request, service.keyring)
+    failed = [
+        construct(
+            BackgroundFailure,
+            work=failure.work.value,
+            point=failure.point,
+            what=failure.what,
+            why=failure.why if shows else None,
+            remedy=failure.remedy,
+            attempts=failure.attempts,
+            next_attempt_at=failure.next_at,
+        )
+        for point in service.points.values()
+        for failure in await asyncio.to_thread(failures_at, point)
+    ]
     building = Building.read()
     version = service.points[DEFAULT_POINT].decider.serving.version
     return StdlibJson(
         construct(
-            Ready, status="ready", version=version, building=None if building is None else str(building)
+            Ready,
+            status="ready",
+            version=version,
+            building=None if building is None else str(building),
+            failed=failed,
         )
     )
+
+
+def _may_read(request: Request, keyring: Keyring) -> bool:
+    try:
+        return "read" in keyring.caller(request.headers.get("authorization")).scopes
+    except UnauthorizedError:
+        return False
 
 
 @router.get(
@@ -105,12 +154,21 @@ def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
     return keyring.project_of(key) == caller.project
 
 
+def _attempts(failures: Iterable[Failure]) -> dict[Work, int]:
+    """Return the failed attempts of each work."""
+    counted = Counter[Work]()
+    for failure in failures:
+        counted[failure.work] += failure.attempts
+    return counted
+
+
 def _state(point: DecisionPoint) -> PointState:
     """Return the state of a point; what is read from the log is left out while that is unavailable."""
     state = PointState(
         version=point.versions.version,
         alarms=point.versions.alarms.count,
         canaries={canary.version: canary.share for canary in point.decider.canaries},
+        failed=_attempts(recorded(point.name)),
     )
     with suppress(*LOG_UNUSABLE):
         store, reward = point.store, point.config.reward
@@ -120,6 +178,7 @@ def _state(point: DecisionPoint) -> PointState:
         rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
         return replace(
             state,
+            failed=_attempts(failures_at(point)),
             lag=training_log_lag.lag_of(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
             rewards={

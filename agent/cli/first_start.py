@@ -11,16 +11,19 @@ alone.
 
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from armwise.agent.background import Work, retried
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors, explained, progress
 from armwise.agent.cli.options import opened
-from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.agent.serving import same_document
@@ -34,6 +37,8 @@ from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import ArmSet, arm_sets
 
 Arms = Mapping[str, ArmSpec]
+
+NOT_LIVE: Mapping[str, Any] = {"action": False}
 
 
 def entering(arms: Arms, built: Collection[str] = ()) -> dict[str, ArmSpec]:
@@ -137,12 +142,16 @@ def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
     return False
 
 
-def follow(config: str, cold: str = "") -> None:
+def follow(config: str, cold: str = "", *, wait: Callable[[float], object] = time.sleep) -> None:
     """Build behind the service what is left, let each arm enter, and do the warm start.
+
+    What fails is tried again after a pause, and goes on with what is built. A run of the warm start that
+    failed is in the log, by which the service tries it again.
 
     Args:
         config: The configuration file.
         cold: `cold` for no warm start.
+        wait: Waits for some seconds.
     """
     lower_priority_of_a_builder()
     report = BuildingProgress(Path(os.environ[RUN_FOLDER]))
@@ -153,17 +162,30 @@ def follow(config: str, cold: str = "") -> None:
                 report(what, done, total)
                 shown(what, done, total)
 
-            report("reading the configuration")
-            settings = opened(Path(config)).settled()
-            if enter(settings, on_progress) and not cold:
-                warm_start_at_first(settings, console, on_progress)
-    except (RunFailedError, UnderWayError) as error:
-        errors.print(str(error), style="yellow", markup=False, soft_wrap=True)
+            def build() -> None:
+                report("reading the configuration")
+                settings = opened(Path(config)).settled()
+                if enter(settings, on_progress) and not cold:
+                    _warm_start(settings, on_progress)
+
+            retried(Work.FIRST_START, DEFAULT_POINT, build, wait=wait)
     except typer.Exit:
         errors.print("the service goes on with the arms that it has", style="yellow")
         raise
     finally:
         report.end()
+
+
+def _warm_start(config: AppConfig, on_progress: ProgressCallback) -> None:
+    try:
+        warm_start_at_first(config, console, on_progress)
+    except (RunFailedError, UnderWayError) as error:
+        errors.print(
+            f"{error}; the service tries again, see `armwise status`",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -188,6 +210,9 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
         for name in sorted(
             (action for action in actions if not _is_quick(action, config.arms)), key=passages
         )[:-1]:
+            if live is not None and live.arms.get(name, NOT_LIVE).get("action", True):
+                built.append(name)  # by an earlier attempt
+                continue
             catalog.prepare(have, [name], on_progress)
             if config.features.similarity is not None:
                 prepare_profiles([name], config.features.similarity, have, on_progress)

@@ -180,14 +180,22 @@ def install_missing_models(settings: "AppConfig") -> None:
 
 
 def _warm_start(settings: "AppConfig", on_progress: ProgressCallback) -> None:
-    """Learn from questions made of the corpus, before the first request; a failure leaves a cold start."""
+    """Learn from questions made of the corpus, before the first request.
+
+    After a failure the service starts without it, and tries again: the run is in the log.
+    """
     from armwise.agent.warmstart import RunFailedError, warm_start_before_traffic
     from armwise.feedback.errors import LogUnavailableError, UnderWayError
 
     try:
         warm_start_before_traffic(settings, console, on_progress)
     except (RunFailedError, UnderWayError, LogUnavailableError) as error:
-        errors.print(f"{error}; the service starts without it", style="yellow", markup=False, soft_wrap=True)
+        errors.print(
+            f"{error}; the service starts without it and tries again",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _findings(settings: "AppConfig", address: tuple[str, int], *, open_to_all: bool) -> "Iterator[Finding]":

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from armwise.agent.cli.console import console, errors, explained
+from armwise.agent.cli.console import PLAIN, console, errors, explained
 from armwise.agent.cli.options import POINT, URL, Key, Point, Url
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
     with explained():
         policy = request("GET", url, "/v1/policy", key, point=point)
         arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
-        readiness = _readiness(url, key, point)
+        readiness, failed = _readiness(url, key, point)
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
@@ -204,17 +204,31 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
                 arm["name"], arm["kind"], json.dumps(arm["params"]), "yes" if arm["enabled"] else "no"
             )
         console.print(table)
+        for failure in failed:
+            console.print(f"failed: {failure}", style="yellow", **PLAIN)
 
 
-def _readiness(url: str, key: str | None, point: str) -> str:
-    """Return whether a service is ready, and what is built behind it."""
+def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
+    """Return whether a service is ready and what is built behind it; and what fails there."""
+    from armwise.agent.background import failure_line
     from armwise.agent.client import ClientError
 
     try:
-        building = request("GET", url, "/ready", key, point=point).get("building")
+        reply = request("GET", url, "/ready", key, point=point)
     except ClientError as error:
-        return f"no: {error}"
-    return f"yes, and behind it {building}" if building else "yes"
+        return f"no: {error}", []
+    failed = [
+        failure_line(
+            one["what"] if one["point"] == POINT else f"{one['what']} of point {one['point']}",
+            one["why"],
+            one["remedy"],
+            one["attempts"],
+            one["next_attempt_at"],
+        )
+        for one in reply.get("failed", ())
+    ]
+    building = reply.get("building")
+    return f"yes, and behind it {building}" if building else "yes", failed
 
 
 def apply(

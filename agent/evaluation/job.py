@@ -16,7 +16,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing import Pipe
@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from armwise.agent.background import Work, retried
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import EvaluationError
 from armwise.agent.evaluation.evaluate import evaluate_log
@@ -50,6 +51,14 @@ Evaluate = Callable[[Mapping[str, Any], ProgressCallback], evaluations.Answer]
 """Makes the answer of a request. Raises JobFailedError."""
 
 
+RETRIES_S = (2.0, 10.0)
+"""Pauses before an evaluation whose process ended, or that found a defect, is tried again."""
+
+
+class ChildEndedError(JobFailedError):
+    """The process of an evaluation ended without an answer."""
+
+
 class Evaluations:
     """Runs requested evaluations, oldest first. Implements `Task`.
 
@@ -61,6 +70,9 @@ class Evaluations:
         clock: Seconds since the epoch.
         timer: Seconds, never going back.
         only: Number of the evaluation to run; None for all.
+        point: The decision point at which a failure is recorded that is none of the request, after some
+            attempts; None for one attempt, of which the caller learns.
+        pauses_s: Pauses between these attempts, shorter than the lease.
     """
 
     def __init__(
@@ -72,10 +84,13 @@ class Evaluations:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         only: int | None = None,
+        point: str | None = None,
+        pauses_s: Sequence[float] = RETRIES_S,
     ) -> None:
         self._store, self._configured, self._only = store, configured, only
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
+        self._point, self._pauses_s = point, pauses_s
         self._mine: Evaluation | None = None
 
     def due(self, now: float) -> bool:
@@ -94,7 +109,7 @@ class Evaluations:
 
     def _answer(self, mine: Evaluation, stop: threading.Event) -> None:
         try:
-            answer = self._evaluate(mine.request, self._progress(mine, stop))
+            answer = self._attempted(mine, stop)
             evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
             evaluations.release(self._store, mine)
@@ -105,6 +120,26 @@ class Evaluations:
         except Exception as error:
             logger.exception("evaluation %d failed", mine.seq)
             evaluations.fail(self._store, mine, described(error), self._clock())
+
+    def _attempted(self, mine: Evaluation, stop: threading.Event) -> evaluations.Answer:
+        """Evaluate, again where it fails for another reason than the request."""
+
+        def evaluate() -> evaluations.Answer:
+            if stop.is_set():  # while it waited
+                raise StoppedError
+            return self._evaluate(mine.request, self._progress(mine, stop))
+
+        if self._point is None:
+            return evaluate()
+        return retried(
+            Work.EVALUATION,
+            self._point,
+            evaluate,
+            wait=stop.wait,
+            pauses_s=self._pauses_s,
+            final=_is_final,
+            clock=self._clock,
+        )
 
     def _progress(self, mine: Evaluation, stop: threading.Event) -> ProgressCallback:
         reported_at = self._timer()
@@ -118,6 +153,12 @@ class Evaluations:
                 reported_at = self._timer()
 
         return on_progress
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether an error says what another attempt would say, or is none of the work."""
+    of_others = isinstance(error, StoppedError | LogUnavailableError | SupersededError)
+    return of_others or (isinstance(error, JobFailedError) and not isinstance(error, ChildEndedError))
 
 
 logger = logging.getLogger(__name__)
@@ -191,7 +232,7 @@ def evaluate_apart(
         except (EOFError, ConnectionError):
             status = child.wait(END_S)
             how = f"signal {-status}" if status < 0 else f"status {status}"
-            raise JobFailedError(f"the process of the evaluation ended with {how}: see its output") from None
+            raise ChildEndedError(f"the process of the evaluation ended with {how}: see its output") from None
 
 
 def send_request(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 
+from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import Evaluations, evaluate_apart
 from armwise.agent.jobs import Jobs, Task, this_process
@@ -22,13 +23,13 @@ class JobsHost:
         self._clock = SteadyClock()
         self._worker = this_process()
         self._opened = ExitStack()
-        tasks = list[Callable[[], Task]]()
-        for point_config in config.by_point.values():
-            tasks.append(partial(self._evaluations, point_config))
+        tasks = dict[tuple[Work, str], Callable[[], Task]]()
+        for point, point_config in config.by_point.items():
+            tasks[Work.EVALUATION, point] = partial(self._evaluations, point_config, point)
             if point_config.warm_start is not None:
-                tasks.append(partial(self._warm_starts, point_config, self._clock()))
+                tasks[Work.WARM_START, point] = partial(self._warm_starts, point_config, self._clock())
             if point_config.automatic_canaries:
-                tasks.append(partial(self._canaries, point_config))
+                tasks[Work.CANARY, point] = partial(self._canaries, point_config)
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:
@@ -41,9 +42,9 @@ class JobsHost:
         store = Store(config.database_url, config.reward.join, self._clock)
         return self._opened.enter_context(closing(store))
 
-    def _evaluations(self, config: AppConfig) -> Task:
+    def _evaluations(self, config: AppConfig, point: str) -> Task:
         configured, evaluate = configuration_of(config), partial(evaluate_apart, config)
-        return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock)
+        return Evaluations(self._store(config), configured, self._worker, evaluate, self._clock, point=point)
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:
         return WarmStarts(self._store(config), config, since, clock=self._clock)

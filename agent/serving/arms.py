@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from armwise.agent.config import AppConfig, ConfigError
+from armwise.agent.background import Failure, Work, clear, record
+from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.routers import saved
 from armwise.agent.turn import ArmInfo, Embeddings, TurnLoop
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
@@ -118,6 +120,7 @@ class ArmRegistry:
         turns: Draws among the arms of the set, which it has from here.
         router: Metadata of the configured router; None for no router.
         on_serve: Called as soon as a set is served, before anything else happens.
+        point: The decision point.
 
     Attributes:
         config: The configuration with the live arms.
@@ -132,16 +135,18 @@ class ArmRegistry:
         turns: TurnLoop,
         router: saved.About | None,
         on_serve: Callable[[], None] = lambda: None,
+        point: str = DEFAULT_POINT,
     ) -> None:
         self.config = config
         self.seq = 0
         self._wanted = 0  # the newest set that is known
-        self._on_serve = on_serve
+        self._on_serve, self._point = on_serve, point
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
         self._configured = config.arm_documents
         self._started = False
         self._disabled: frozenset[str] = frozenset()
-        self._unbuilt = 0  # the last set that could not be built, and when to try again
+        self._unbuilt = 0  # the last set that could not be built, how often, and when to try again
+        self._attempts = 0
         self._retry_at = 0.0
         self._building: asyncio.Task[None] | None = None
 
@@ -207,7 +212,9 @@ class ArmRegistry:
         except (ConfigError, ArmError) as error:
             if arm_set.seq != self._unbuilt:
                 logger.warning("still serving the arms before set %d: %s", arm_set.seq, error)
-            self._unbuilt = arm_set.seq
+                self._attempts = 0
+            self._unbuilt, self._attempts = arm_set.seq, self._attempts + 1
+            record(Failure(Work.ARMS, self._point, str(error), self._attempts, time.time() + REBUILD_S))
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
     def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:
@@ -218,6 +225,7 @@ class ArmRegistry:
         if self._router is not None:
             saved.warn_of_unknown(self._router, config.actions)
         self.config, self.seq = config, seq
+        clear(Work.ARMS, self._point)
         self._turns.former = {**self._turns.former, **self._turns.arms}
         self._turns.arms = self._switched(arm_infos(config, profiles))
         self._on_serve()

@@ -271,7 +271,7 @@ class DecisionPoint:
         self.turns.on_answer = self.observer.offer
         configured = self._scorers.configured
         router = None if configured is None else configured.about
-        self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
+        self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch, name)
         self.passages = arms.passages
         self._backends = backends
         self._reaching: asyncio.Task[None] | None = None

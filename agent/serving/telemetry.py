@@ -24,6 +24,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from armwise.agent.background import Work
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.turn import NONE_SERVED, Recall
 from armwise.arms.base import Query, Retrieval
@@ -61,6 +62,7 @@ class PointState:
         dangling: Feedback that refers to no decision.
         rewards: Number and sum of the rewards of the decisions of the last hour, by arm.
         canaries: Share of each canary in the decisions in which it takes part, by version.
+        failed: Failed attempts in a row of work in the background that has not succeeded since.
     """
 
     lag: training_log_lag.Lag | None = None
@@ -69,6 +71,7 @@ class PointState:
     dangling: int = 0
     rewards: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     canaries: Mapping[int, float] = field(default_factory=dict)
+    failed: Mapping[Work, int] = field(default_factory=dict)
 
 
 class Telemetry:
@@ -324,9 +327,15 @@ class _State(Collector):
         for point, state in self._states.items():
             for canary, part in state.canaries.items():
                 share.add_metric((point, str(canary)), part)
+        what = "Failed attempts in a row of work in the background; 0 where it does not fail."
+        failed = GaugeMetricFamily("armwise_background_failures", what, labels=("point", "work"))
+        for point, state in self._states.items():
+            for work in Work:
+                failed.add_metric((point, work), state.failed.get(work, 0))
         yield mean
         yield number
         yield share
+        yield failed
         what = "How far the wall clock of the process that answers is ahead; 0 while it is followed."
         yield GaugeMetricFamily("armwise_clock_jump_seconds", what, self._jump_s)
         labels = {"version": VERSION, "python": platform.python_version()}

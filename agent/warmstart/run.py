@@ -243,7 +243,7 @@ def warm_start_before_traffic(config: AppConfig, console: Console, on_progress: 
     with closing(Store(config.database_url, config.reward.join)) as store:
         if traffic.exists(store) or registry_runs.judged(store, Recipe.configured(config).digest):
             return None
-    return warm_start(config, registry_runs.Trigger.COMMAND, console, on_progress)
+    return warm_start(config, registry_runs.Trigger.FIRST, console, on_progress)
 
 
 def warm_start_at_first(config: AppConfig, console: Console, on_progress: Progress) -> Run | None:
@@ -298,11 +298,8 @@ def _do(
 
 
 def _is_first(store: Store, run: Run) -> bool:
-    """Return whether a run is that of a first start, or goes on with it where the service was killed."""
-    resumed: Run | None = run
-    while resumed is not None and resumed.trigger is registry_runs.Trigger.RESUMED:
-        resumed = registry_runs.find(store, resumed.seq - 1)
-    return resumed is not None and resumed.trigger is registry_runs.Trigger.FIRST
+    """Return whether a run is that of a first start, or goes on with one that was killed or has failed."""
+    return registry_runs.attempts_of(store, run)[-1].trigger is registry_runs.Trigger.FIRST
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,10 @@ class Trigger(StrEnum):
     REQUEST = "request"
     COMMAND = "command"
     FIRST = "first"
-    """A first start, behind a service that answers already."""
+    """A first start, before the service answers or behind it."""
 
     RESUMED = "resumed"
-    """The run before it was abandoned."""
+    """The run before it was abandoned, or has failed."""
 
 
 JUDGED = (State.PROMOTED, State.HELD)
@@ -222,6 +222,19 @@ def newest(store: Store, configured: str, states: Collection[State] = tuple(Stat
     with store.reading() as connection:
         row = connection.execute(query).first()
         return None if row is None else _run_of(row)
+
+
+def attempts_of(store: Store, run: Run) -> list[Run]:
+    """Return a run and those before it that it goes on with, newest first; the last one began by itself."""
+    attempts = [run]
+    with store.reading() as connection:
+        while attempts[-1].trigger is Trigger.RESUMED:
+            earlier = (_r.configured == run.configured) & (_r.seq < attempts[-1].seq)
+            row = connection.execute(sa.select(*_RUN).where(earlier).order_by(_r.seq.desc()).limit(1)).first()
+            if row is None:
+                break
+            attempts.append(_run_of(row))
+    return attempts
 
 
 def under_way(store: Store, now: float) -> bool:

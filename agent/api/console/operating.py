@@ -29,7 +29,7 @@ TRIGGERS = {
     registry_runs.Trigger.REQUEST: "a request",
     registry_runs.Trigger.COMMAND: "a command",
     registry_runs.Trigger.FIRST: "the first start",
-    registry_runs.Trigger.RESUMED: "a start after the process of the last one died",
+    registry_runs.Trigger.RESUMED: "a start after the last one failed, or its process died",
 }
 """What started a warm start, in words."""
 

@@ -9,6 +9,7 @@ from fastapi import Request, Response
 
 from armwise.agent.access import NewKey
 from armwise.agent.api.console.page import ACTION, form_of, number, page, pages, seen, valid
+from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
@@ -93,6 +94,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
     loading = sorted(point.decider.health.loading)
     jump_s = point.service.clock.jump_s
     trouble, building = point.log.trouble, Building.read()
+    failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
     lost = lag.dangling(point.store, point.config.reward.wait_s)
     return [
         (
@@ -102,6 +104,7 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool, str]]:
         ),
         ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
         ("arms", building is None, str(building or "all are built")),
+        *(failed or [("background", True, "nothing fails")]),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
         ("feedback", not lost, f"{lost:,} items refer to no decision"),

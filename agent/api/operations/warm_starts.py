@@ -98,7 +98,7 @@ async def runs(
     with the run of id N: get the next one with `before=N`.
     """
     listed = await asyncio.to_thread(registry_runs.page, point.store, limit, before)
-    planned = await asyncio.to_thread(_planned, point)
+    planned = await asyncio.to_thread(planned_at, point)
     due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
     states = [construct(WarmStart, **_state(run)) for run in listed]
     return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
@@ -116,7 +116,8 @@ async def run(point: RequestPoint, number: PathNumber) -> StdlibJson[WarmStartSt
     return StdlibJson(construct(WarmStartSteps, **_state(state), inputs=state.inputs, steps=state.steps))
 
 
-def _planned(point: DecisionPoint) -> Planned | None:
+def planned_at(point: DecisionPoint) -> Planned | None:
+    """Return the next warm start of a point; None where none is scheduled, or one is under way."""
     spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
     if spec is None or registry_runs.under_way(point.store, now):
         return None

@@ -423,7 +423,7 @@ def test_serve_starts_cold_and_says_why_where_the_first_warm_start_cannot_be_don
 
     monkeypatch.setattr("armwise.agent.warmstart.warm_start_before_traffic", fails)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert f"{error}; the service starts without it" in output
+    assert f"{error}; the service starts without it and tries again" in output
     assert str(error) not in said(run("serve", "-c", config, "--prepare-only", "--cold"), 0)
 
 
@@ -716,7 +716,25 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     for absent in ("apprentice", "promotion", "canary"):
         assert absent not in output
     service.reply("GET /ready", {"status": "ready", "version": 7, "building": None})
-    assert "behind it" not in said(run("status", "--url", service.url), 0)
+    healthy = said(run("status", "--url", service.url), 0)
+    assert "behind it" not in healthy
+    assert "failed" not in healthy
+    failed = {
+        "work": "warm_start",
+        "point": "default",
+        "what": "warm start",
+        "why": "run 1: no node started",
+        "remedy": "start it again",
+        "attempts": 4,
+        "next_attempt_at": None,
+    }
+    there = {**failed, "point": "news", "why": None, "attempts": 1, "next_attempt_at": 60.0}
+    service.reply(
+        "GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [failed, there]}
+    )
+    output = said(run("status", "--url", service.url), 0)
+    assert "warm start: run 1: no node started (failed 4 times; given up): start it again" in output
+    assert "warm start of point news (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
     loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
     service.reply("GET /ready", loading, 503)
     assert "no: " in said(run("status", "--url", service.url), 0)

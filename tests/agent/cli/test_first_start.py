@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from armwise.agent import run_folder
+from armwise.agent.background import PAUSES_S, Failure, Work, recorded
 from armwise.agent.cli import first_start, serve
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.run_folder import BEHIND, RUN_FOLDER, Building, BuildingProgress
 from armwise.agent.serving import same_document
+from armwise.agent.warmstart import RunFailedError
 from armwise.arms.retrievers import ArmSpec, closure
+from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
 from tests.live.conftest import free_port
@@ -265,12 +268,71 @@ def test_a_failure_behind_the_service_is_said_and_leaves_the_arms_that_answer(
     begun(config)
     lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
     with pytest.raises(first_start.typer.Exit):
-        first_start.follow(written(lost, tmp_path))
+        first_start.follow(written(lost, tmp_path), wait=nothing)
     said = " ".join(capsys.readouterr().err.split())
     assert "there is no file or folder /no/such/model" in said
     assert "the service goes on with the arms that it has" in said
     assert live(store) == FIRST
     assert Building.read() is None
+
+
+def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_meanwhile(
+    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+    seen = list[list[Failure]]()
+    prepare, errors = serve.prepare, iter([OSError("the disk is full")])
+
+    def failing(*args: Any) -> None:
+        for error in errors:
+            raise error
+        prepare(*args)
+
+    begun(config)
+    monkeypatch.setattr(serve, "prepare", failing)
+    path = written(document, tmp_path)
+    first_start.follow(path, "cold", wait=lambda _seconds: seen.append(recorded("default")))
+    ((failure,),) = seen
+    assert (failure.work, failure.why, failure.attempts) == (Work.FIRST_START, "the disk is full", 1)
+    assert recorded("default") == []
+    sets = [set(actions(one.arms)) for one in arm_sets.every(store)]
+    assert sets[-1] == set(actions(ARMS))
+    assert all({"small", "none"} <= later for later in sets[1:]), "what has entered stays"
+
+
+def test_what_fails_behind_the_service_for_good_stands_on_record(
+    document: dict[str, Any], config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+    begun(config)
+    lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
+    with pytest.raises(first_start.typer.Exit):
+        first_start.follow(written(lost, tmp_path), wait=nothing)
+    (failure,) = recorded("default")
+    assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
+    assert "/no/such/model" in failure.why
+    assert "restart `armwise serve`" in failure.remedy
+
+
+@pytest.mark.parametrize("error", [RunFailedError("run 1 failed"), UnderWayError("run 1 is under way")])
+def test_a_run_that_failed_behind_the_service_is_left_to_the_service_which_reads_it_in_the_log(
+    document: dict[str, Any],
+    config: AppConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+) -> None:
+    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(first_start, "warm_start_at_first", fail)
+    begun(config)
+    first_start.follow(written(document, tmp_path), wait=pytest.fail)
+    assert f"{error}; the service tries again" in capsys.readouterr().err
+    assert recorded("default") == []
 
 
 @pytest.mark.parametrize("words", [[], ["--cold"]])

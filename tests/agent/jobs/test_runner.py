@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from armwise.agent import jobs as agent_jobs
+from armwise.agent.background import Failure, Work, record, recorded
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
-from armwise.agent.evaluation.job import Evaluate
+from armwise.agent.evaluation.job import ChildEndedError, Evaluate
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.jobs import JobFailedError, Jobs, ProgressCallback
 from armwise.agent.learning import configuration_of
+from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
 from armwise.feedback.log import Store
@@ -29,6 +31,7 @@ OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
 ANSWER = evaluations.Answer({"rows": 3}, "<html>")
 NOW = 1000.0
+WORK, OTHER = (Work.EVALUATION, "default"), (Work.WARM_START, "default")
 AWAY = LogUnavailableError("the disk is full")
 
 
@@ -94,6 +97,39 @@ def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service
     (said,) = caplog.records
     assert said.getMessage() == "evaluation 1 failed"
     assert said.exc_info is not None
+
+
+def test_an_evaluation_whose_process_ended_is_made_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    outcomes = iter([raising(ChildEndedError("killed by signal 9")), raising(KeyError("arm")), answered])
+    seen = list[list[str]]()
+
+    def evaluate(*told: Any) -> evaluations.Answer:
+        seen.append([failure.why for failure in recorded("default")])
+        return next(outcomes)(*told)
+
+    one = worked(store, evaluate, point="default", pauses_s=(0.0, 0.0))
+    assert one.status is evaluations.State.DONE
+    assert seen == [[], ["killed by signal 9"], ["'arm'"]]
+    assert recorded("default") == []
+
+
+def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown_until_one_is_made(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    often: dict[str, Any] = {"point": "default", "pauses_s": (0.0, 0.0)}
+    one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
+    assert (one.status, one.error) == (evaluations.State.FAILED, "killed by signal 9")
+    given_up = Failure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
+    assert recorded("default") == [given_up]
+    refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
+    assert refused.status is evaluations.State.FAILED
+    assert recorded("default") == [given_up], "what a request asks for says nothing of the work"
+    worked(store, **often)
+    assert recorded("default") == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
@@ -219,7 +255,7 @@ class Scripted:
 
 def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
     task = Scripted(True, True, True)
-    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 3600.0, lambda: NOW)
     assert task.done.wait(30)
     jobs.check()
     jobs.stop()
@@ -229,7 +265,7 @@ def test_a_task_is_run_as_often_as_it_is_due_without_a_pause_between() -> None:
 def test_tasks_do_not_wait_for_each_other() -> None:
     met = threading.Barrier(2)
     tasks = [Scripted(True, run=lambda _stop: met.wait(30) and None) for _ in range(2)]
-    jobs = Jobs([lambda: tasks[0], lambda: tasks[1]], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: tasks[0], OTHER: lambda: tasks[1]}, 0.001, lambda: NOW)
     assert all(task.done.wait(30) for task in tasks)
     jobs.stop()
     assert not met.broken
@@ -241,7 +277,7 @@ def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
     assert agent_jobs.MAX_PAUSE_S == 10.0, "a log that is back is used soon"
     monkeypatch.setattr(agent_jobs, "MAX_PAUSE_S", 0.004)
     task = Scripted(AWAY, AWAY, AWAY, AWAY, False, AWAY)
-    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
     waited = [record.getMessage().split(" s ")[0].split()[-1] for record in caplog.records]
@@ -250,7 +286,7 @@ def test_a_task_waits_for_a_log_that_is_away_the_longer_the_longer_it_is(
 
 def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     task = Scripted(KeyError("a bug"), True)
-    jobs = Jobs([lambda: task], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.check()
     jobs.stop()
@@ -261,6 +297,34 @@ def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureF
     assert said.exc_info[0] is KeyError
 
 
+def test_the_failure_of_a_task_stands_until_it_goes_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    record(Failure(*WORK, "of a process that has ended", 7, None))
+    seen = list[list[Failure]]()
+    task = Scripted(
+        KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded("default"))
+    )
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert seen == [[Failure(*WORK, "ValueError: another", 2, NOW + 0.002)]]
+    assert recorded("default") == []
+
+
+def test_a_task_clears_what_a_process_before_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    record(Failure(*WORK, "of a process that has ended", 7, None))
+    task = Scripted(False)
+    jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
+    assert task.done.wait(30)
+    jobs.stop()
+    assert recorded("default") == []
+
+
 def test_a_task_that_could_not_be_made_is_made_again() -> None:
     task, tries = Scripted(True), iter([AWAY, KeyError("a bug"), None])
 
@@ -269,7 +333,7 @@ def test_a_task_that_could_not_be_made_is_made_again() -> None:
             raise error
         return task
 
-    jobs = Jobs([make], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: make}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
     assert task.ran == 1
@@ -283,11 +347,11 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
         assert stop.wait(30)
 
     task = Scripted(True, run=run)
-    jobs = Jobs([lambda: task], 3600.0, lambda: NOW)
+    jobs = Jobs({WORK: lambda: task}, 3600.0, lambda: NOW)
     assert began.wait(30)
     jobs.stop()
     assert not task.done.is_set()
-    with pytest.raises(RuntimeError, match="task-0 has ended"):
+    with pytest.raises(RuntimeError, match="evaluation-default has ended"):
         jobs.check()
 
 
@@ -301,7 +365,7 @@ def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) ->
 
     for _ in range(2):
         evaluations.submit(store, OURS, REQUEST, NOW)
-    jobs = Jobs([lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)], 0.001, lambda: NOW)
+    jobs = Jobs({WORK: lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)}, 0.001, lambda: NOW)
     assert second.wait(30)
     assert found(store, 1).status is evaluations.State.DONE
     jobs.stop()

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from armwise.agent.background import Work, recorded
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.routers import saved
+from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.serving.arms import ArmRegistry, LoggedArms
 from armwise.agent.turn import TurnLoop
 from armwise.arms.retrievers import ArmSpec
@@ -182,10 +184,12 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
     *,
     served: bool,
 ) -> None:
     now = 1000.0
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     second = Replica(config, store)
     if served:
@@ -197,11 +201,14 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
         await second.follow()
         await second.built()
         assert len(second.builds) == builds
+        (failure,) = recorded("default")
+        assert (failure.work, failure.attempts, "fused" in failure.why) == (Work.ARMS, builds, True)
     second.arms.unbuildable = frozenset()
     now += 30.0
     await second.follow()
     await second.built()
     assert (second.registry.seq, second.names) == (2, ["none", "fused"])
+    assert recorded("default") == []
     warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 

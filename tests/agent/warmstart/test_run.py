@@ -17,6 +17,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.evaluation import EvaluationFailedError
 from armwise.agent.evaluation.gate import FinishedEvaluation
+from armwise.agent.jobs import failed_run, next_run
 from armwise.agent.learning import Learner, Recipe, active_recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import RouterSpec, build_router
@@ -26,7 +27,7 @@ from armwise.agent.warmstart.proposals import remove_older
 from armwise.agent.warmstart.run import RunFailedError, preview_lots, warm_start, warm_start_at_first
 from armwise.arms.portfolio import outcomes
 from armwise.arms.questions import Question
-from armwise.feedback.drift import Alarm, read_alarms
+from armwise.feedback.drift import Alarm, Alarms, read_alarms
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.errors import LogUnavailableError, UnderWayError
 from armwise.feedback.events import LABELS
@@ -570,6 +571,31 @@ def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> Non
     console = Console(file=StringIO(), width=150)
     run = warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
     assert (run.seq, run.status, len(world.asked)) == (3, runs.State.PROMOTED, 0)
+
+
+def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = promoting(world)
+    assert config.warm_start is not None
+
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenError("the current node timed out during startup")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("armwise.agent.warmstart.run.insert_labels", fail)
+        with pytest.raises(RunFailedError, match="the current node timed out"):
+            first(world, config)
+    assert world.unchanged
+    due = next_run(world.store, config.warm_start, world.ours, Alarms(0, None, False), 0.0)
+    assert due is not None
+    run = warm_start(
+        config, due.trigger, Console(file=StringIO(), width=150), lambda *_: None, lambda: due.at
+    )
+    assert (run.status, run.trigger) == (runs.State.PROMOTED, runs.Trigger.RESUMED)
+    assert not world.asked, "it is promoted as the first one would have been"
+    assert next_run(world.store, config.warm_start, world.ours, Alarms(0, None, False), 0.0) is None
+    assert failed_run(world.store, world.ours, lambda: None, "default") is None
 
 
 # -- failures ---------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from armwise.agent.background import Failure, Work
 from armwise.agent.config import warm_start
-from armwise.agent.jobs import Planned, next_run, planned
+from armwise.agent.jobs import RETRIES_S, Planned, failed_run, next_run, planned
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
@@ -167,6 +168,78 @@ def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(st
     again = run(status, trigger=runs.Trigger.RESUMED)
     assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
     assert planned(warm_start.Schedule(), again, None, 0.0) is None
+
+
+# -- a run that failed ------------------------------------------------------------------------------------
+
+
+def failed_at(store: Store, trigger: runs.Trigger, now: float, why: str = "no node started") -> Run:
+    """Do a run that fails."""
+    mine = runs.claim(store, OURS, trigger, "here:1", now)
+    runs.finish(store, mine, runs.State.FAILED, now, why)
+    return mine
+
+
+def next_of(store: Store) -> Planned | None:
+    return next_run(store, warm_start.Schedule(), OURS, Alarms(0, None, False), 0.0)
+
+
+def failure_of(store: Store) -> Failure | None:
+    def next_at() -> float | None:
+        due = next_of(store)
+        return None if due is None else due.at
+
+    return failed_run(store, OURS, next_at, "default")
+
+
+@pytest.mark.parametrize("trigger", [runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST])
+def test_a_run_that_failed_is_tried_again_after_longer_and_longer_pauses_and_then_given_up(
+    store: Store, trigger: runs.Trigger
+) -> None:
+    assert list(RETRIES_S) == sorted(RETRIES_S)
+    now = 1000.0
+    for attempts, pause_s in enumerate(RETRIES_S, start=1):
+        failed_at(store, trigger if attempts == 1 else runs.Trigger.RESUMED, now)
+        now += pause_s
+        assert next_of(store) == Planned(now, runs.Trigger.RESUMED)
+        why = f"run {attempts}: no node started"
+        assert failure_of(store) == Failure(Work.WARM_START, "default", why, attempts, now)
+    last = failed_at(store, runs.Trigger.RESUMED, now)
+    assert next_of(store) is None
+    given_up = Failure(Work.WARM_START, "default", f"run {last.seq}: no node started", last.seq, None)
+    assert failure_of(store) == given_up
+    failed_at(store, runs.Trigger.REQUEST, now)
+    assert next_of(store) == Planned(now + RETRIES_S[0], runs.Trigger.RESUMED), "another one begins anew"
+
+
+def test_runs_of_other_services_between_two_attempts_do_not_count(store: Store) -> None:
+    failed_at(store, runs.Trigger.FIRST, 1000.0)
+    theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 1001.0)
+    runs.finish(store, theirs, runs.State.HELD, 1002.0)
+    failed_at(store, runs.Trigger.RESUMED, 1100.0)
+    assert next_of(store) == Planned(1100.0 + RETRIES_S[1], runs.Trigger.RESUMED)
+
+
+def test_a_command_that_failed_is_left_to_who_gave_it_and_shown(store: Store) -> None:
+    failed_at(store, runs.Trigger.COMMAND, 1000.0)
+    assert next_of(store) is None
+    found = failure_of(store)
+    assert found is not None
+    assert (found.attempts, found.next_at) == (1, None)
+
+
+def test_the_failure_stands_while_it_is_tried_again_and_is_gone_once_a_run_came_to_its_end(
+    store: Store,
+) -> None:
+    assert failure_of(store) is None
+    failed_at(store, runs.Trigger.FIRST, 1000.0)
+    again = runs.claim(store, OURS, runs.Trigger.RESUMED, "here:1", 1060.0)
+    assert failure_of(store) == Failure(Work.WARM_START, "default", "run 1: no node started", 1, 1060.0)
+    runs.finish(store, again, runs.State.HELD, 1090.0)
+    assert failure_of(store) is None
+    assert next_of(store) is None
+    runs.claim(store, OURS, runs.Trigger.SCHEDULE, "here:1", 2000.0)
+    assert failure_of(store) is None, "one that is under way has not failed"
 
 
 @given(

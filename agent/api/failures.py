@@ -1,0 +1,20 @@
+"""Work in the background that fails, as the service shows it: from the folder of the run and from the log."""
+
+from armwise.agent.api.operations.warm_starts import planned_at
+from armwise.agent.background import Failure, recorded
+from armwise.agent.jobs import failed_run
+from armwise.agent.serving import DecisionPoint
+
+
+def failures_at(point: DecisionPoint) -> list[Failure]:
+    """Return what fails at a decision point. It reads the log, which blocks. Raises LogUnavailableError."""
+    failures = recorded(point.name)
+    if point.config.warm_start is not None:
+
+        def next_at() -> float | None:
+            planned = planned_at(point)
+            return None if planned is None else planned.at
+
+        run = failed_run(point.store, point.versions.configured.digest, next_at, point.name)
+        failures += [] if run is None else [run]
+    return failures

@@ -1,0 +1,197 @@
+"""Failures of work in the background, which nobody waits for: each stands somewhere until the work succeeds.
+
+    work outside of the log    retried, record, clear --> a file in the folder of the run --> recorded
+    warm starts                their runs in the log  --> `armwise.agent.jobs.failed_run`
+
+`/ready`, `/metrics`, the console and `armwise status` show both. What is built before a service answers is no
+such work: it ends with an exit code.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+
+from armwise.agent.run_folder import RUN_FOLDER
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAUSES_S = (30.0, 120.0)
+"""Pauses before the second and the third attempt, which is the last one."""
+
+
+class Work(StrEnum):
+    """A kind of work in the background."""
+
+    FIRST_START = "first_start"
+    """Vectors, profiles and indexes of arms that a first start has left, and what it does before its run."""
+
+    ARMS = "arms"
+    """Arms that became live and that a replica builds."""
+
+    WARM_START = "warm_start"
+    EVALUATION = "evaluation"
+    CANARY = "canary"
+
+
+ABOUT = {
+    Work.FIRST_START: (
+        "arms behind the first start",
+        "remove the cause, then restart `armwise serve`: it goes on with what is built",
+    ),
+    Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
+    Work.WARM_START: (
+        "warm start",
+        "remove the cause, then `armwise warm-start` or POST /v1/warm-starts does it now",
+    ),
+    Work.EVALUATION: ("evaluations", "remove the cause, which the log of the service has, then ask again"),
+    Work.CANARY: ("canaries", "remove the cause, which the log of the service has: it is tried again"),
+}
+"""What each work is, and what an operator can do about a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Work that has failed and has not succeeded since.
+
+    Attributes:
+        work: The kind of work.
+        point: The decision point.
+        why: The last error.
+        attempts: Failed attempts in a row.
+        next_at: When the next attempt is due, or has begun, seconds since the epoch, UTC; None where the work
+            is given up.
+    """
+
+    work: Work
+    point: str
+    why: str
+    attempts: int
+    next_at: float | None
+
+    @property
+    def what(self) -> str:
+        """The work, in words."""
+        return ABOUT[self.work][0]
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do, in words."""
+        return ABOUT[self.work][1]
+
+    def __str__(self) -> str:
+        """Return a line for people.
+
+        >>> print(Failure(Work.EVALUATION, "default", "out of memory", 1, 60.0))
+        evaluations: out of memory (failed once; next attempt 1970-01-01 00:01:00 UTC): remove the cause, \
+which the log of the service has, then ask again
+        """
+        return failure_line(self.what, self.why, self.remedy, self.attempts, self.next_at)
+
+
+def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at: float | None) -> str:
+    """Return a line for people on a failure; without its reason where that is None.
+
+    >>> failure_line("warm start", None, "look there", 3, None)
+    'warm start (failed 3 times; given up): look there'
+    """
+    again = "given up"
+    if next_at is not None:
+        again = f"next attempt {datetime.fromtimestamp(next_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    often = "once" if attempts == 1 else f"{attempts} times"
+    return f"{what}{'' if why is None else f': {why}'} (failed {often}; {again}): {remedy}"
+
+
+def record(failure: Failure) -> None:
+    """Write a failure in the place of an earlier one of the same work; nothing without a run folder.
+
+    Where the disk is full, the failure is logged, and the work goes on.
+    """
+    if (path := _path(failure.work, failure.point)) is None:
+        return
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        unfinished.write_bytes(orjson.dumps(asdict(failure)))
+        unfinished.replace(path)  # atomic
+    except OSError as error:
+        logger.warning("%s; it cannot be recorded: %s", failure, error)
+
+
+def clear(work: Work, point: str) -> None:
+    """Remove the failure of a work: it has succeeded."""
+    if (path := _path(work, point)) is not None:
+        path.unlink(missing_ok=True)
+
+
+def recorded(point: str) -> list[Failure]:
+    """Return what was recorded at a decision point, of all processes of this run."""
+    found = []
+    for work in Work:
+        if (path := _path(work, point)) is None:
+            continue
+        try:
+            document = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        found.append(Failure(**{**document, "work": work}))
+    return found
+
+
+def _path(work: Work, point: str) -> Path | None:
+    folder = os.environ.get(RUN_FOLDER)
+    return None if folder is None else Path(folder) / "failed" / f"{work}@{point}.json"
+
+
+def retried(
+    work: Work,
+    point: str,
+    do: Callable[[], T],
+    *,
+    wait: Callable[[float], object] = time.sleep,
+    pauses_s: Sequence[float] = PAUSES_S,
+    final: Callable[[Exception], bool] = lambda _error: False,
+    clock: Callable[[], float] = time.time,
+) -> T:
+    """Return what a function returns, called again after a pause where it fails; each failure is recorded.
+
+    Args:
+        work: What the function does.
+        point: The decision point that it does it for.
+        do: Does it; an attempt goes on where the last one has stopped, or begins anew.
+        wait: Waits for some seconds.
+        pauses_s: Pauses between the attempts.
+        final: Whether an error is the outcome of the work, which another attempt would not change: it is
+            raised at once and is no failure.
+        clock: Seconds since the epoch.
+
+    Raises:
+        Exception: That of the last attempt.
+    """
+    for attempt in range(1, len(pauses_s) + 2):
+        try:
+            result = do()
+        except Exception as error:
+            if final(error):
+                raise
+            pause_s = pauses_s[attempt - 1] if attempt <= len(pauses_s) else None
+            next_at = None if pause_s is None else clock() + pause_s
+            failure = Failure(work, point, str(error) or type(error).__name__, attempt, next_at)
+            logger.warning("%s", failure)
+            record(failure)
+            if pause_s is None:
+                raise
+            wait(pause_s)
+        else:
+            break
+    clear(work, point)
+    return result

@@ -1,0 +1,130 @@
+"""Work in the background that fails: a service that answers is ready, and says what fails and what to do."""
+
+import html
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from armwise.agent.background import Failure, Work, clear, record
+from armwise.agent.jobs import RETRIES_S
+from armwise.agent.run_folder import RUN_FOLDER
+from armwise.feedback.registry import runs
+from tests.agent.fakes import Service
+
+WARM_START = {"sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
+WHY = "the current node timed out during startup"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the run."""
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+async def warmed(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with a warm start."""
+    async with Service(tmp_path, warm_start=WARM_START).running() as service:
+        yield service
+
+
+def fails(service: Service, trigger: runs.Trigger) -> None:
+    """Do a run that fails."""
+    store, now = service.point.store, service.clock()
+    run = runs.claim(store, service.point.versions.configured.digest, trigger, "here:1", now)
+    runs.finish(store, run, runs.State.FAILED, now, WHY)
+
+
+async def failures(service: Service) -> list[dict[str, object]]:
+    answer = await service.client.get("/ready")
+    assert answer.status_code == 200, "it answers"
+    found: list[dict[str, object]] = answer.json()["failed"]
+    return found
+
+
+async def page(service: Service) -> str:
+    text = (await service.client.get("/console/system")).text
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
+
+
+async def gauges(service: Service) -> dict[str, float]:
+    """The failed attempts of each work of the default point."""
+    families = text_string_to_metric_families((await service.client.get("/metrics")).text)
+    (family,) = (one for one in families if one.name == "armwise_background_failures")
+    return {sample.labels["work"]: sample.value for sample in family.samples}
+
+
+NONE = dict.fromkeys(map(str, Work), 0.0)
+
+
+async def test_where_all_goes_well_nothing_is_listed_and_every_gauge_is_0(warmed: Service) -> None:
+    assert await failures(warmed) == []
+    assert "background well nothing fails" in await page(warmed)
+    assert await gauges(warmed) == NONE
+
+
+async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_its_end(
+    warmed: Service,
+) -> None:
+    fails(warmed, runs.Trigger.FIRST)
+    (found,) = await failures(warmed)
+    last = runs.page(warmed.point.store, 1)[0]
+    assert (found["work"], found["point"], found["attempts"]) == ("warm_start", "default", 1)
+    assert found["why"] == f"run 1: {WHY}"
+    assert "`armwise warm-start`" in str(found["remedy"])
+    assert found["next_attempt_at"] == pytest.approx(last.alive_at + RETRIES_S[0])
+    assert f"warm start not well warm start: run 1: {WHY} (failed once; next attempt" in await page(warmed)
+    assert await gauges(warmed) == {**NONE, "warm_start": 1.0}
+
+    for _ in RETRIES_S:
+        fails(warmed, runs.Trigger.RESUMED)
+    (found,) = await failures(warmed)
+    assert (found["attempts"], found["next_attempt_at"]) == (len(RETRIES_S) + 1, None)
+    assert "given up" in await page(warmed)
+    assert await gauges(warmed) == {**NONE, "warm_start": len(RETRIES_S) + 1.0}
+
+    store, ours = warmed.point.store, warmed.point.versions.configured.digest
+    again = runs.claim(store, ours, runs.Trigger.REQUEST, "here:1", warmed.clock())
+    runs.finish(store, again, runs.State.HELD, warmed.clock())
+    assert await failures(warmed) == []
+    assert "background well nothing fails" in await page(warmed)
+    assert await gauges(warmed) == NONE
+
+
+async def test_what_another_process_has_recorded_is_shown_until_it_clears_it(warmed: Service) -> None:
+    record(Failure(Work.FIRST_START, "default", "<b>the disk is full</b>", 2, 60.0))
+    (found,) = await failures(warmed)
+    assert (found["what"], found["attempts"]) == ("arms behind the first start", 2)
+    shown = await page(warmed)
+    assert "arms behind the first start not well" in shown
+    assert "<b>the disk is full</b> (failed 2 times; next attempt 1970-01-01 00:01:00 UTC)" in shown
+    assert await gauges(warmed) == {**NONE, "first_start": 2.0}
+    clear(Work.FIRST_START, "default")
+    assert await failures(warmed) == []
+
+
+async def test_why_something_fails_is_for_keys_that_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(Failure(Work.CANARY, "default", "/home/of/the/service is full", 1, None))
+    scopes = {"READER": ["read"], "ASKER": ["decide"]}
+    for name in scopes:
+        monkeypatch.setenv(name, name.lower())
+    keys = [{"env": name, "scopes": granted} for name, granted in scopes.items()]
+    async with Service(tmp_path, keys=keys).running() as service:
+
+        async def why(key: str | None) -> object:
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+            (found,) = (await service.client.get("/ready", headers=headers)).json()["failed"]
+            assert (found["work"], found["attempts"]) == ("canary", 1)
+            return found["why"]
+
+        assert await why("reader") == "/home/of/the/service is full"
+        assert await why("asker") is None
+        assert await why(None) is None
+        assert await why("no key of this service") is None, "a probe is not refused"

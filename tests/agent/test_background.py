@@ -1,0 +1,113 @@
+"""Work in the background that fails: it is tried again a few times, and is on record until it succeeds."""
+
+from pathlib import Path
+
+import pytest
+
+from armwise.agent.background import PAUSES_S, Failure, Work, clear, record, recorded, retried
+from armwise.agent.run_folder import RUN_FOLDER
+
+NOW = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run."""
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    return tmp_path
+
+
+class Attempts:
+    """Does a work that fails with each of some errors in turn, and remembers what is on record meanwhile.
+
+    Attributes:
+        seen: What was on record in each pause.
+        waited_s: The pauses.
+    """
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = iter(errors)
+        self.seen: list[list[Failure]] = []
+        self.waited_s: list[float] = []
+
+    def do(self) -> str:
+        for error in self._errors:
+            raise error
+        return "done"
+
+    def wait(self, seconds: float) -> None:
+        self.seen.append(recorded("default"))
+        self.waited_s.append(seconds)
+
+    def retried(self) -> str:
+        return retried(
+            Work.FIRST_START,
+            "default",
+            self.do,
+            wait=self.wait,
+            final=lambda error: isinstance(error, KeyError),
+            clock=lambda: NOW,
+        )
+
+
+def failure(why: str, attempts: int, next_at: float | None) -> Failure:
+    return Failure(Work.FIRST_START, "default", why, attempts, next_at)
+
+
+def test_what_fails_once_is_done_after_a_pause_in_which_the_failure_stands() -> None:
+    work = Attempts(OSError("the disk is full"))
+    assert work.retried() == "done"
+    assert work.waited_s == [PAUSES_S[0]]
+    assert work.seen == [[failure("the disk is full", 1, NOW + PAUSES_S[0])]]
+    assert recorded("default") == []
+
+
+def test_what_fails_at_every_attempt_is_given_up_and_the_failure_stays() -> None:
+    work = Attempts(TimeoutError(), OSError("full"), OSError("full still"))
+    with pytest.raises(OSError, match="full still"):
+        work.retried()
+    assert work.waited_s == list(PAUSES_S), "longer and longer"
+    assert work.seen[0][0].why == "TimeoutError", "an error without a message has its type"
+    assert recorded("default") == [failure("full still", 3, None)]
+    assert "failed 3 times; given up" in str(recorded("default")[0])
+    assert Attempts().retried() == "done"
+    assert recorded("default") == [], "until it succeeds"
+
+
+def test_an_outcome_that_another_attempt_would_not_change_is_no_failure() -> None:
+    work = Attempts(KeyError("arm"))
+    with pytest.raises(KeyError):
+        work.retried()
+    assert (work.waited_s, recorded("default")) == ([], [])
+
+
+def test_failures_of_other_works_and_decision_points_stand_side_by_side(run: Path) -> None:
+    one = failure("a", 1, None)
+    other = Failure(Work.CANARY, "default", "b", 2, NOW)
+    there = Failure(Work.CANARY, "news", "c", 1, NOW)
+    for each in (one, other, there):
+        record(each)
+    assert recorded("default") == [one, other]
+    assert recorded("news") == [there]
+    clear(Work.CANARY, "default")
+    assert (recorded("default"), recorded("news")) == ([one], [there])
+    assert not [path for path in (run / "failed").iterdir() if path.suffix != ".json"], "written as a whole"
+
+
+def test_a_failure_that_cannot_be_written_is_logged_and_ends_nothing(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "failed").write_text("no folder")
+    record(failure("the disk is full", 1, None))
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert "the disk is full" in said
+    assert "it cannot be recorded" in said
+
+
+def test_without_a_run_folder_attempts_are_the_same_and_nothing_is_written(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RUN_FOLDER)
+    work = Attempts(OSError("full"))
+    assert work.retried() == "done"
+    assert (work.seen, list(run.iterdir())) == ([[]], [])
