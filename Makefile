@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-wheel test-slow test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-wheel test-slow test-kernel test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,13 @@ test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 test-slow: $(VENV)/ready-dev  ## run the tests that take long: kills under traffic, restarts of a real service, soaks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout 300 --durations=30 \
 		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere)
+
+test-kernel: $(VENV)/ready-dev  ## run the tests of numbers with another kernel of BLAS
+	$(BIN)/python -m tests.anywhere --numeric nehalem
+
+PYTHONS ?= python3.12 python3.13
+test-pythons: check  ## run the quick tests with other versions of Python, PYTHONS="python3.12 python3.13", each installed anew
+	for python in $(PYTHONS); do $(MAKE) VENV=.venv-$$python PYTHON=$$python test || exit 1; done
 
 test-anywhere: $(VENV)/ready-dev  ## run the quick tests as on other machines, and the service in the environments of people; two hours
 	$(BIN)/python -m tests.anywhere

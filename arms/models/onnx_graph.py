@@ -182,6 +182,12 @@ class OnnxGraph:
         return np.asarray(rows, dtype=np.float32)
 
 
+def graph_folder(export: Export) -> Path:
+    """Return the folder of an exported model, in the user's cache, whether it is there or not."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "armwise" / "onnx" / export.key
+
+
 def open_graph(export: Export, batch_size: int) -> OnnxGraph:
     """Return the graph of a model, which is exported unless it was before.
 
@@ -199,8 +205,8 @@ def open_graph(export: Export, batch_size: int) -> OnnxGraph:
 
     # batches run side by side, so a thread pool in each tokenizer would only be in their way
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "armwise" / "onnx"
-    folder, refusal = cache / export.key, cache / f"{export.key}.txt"
+    folder = graph_folder(export)
+    cache, refusal = folder.parent, folder.with_name(f"{export.key}.txt")
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(cache / f"{export.key}.lock"):
