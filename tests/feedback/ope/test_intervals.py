@@ -182,6 +182,22 @@ def test_one_resample_serves_all_estimators_and_targets() -> None:
         np.testing.assert_allclose(alone[0], line, rtol=1e-5)
 
 
+@given(reward=REWARDS, places=st.integers(1, 9))
+def test_equal_terms_have_equal_replicates_wherever_they_stand(reward: Floats, places: int) -> None:
+    """Whatever a kernel of BLAS makes of equal columns, equal policies do not differ."""
+    one = ips(sample_of(reward))
+    rounded = replace(one, numerator=one.numerator * (1.0 + 2.2e-16))
+    other = replace(ips(sample_of(reward, 0.3)), numerator=one.numerator + 1e-9)
+    lines = replicates(
+        [one, *[other] * places, snips(sample_of(reward)), rounded], np.random.default_rng(0), 50
+    )
+    assert lines.shape == (places + 3, 50)
+    assert np.array_equal(lines[-1], lines[0], equal_nan=True)
+    assert np.array_equal(lines[1], lines[places], equal_nan=True)
+    alone = replicates([other], np.random.default_rng(0), 50)[0]
+    assert lines[1] == pytest.approx(alone, abs=1e-6, nan_ok=True)
+
+
 def test_a_difference_to_the_baseline_is_told_far_better_than_either_value() -> None:
     reward = np.random.default_rng(7).uniform(0.0, 1.0, 1_000)
     one, other = terms_of(reward, p_target=0.5), terms_of(reward, p_target=0.45)
