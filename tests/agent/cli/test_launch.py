@@ -77,6 +77,15 @@ def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
     assert [env.get(RUN_FOLDER) for _, env in begun] == [str(tmp_path), None]
 
 
+@pytest.mark.parametrize("named", ["agent.app:build", serve.APPLICATION, None, "of_theirs:app"])
+def test_the_application_is_found_by_its_former_name_too(tmp_path: Path, named: str | None) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"import_path": named, "args": {}}]}))
+    written = serve._without_proxy(path, tmp_path)  # noqa: SLF001 - what Ray Serve is given
+    (application,) = yaml.safe_load(written.read_text())["applications"]
+    assert application["import_path"] == ("of_theirs:app" if named == "of_theirs:app" else serve.APPLICATION)
+
+
 class Starting(BaseHTTPRequestHandler):
     """A service that is ready at the third request."""
 
