@@ -21,6 +21,8 @@ def python(*words: str) -> list[str]:
 def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
     """Have the processes that inherit an environment import nothing of their folder, and use no proxy here.
 
+    Nor are warnings errors to them: PYTHONWARNINGS is for the code of who sets it, and Ray would not start.
+
     Args:
         environment: Changed in place; None for that of this process.
 
@@ -31,6 +33,7 @@ def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
     """
     variables = os.environ if environment is None else environment
     variables["PYTHONSAFEPATH"] = "1"
+    variables.pop("PYTHONWARNINGS", None)
     known = variables.get("NO_PROXY") or variables.get("no_proxy") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]
     text = ",".join(dict.fromkeys([*names, *THIS_MACHINE]))

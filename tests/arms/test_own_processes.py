@@ -84,9 +84,10 @@ def test_a_child_of_low_priority_imports_nothing_of_its_folder(folder: Path) -> 
 
 
 def test_what_our_processes_start_imports_nothing_of_the_folder_either(folder: Path) -> None:
-    environment = {"PATH": "/usr/bin:/bin"}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error"}
     keep_apart(environment)
-    assert ended([sys.executable, "-c", "import json"], folder, environment)[0] == 0
+    code = "import json, warnings; warnings.warn('old', DeprecationWarning)"
+    assert ended([sys.executable, "-c", code], folder, environment)[0] == 0
 
 
 @pytest.mark.parametrize("known", ["", "intranet.example", "127.0.0.1, intranet.example"])
