@@ -90,18 +90,20 @@ def test_what_our_processes_start_imports_nothing_of_the_folder_either(folder: P
     assert ended([sys.executable, "-c", code], folder, environment)[0] == 0
 
 
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
 @pytest.mark.parametrize("known", ["", "intranet.example", "127.0.0.1, intranet.example"])
-def test_no_proxy_is_asked_for_this_machine(known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_asked_for_this_machine(known: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy is dead, and what listens here is reached; another host is still asked by way of it."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv("NO_PROXY", known)
-    monkeypatch.delenv("no_proxy", raising=False)
+    for either in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(either, raising=False)
+    monkeypatch.setenv(name, known)
     keep_apart()
     keep_apart()
     assert os.environ["NO_PROXY"].count("127.0.0.1") == 1
     with listening() as port, httpx.Client(timeout=5) as client:
-        for name in ("127.0.0.1", "localhost"):
-            assert client.get(f"http://{name}:{port}/").status_code == 404
+        for host in ("127.0.0.1", "localhost"):
+            assert client.get(f"http://{host}:{port}/").status_code == 404
         with pytest.raises(httpx.ConnectError):
             client.get("http://elsewhere.example/")
 

@@ -121,6 +121,41 @@ def test_a_state_that_was_changed_differs_on_another_processor_too(store: Store,
     assert different.version == newest.version
 
 
+def test_bytes_that_are_not_those_of_the_version_differ_however_little(store: Store, kind: str) -> None:
+    """Its digest is that of other bytes: no replica would load these."""
+    number = next(one.version for one in rebuilt(store, kind).compared if one.elsewhere)
+    assert number is not None
+    state = bytearray(versions.checkpoint(store, number) or b"")
+    state[-8] ^= 1  # of the last bits of the last number
+    with store.writing() as connection:
+        connection.execute(
+            sa.update(t.checkpoints).where(t.checkpoints.c.version == number).values(state=bytes(state))
+        )
+    (different,) = [one for one in rebuilt(store, kind).compared if not one.equal]
+    assert different.version == number
+
+
+def test_the_first_version_of_another_processor_counts_and_those_of_other_recipes_do_not(
+    store: Store, kind: str
+) -> None:
+    newest = versions.latest(store)
+    assert newest is not None
+    first = versions.kept_upto(store, newest.recipe, newest.examples_seq)[-1]
+    mine = sa.update(t.versions).values(arithmetic=arithmetic())
+    with store.writing() as connection:
+        connection.execute(mine.where(t.versions.c.version != first.version))
+    assert not versions.computed_alike(store, first, arithmetic()), kind
+    assert not versions.computed_alike(store, newest, arithmetic()), "it has gone on from that"
+    assert versions.computed_alike(store, replace(newest, recipe="another"), arithmetic())
+    with store.writing() as connection:
+        connection.execute(sa.update(t.versions).values(arithmetic=arithmetic()))
+        connection.execute(
+            sa.update(t.versions).where(t.versions.c.version == newest.version).values(arithmetic=None)
+        )
+    assert versions.computed_alike(store, first, arithmetic()), "what came later has no part in it"
+    assert not versions.computed_alike(store, newest, arithmetic()), "what is not known may be another"
+
+
 def test_a_reward_that_was_changed_differs_on_another_processor_too(store: Store, kind: str) -> None:
     with store.writing() as connection:
         f = t.feedback.c
