@@ -269,7 +269,8 @@ class Fold:
         for fact, status in facts:
             self.reopen(fact, status)
         pending = self._open.get(facts[0][0].draw_id or "")
-        if pending is not None and pending.closing < self.at:
+        # what is named may itself be a turn, which stays open as long as its own draw
+        if pending is not None and not pending.continues and pending.closing < self.at:
             self._forget(pending)
 
     def _continue(self, fact: DecisionFact, status: Status | None) -> None:

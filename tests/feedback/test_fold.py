@@ -599,3 +599,16 @@ def test_a_turn_continues_only_a_draw_that_is_kept() -> None:
     facts = [decided(episode_id="e"), executed(), continued("d2", 105.0), executed("d2"), said(0.0, on="d2")]
     assert joined_of(rule(), *facts, closing_at(105.0)) == []
     assert joined_of(rule(), *facts, said(), closing_at(105.0)) == [("d1", {"right": 1.0}, ())]
+
+
+def test_a_turn_that_names_a_turn_leaves_that_open_where_a_fold_goes_on() -> None:
+    """The named turn is past its own time, and its draw is kept open by a later turn."""
+    facts = [kept("d1"), continued("d2", 105.0), continued("d3", 109.0), continued("d4", 110.0, draw="d2")]
+    facts = [replace(fact, seq=seq) for seq, fact in enumerate(facts, start=1)]
+    fold = Fold(rule(), len(facts), 105.0 + WAIT_S + GRACE_S + 0.5)
+    fold.reopen_conversation([(fact, Status.OK) for fact in facts[:3]])
+    fold.reopen_conversation([(facts[3], Status.OK)])
+    assert len(fold) == 3
+    (learned,) = fold.apply(replace(closing_at(109.0), seq=len(facts) + 1)) or [None]
+    assert learned is None or learned.decision_id == "d1"
+    assert len(fold) == 0
