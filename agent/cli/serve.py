@@ -143,6 +143,7 @@ def _prepare(config: Path, *, cold: bool) -> None:
     for finding in _findings(settings, address, open_to_all=open_to_all):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
+    require_free_port(*address)
     open_home(settings)
     install_missing_models(settings)
     if open_to_all and is_loopback(address[0]):

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTION = "Which function merges sorted inputs lazily?"
 
-ANSWERED = "heapq.merge"
-"""What an answer to it lists."""
+ANSWERED = "armwise feedback last thumb=1"
+"""What stands below an answer, whichever arm was drawn."""
 
 ROOT = Path(__file__).parents[2]
 

@@ -406,11 +406,11 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
     with socket.create_server(("127.0.0.1", port)):
         prepared = said(run("serve", "-c", config, "--prepare-only"), 2)
-        said(run("serve", "-c", config), 2)
-    assert f"port {port} of 127.0.0.1 cannot be used" in prepared
-    output = capfd.readouterr().err  # of the process that builds
-    assert f"port {port} of 127.0.0.1 cannot be used" in output
-    assert "change http_options.port in the configuration" in output
+        served = said(run("serve", "-c", config), 2)
+    for output in (prepared, served):
+        assert f"port {port} of 127.0.0.1 cannot be used" in output
+        assert "change http_options.port in the configuration" in output
+    assert capfd.readouterr().err == "", "no other process has begun"
     assert not (tmp_path / "home").exists()
 
 

@@ -127,7 +127,7 @@ def test_a_busy_service_is_asked_again_by_ask_alone(
         return httpx.Response(503, json={"error": error}, request=request)
 
     real = httpx.Client
-    monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(busy)))
+    monkeypatch.setattr("httpx.Client", lambda **_: real(transport=httpx.MockTransport(busy)))
     monkeypatch.setattr("armwise.agent.client.client.sleep", lambda _: None)
     assert "overloaded: too many" in said(run(*words.split(), "--url", "http://x"), 1)
     assert [one.extensions["timeout"]["read"] for one in sent] == [read_s] * attempts
@@ -141,7 +141,7 @@ def test_a_question_is_asked_at_the_point_that_is_named(monkeypatch: pytest.Monk
         return httpx.Response(400, json={"error": {"code": "unknown_arm", "message": "no"}})
 
     real = httpx.Client
-    monkeypatch.setattr("httpx.Client", lambda: real(transport=httpx.MockTransport(answer)))
+    monkeypatch.setattr("httpx.Client", lambda **_: real(transport=httpx.MockTransport(answer)))
     for more in ([], ["--point", "cheap"], ["--point", "cheap", "--arm", "none"]):
         said(run("ask", "why", *more, "--url", "http://x"), 1)
     assert asked == ["auto", "point/cheap/auto", "point/cheap/arm/none"]

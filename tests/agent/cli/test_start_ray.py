@@ -18,6 +18,7 @@ from armwise.agent import run_folder
 from armwise.agent.cli import start_ray
 from armwise.agent.cli.start_ray import Problem, Watch, problems
 from armwise.agent.run_folder import RUN_FOLDER
+from armwise.arms import local_ray
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):
@@ -142,7 +143,10 @@ def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
     assert start_ray.main("config.yaml") == 0
     options = {"namespace": "serve", "object_store_memory": 268_435_456, "logging_level": logging.WARNING}
     assert begun["ray"] == (folder and Path(folder), options)
-    assert (begun["words"], begun["options"]) == (["run", "config.yaml"], {"standalone_mode": False})
+    assert (begun["words"], begun["options"]) == (
+        ["run", "--app-dir", os.devnull, "config.yaml"],
+        {"standalone_mode": False},
+    )
     environment = begun["environment"]
     assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
     assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
@@ -163,6 +167,18 @@ def test_a_configuration_is_run_once_its_parent_says_that_it_is_prepared(
     assert ("words" in begun) == runs
 
 
+def test_a_ray_that_cannot_be_started_ends_it_with_one_line(
+    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise local_ray.RayNotStartedError("this machine is too busy")
+
+    monkeypatch.setattr("armwise.arms.local_ray.start", start)
+    assert start_ray.main("config.yaml") == 1
+    assert "words" not in begun
+    assert capsys.readouterr().err.splitlines() == ["this machine is too busy"]
+
+
 def test_ctrl_c_before_there_is_anything_to_run_prints_no_traceback(begun: dict[str, Any]) -> None:
     def prepared() -> bool:
         raise KeyboardInterrupt
@@ -174,9 +190,12 @@ def test_ctrl_c_before_there_is_anything_to_run_prints_no_traceback(begun: dict[
 def test_the_cluster_that_is_named_is_used_with_the_variables_of_ray_serve(
     begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    joined: list[dict[str, Any]] = []
+    monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: joined.append(options))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert start_ray.main("config.yaml") == 0
     assert "ray" not in begun
+    assert joined == [{"namespace": "serve", "logging_level": logging.WARNING}]
     assert begun["environment"]["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
     skipped = begun["environment"]["RAY_DEDUP_LOGS_SKIP_REGEX"]
     assert re.search(skipped, "(ServeController pid=1) ServeController.graceful_shutdown failed: again")

@@ -46,8 +46,10 @@ def test_a_child_lowers_its_priority_before_it_imports_what_it_calls(
     lower.__name__ = lowered
     monkeypatch.setattr(low_priority, lowered, lower)
     monkeypatch.setitem(sys.modules, "heavy", Late())  # type: ignore[arg-type]
-    program, flag, script, *words = low_priority.command_of_a_child("heavy", "work", "a", "b", writes=writes)
-    assert (program, flag) == (sys.executable, "-c")
+    command = low_priority.command_of_a_child("heavy", "work", "a", "b", writes=writes)
+    program, *flags, script, first, second = command
+    assert (program, flags) == (sys.executable, ["-P", "-c"])
+    words = [first, second]
     monkeypatch.setattr(sys, "argv", ["-c", *words])
     exec(script, {})
     assert done == ["lowered", "imported", ("a", "b")]

@@ -32,8 +32,8 @@ from tests.agent.learning.test_rebuild import configured
 KINDS = ("adaptive", "linucb", "linear_thompson")
 """Policies whose states come out of products of matrices."""
 
-OTHER = "Prescott" if "Nehalem" in arithmetic() else "Nehalem"
-"""A kernel that each processor has, and that is not used here."""
+OTHER = "Haswell" if "Nehalem" in arithmetic() or "Katmai" in arithmetic() else "Nehalem"
+"""Another kernel than that of here: this one, of processors of 2008, or that of those with AVX2."""
 
 pytestmark = pytest.mark.skipif("openblas" not in arithmetic(), reason="numpy has another BLAS here")
 

@@ -170,6 +170,7 @@ def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_
     calls = list[tuple[str, dict[str, Any]]]()
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: calls.append(("join", options)))
+    monkeypatch.setattr(pool.local_ray, "cluster_problem", lambda _: None)
     monkeypatch.setattr(pool.local_ray, "start", lambda **options: calls.append(("start", options)))
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append(("end", {})))
@@ -180,6 +181,7 @@ def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_
             assert free == 2
         assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1", "what a user has set stays"
         assert os.environ.get("RAY_USAGE_STATS_ENABLED") == (None if address is None else "0")
+        assert os.environ.get("PYTHONSAFEPATH") == (None if address is None else "1")
     (how, options), end = calls
     assert end == ("end", {})
     assert options.pop("logging_level") == logging.ERROR
@@ -189,4 +191,4 @@ def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_
         assert options.pop("num_cpus") == (workers or os.cpu_count())
         assert options.keys() == {"object_store_memory"}
     else:
-        assert (how, options) == ("join", {})
+        assert (how, options.keys()) == ("join", {"job_config"})

@@ -35,8 +35,8 @@ def test_only_packages_of_the_default_models_can_be_missing(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("pip", "uv", "begins"),
     [
-        (True, None, [sys.executable, "-m", "pip"]),
-        (True, "/bin/uv", [sys.executable, "-m", "pip"]),
+        (True, None, [sys.executable, "-P", "-m", "pip"]),
+        (True, "/bin/uv", [sys.executable, "-P", "-m", "pip"]),
         (False, "/bin/uv", ["/bin/uv", "pip", "install"]),
     ],
 )
