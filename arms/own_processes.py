@@ -22,6 +22,7 @@ def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
     """Have the processes that inherit an environment import nothing of their folder, and use no proxy here.
 
     Nor are warnings errors to them: PYTHONWARNINGS is for the code of who sets it, and Ray would not start.
+    Texts and paths are UTF-8, whatever the locale.
 
     Args:
         environment: Changed in place; None for that of this process.
@@ -33,6 +34,7 @@ def keep_apart(environment: MutableMapping[str, str] | None = None) -> None:
     """
     variables = os.environ if environment is None else environment
     variables["PYTHONSAFEPATH"] = "1"
+    variables["PYTHONUTF8"] = "1"
     variables.pop("PYTHONWARNINGS", None)
     known = variables.get("NO_PROXY") or variables.get("no_proxy") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]

@@ -86,7 +86,8 @@ def test_a_child_of_low_priority_imports_nothing_of_its_folder(folder: Path) -> 
 def test_what_our_processes_start_imports_nothing_of_the_folder_either(folder: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error"}
     keep_apart(environment)
-    code = "import json, warnings; warnings.warn('old', DeprecationWarning)"
+    environment |= {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0"}
+    code = "import json, warnings; warnings.warn('old', DeprecationWarning); open('\u00e4', 'w')"
     assert ended([sys.executable, "-c", code], folder, environment)[0] == 0
 
 
