@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.api import code_of, create_app
+from armwise.agent.background import Work
 from armwise.agent.config import DEFAULT_POINT, parse
 from armwise.agent.evaluation import Evaluations, verdict
 from armwise.agent.evaluation.job import evaluate_here
@@ -401,7 +402,7 @@ class Service:
         with closing(Store(config.database_url, clock=self.clock)) as store:
             evaluate, clock = partial(evaluate_here, config), self.clock
             make = partial(Evaluations, store, configuration_of(config), "test", evaluate, clock)
-            jobs = Jobs([make], 0.005, clock)
+            jobs = Jobs({(Work.EVALUATION, point): make}, 0.005, clock)
             try:
                 yield
             finally:

@@ -195,6 +195,7 @@ async def test_without_a_version_nothing_is_answered_but_feedback_is_kept(tmp_pa
             "status": "ready",
             "version": 1,
             "building": None,
+            "failed": [],
         }
         assert (await look_up(service)).status_code == 200
 
