@@ -11,6 +11,9 @@ from pathlib import Path
 
 NOBODY = 65534
 
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+"""Words before a command, for root, by which that user runs it."""
+
 IS_ROOT = os.geteuid() == 0
 
 USUAL = 0o022
@@ -22,6 +25,12 @@ def exposed(folder: Path) -> list[str]:
     places = [folder, *folder.rglob("*")]
     wide = [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077]
     return [f"{place} {stat.filemode(place.lstat().st_mode)}" for place in wide]
+
+
+def nobody_may_run(python: str) -> bool:
+    """Return whether that user may run a Python: it may be in a home that is closed to others."""
+    tried = [*AS_NOBODY, "sh", "-c", '"$0" -c ""', python]
+    return IS_ROOT and subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 BECOME = (

@@ -20,7 +20,7 @@ import pytest
 from tests.anywhere.conftest import ROWS
 from tests.arms.test_own_processes import NAMES
 from tests.live.conftest import free_port
-from tests.other_users import IS_ROOT, NOBODY
+from tests.other_users import AS_NOBODY, IS_ROOT, NOBODY, nobody_may_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -160,7 +160,7 @@ ENVIRONMENTS = (
     Environment(
         "another user",
         arrange=of_nobody,
-        prefix=("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+        prefix=AS_NOBODY,
         root=True,
     ),
     Environment(
@@ -187,7 +187,7 @@ def test_the_service_answers_or_says_what_is_missing(
 ) -> None:
     if environment.root and not IS_ROOT:
         pytest.skip("root alone can make it")
-    if environment.prefix[:1] == ("setpriv",) and not may_run(environment.prefix):
+    if environment.prefix == AS_NOBODY and not nobody_may_run(sys.executable):
         pytest.skip(f"that user may not run {sys.executable}")
     with place_of() as place:
         variables = variables_of(environment, place)
@@ -231,12 +231,6 @@ def test_the_service_answers_or_says_what_is_missing(
     assert as_expected, output[-5000:]
     assert "Traceback" not in output, output[-5000:]
     assert "Warning:" not in output, output[-5000:]
-
-
-def may_run(prefix: tuple[str, ...]) -> bool:
-    """Return whether a user may run this Python: it may be in a home that is closed to others."""
-    tried = [*prefix, "sh", "-c", '"$0" -c ""', sys.executable]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager
