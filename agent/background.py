@@ -60,7 +60,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkFailure:
     """Work that has failed and has not succeeded since.
 
     Attributes:
@@ -91,7 +91,7 @@ class Failure:
     def __str__(self) -> str:
         """Return a line for people.
 
-        >>> print(Failure(Work.EVALUATION, "default", "out of memory", 1, 60.0))
+        >>> print(WorkFailure(Work.EVALUATION, "default", "out of memory", 1, 60.0))
         evaluations: out of memory (failed once; next attempt 1970-01-01 00:01:00 UTC): remove the cause, \
 which the log of the service has, then ask again
         """
@@ -111,7 +111,7 @@ def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at
     return f"{what}{'' if why is None else f': {why}'} (failed {often}; {again}): {remedy}"
 
 
-def record(failure: Failure) -> None:
+def record(failure: WorkFailure) -> None:
     """Write a failure in the place of an earlier one of the same work; nothing without a run folder.
 
     Where the disk is full, the failure is logged, and the work goes on.
@@ -133,7 +133,7 @@ def clear(work: Work, point: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def recorded(point: str) -> list[Failure]:
+def recorded(point: str) -> list[WorkFailure]:
     """Return what was recorded at a decision point, of all processes of this run."""
     found = []
     for work in Work:
@@ -143,7 +143,7 @@ def recorded(point: str) -> list[Failure]:
             document = orjson.loads(path.read_bytes())
         except FileNotFoundError:
             continue
-        found.append(Failure(**{**document, "work": work}))
+        found.append(WorkFailure(**{**document, "work": work}))
     return found
 
 
@@ -185,7 +185,7 @@ def retried(
                 raise
             pause_s = pauses_s[attempt - 1] if attempt <= len(pauses_s) else None
             next_at = None if pause_s is None else clock() + pause_s
-            failure = Failure(work, point, str(error) or type(error).__name__, attempt, next_at)
+            failure = WorkFailure(work, point, str(error) or type(error).__name__, attempt, next_at)
             logger.warning("%s", failure)
             record(failure)
             if pause_s is None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from armwise.agent.background import Failure, Work, clear, record
+from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import warm_start
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, described
@@ -135,7 +135,7 @@ class Jobs:
                 pause_s = self._longer(pause_s)
                 logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
                 stands, failed = True, failed + 1
-                record(Failure(work, point, described(error), failed, self._clock() + pause_s))
+                record(WorkFailure(work, point, described(error), failed, self._clock() + pause_s))
 
     def _longer(self, pause_s: float) -> float:
         return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
@@ -191,7 +191,7 @@ def next_run(
         ended = runs.newest(store, configured, runs.ENDED)
         if ended is not None and ended.inputs.get("alarm") == alarm.example_seq:
             alarm = None  # a run has answered it, with whatever result
-    retry_at = None if last is None else _retry_at(runs.attempts_of(store, last))
+    retry_at = None if last is None else _retry_at(runs.read_attempts(store, last))
     return planned(spec, last, alarm, since, retry_at)
 
 
@@ -210,7 +210,7 @@ def _retry_at(attempts: Sequence[Run]) -> float | None:
 
 def failed_run(
     store: Store, configured: str, next_at: Callable[[], float | None], point: str
-) -> Failure | None:
+) -> WorkFailure | None:
     """Return the failure of the newest run for a configured recipe; None where it did not fail.
 
     While a run that failed is tried again, it stands.
@@ -224,12 +224,12 @@ def failed_run(
     last = runs.newest(store, configured)
     if last is None or last.status not in (*FAILED, runs.State.RUNNING):
         return None
-    failed = [run for run in runs.attempts_of(store, last) if run.status in FAILED]
+    failed = [run for run in runs.read_attempts(store, last) if run.status in FAILED]
     if not failed:
         return None
     again = last.started_at if last.status is runs.State.RUNNING else next_at()
     why = f"run {failed[0].seq}: {failed[0].error or failed[0].status}"
-    return Failure(Work.WARM_START, point, why, len(failed), again)
+    return WorkFailure(Work.WARM_START, point, why, len(failed), again)
 
 
 def planned(

@@ -18,7 +18,7 @@ from armwise.agent.api.errors import LOG_UNUSABLE, ApiError
 from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppService, ServiceCaller
 from armwise.agent.api.responses import StdlibJson
-from armwise.agent.background import Failure, Work, recorded
+from armwise.agent.background import Work, WorkFailure, recorded
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
@@ -154,7 +154,7 @@ def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
     return keyring.project_of(key) == caller.project
 
 
-def _attempts(failures: Iterable[Failure]) -> dict[Work, int]:
+def _attempts(failures: Iterable[WorkFailure]) -> dict[Work, int]:
     """Return the failed attempts of each work."""
     counted = Counter[Work]()
     for failure in failures:

@@ -424,8 +424,11 @@ def _build_behind(config: Path, folder: Path | None) -> Iterator[None]:
 
 def _without_proxy(config: Path, folder: Path) -> Path:
     """Write the same configuration without Ray Serve's own HTTP proxy; return its path."""
-    path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({**_document(config), "proxy_location": "Disabled"}), encoding="utf-8")
+    path, document = folder / "serve.yaml", _document(config)
+    (application,) = document["applications"]
+    named = {**application, "import_path": present_name(application.get("import_path") or APPLICATION)}
+    document |= {"proxy_location": "Disabled", "applications": [named]}
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 
 
@@ -500,11 +503,7 @@ def logs_json(config: Path) -> bool:
 
 def _document(config: Path) -> dict[str, Any]:
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    if not isinstance(document, dict):
-        return {}
-    for application in document.get("applications") or ():
-        application["import_path"] = present_name(application.get("import_path") or APPLICATION)
-    return document
+    return document if isinstance(document, dict) else {}
 
 
 def require_free_port(host: str, port: int) -> None:

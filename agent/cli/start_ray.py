@@ -74,9 +74,8 @@ def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
     watch = Watch()
     watch.start()
     try:
-        cli(
-            ["run", "--app-dir", os.devnull, config], standalone_mode=False
-        )  # else it imports from this folder
+        # without a folder, it imports from this one
+        cli(["run", "--app-dir", os.devnull, config], standalone_mode=False)
     except SystemExit as ended:
         if not watch.given_up:
             return ended.code if isinstance(ended.code, int) else 0

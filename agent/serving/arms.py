@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from armwise.agent.background import Failure, Work, clear, record
+from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.routers import saved
 from armwise.agent.turn import ArmInfo, Embeddings, TurnLoop
@@ -214,7 +214,7 @@ class ArmRegistry:
                 logger.warning("still serving the arms before set %d: %s", arm_set.seq, error)
                 self._attempts = 0
             self._unbuilt, self._attempts = arm_set.seq, self._attempts + 1
-            record(Failure(Work.ARMS, self._point, str(error), self._attempts, time.time() + REBUILD_S))
+            record(WorkFailure(Work.ARMS, self._point, str(error), self._attempts, time.time() + REBUILD_S))
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
     def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:

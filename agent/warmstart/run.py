@@ -299,7 +299,7 @@ def _do(
 
 def _is_first(store: Store, run: Run) -> bool:
     """Return whether a run is that of a first start, or goes on with one that was killed or has failed."""
-    return registry_runs.attempts_of(store, run)[-1].trigger is registry_runs.Trigger.FIRST
+    return registry_runs.read_attempts(store, run)[-1].trigger is registry_runs.Trigger.FIRST
 
 
 @dataclass(frozen=True, slots=True)

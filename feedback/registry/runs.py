@@ -224,7 +224,7 @@ def newest(store: Store, configured: str, states: Collection[State] = tuple(Stat
         return None if row is None else _run_of(row)
 
 
-def attempts_of(store: Store, run: Run) -> list[Run]:
+def read_attempts(store: Store, run: Run) -> list[Run]:
     """Return a run and those before it that it goes on with, newest first; the last one began by itself."""
     attempts = [run]
     with store.reading() as connection:

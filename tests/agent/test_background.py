@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.background import PAUSES_S, Failure, Work, clear, record, recorded, retried
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, clear, record, recorded, retried
 from armwise.agent.run_folder import RUN_FOLDER
 
 NOW = 1000.0
@@ -27,7 +27,7 @@ class Attempts:
 
     def __init__(self, *errors: Exception) -> None:
         self._errors = iter(errors)
-        self.seen: list[list[Failure]] = []
+        self.seen: list[list[WorkFailure]] = []
         self.waited_s: list[float] = []
 
     def do(self) -> str:
@@ -50,8 +50,8 @@ class Attempts:
         )
 
 
-def failure(why: str, attempts: int, next_at: float | None) -> Failure:
-    return Failure(Work.FIRST_START, "default", why, attempts, next_at)
+def failure(why: str, attempts: int, next_at: float | None) -> WorkFailure:
+    return WorkFailure(Work.FIRST_START, "default", why, attempts, next_at)
 
 
 def test_what_fails_once_is_done_after_a_pause_in_which_the_failure_stands() -> None:
@@ -83,8 +83,8 @@ def test_an_outcome_that_another_attempt_would_not_change_is_no_failure() -> Non
 
 def test_failures_of_other_works_and_decision_points_stand_side_by_side(run: Path) -> None:
     one = failure("a", 1, None)
-    other = Failure(Work.CANARY, "default", "b", 2, NOW)
-    there = Failure(Work.CANARY, "news", "c", 1, NOW)
+    other = WorkFailure(Work.CANARY, "default", "b", 2, NOW)
+    there = WorkFailure(Work.CANARY, "news", "c", 1, NOW)
     for each in (one, other, there):
         record(each)
     assert recorded("default") == [one, other]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from armwise.agent.background import Failure, Work, clear, record
+from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.registry import runs
@@ -97,7 +97,7 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
 
 
 async def test_what_another_process_has_recorded_is_shown_until_it_clears_it(warmed: Service) -> None:
-    record(Failure(Work.FIRST_START, "default", "<b>the disk is full</b>", 2, 60.0))
+    record(WorkFailure(Work.FIRST_START, "default", "<b>the disk is full</b>", 2, 60.0))
     (found,) = await failures(warmed)
     assert (found["what"], found["attempts"]) == ("arms behind the first start", 2)
     shown = await page(warmed)
@@ -111,7 +111,7 @@ async def test_what_another_process_has_recorded_is_shown_until_it_clears_it(war
 async def test_why_something_fails_is_for_keys_that_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(Failure(Work.CANARY, "default", "/home/of/the/service is full", 1, None))
+    record(WorkFailure(Work.CANARY, "default", "/home/of/the/service is full", 1, None))
     scopes = {"READER": ["read"], "ASKER": ["decide"]}
     for name in scopes:
         monkeypatch.setenv(name, name.lower())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from armwise.agent import run_folder
-from armwise.agent.background import PAUSES_S, Failure, Work, recorded
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import first_start, serve
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, parse
@@ -280,7 +280,7 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
     document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    seen = list[list[Failure]]()
+    seen = list[list[WorkFailure]]()
     prepare, errors = serve.prepare, iter([OSError("the disk is full")])
 
     def failing(*args: Any) -> None:

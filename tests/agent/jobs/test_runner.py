@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from armwise.agent import jobs as agent_jobs
-from armwise.agent.background import Failure, Work, record, recorded
+from armwise.agent.background import Work, WorkFailure, record, recorded
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
 from armwise.agent.evaluation.job import ChildEndedError, Evaluate
@@ -123,7 +123,7 @@ def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown
     often: dict[str, Any] = {"point": "default", "pauses_s": (0.0, 0.0)}
     one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
     assert (one.status, one.error) == (evaluations.State.FAILED, "killed by signal 9")
-    given_up = Failure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
+    given_up = WorkFailure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
     assert recorded("default") == [given_up]
     refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
     assert refused.status is evaluations.State.FAILED
@@ -301,15 +301,15 @@ def test_the_failure_of_a_task_stands_until_it_goes_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    record(Failure(*WORK, "of a process that has ended", 7, None))
-    seen = list[list[Failure]]()
+    record(WorkFailure(*WORK, "of a process that has ended", 7, None))
+    seen = list[list[WorkFailure]]()
     task = Scripted(
         KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded("default"))
     )
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
-    assert seen == [[Failure(*WORK, "ValueError: another", 2, NOW + 0.002)]]
+    assert seen == [[WorkFailure(*WORK, "ValueError: another", 2, NOW + 0.002)]]
     assert recorded("default") == []
 
 
@@ -317,7 +317,7 @@ def test_a_task_clears_what_a_process_before_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    record(Failure(*WORK, "of a process that has ended", 7, None))
+    record(WorkFailure(*WORK, "of a process that has ended", 7, None))
     task = Scripted(False)
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
