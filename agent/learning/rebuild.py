@@ -407,7 +407,7 @@ def _elsewhere(replays: Sequence[_Replay]) -> str | None:
         return None
     return (
         f"{len(apart)} versions were computed by another processor or other libraries than those of here "
-        f"({arithmetic()}): equal up to {TOLERANCE:g}, not to the bit"
+        f"({arithmetic()}): compared by their numbers, up to {TOLERANCE:g}, and not to the bit"
     )
 
 

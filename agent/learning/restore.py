@@ -69,8 +69,10 @@ def restore_policy(
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
-    same = versions.computed_alike(store, version, arithmetic())  # else the numbers are equal up to rounding
-    if (digest := versions.digest_of(state)) != version.digest and same:
+    # where another processor computed it, the numbers are equal up to rounding, and the digest is another
+    if (digest := versions.digest_of(state)) != version.digest and versions.computed_alike(
+        store, version, arithmetic()
+    ):
         raise PolicyError(
             f"{lost}, and the log gives another state now, {digest[:DIGEST_CHARS]}: "
             "the training log was changed; see `armwise rebuild --verify`"
