@@ -116,6 +116,25 @@ def test_an_evaluation_whose_process_ended_is_made_again(
     assert recorded("default") == []
 
 
+def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    stop, begun = threading.Event(), list[int]()
+
+    def evaluate(*_: Any) -> evaluations.Answer:
+        begun.append(len(begun))
+        stop.set()
+        raise ChildEndedError("killed by signal 9")
+
+    seq = evaluations.submit(store, OURS, REQUEST, NOW).seq
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, point="default", pauses_s=(60.0, 60.0))
+    assert task.due(NOW)
+    task.run(stop)
+    assert begun == [0]
+    assert found(store, seq).status not in (evaluations.State.DONE, evaluations.State.FAILED)
+
+
 def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown_until_one_is_made(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
